@@ -1,0 +1,111 @@
+"""The base of every configuration record, and one-line overrides.
+
+    override(experiment, ["model.language_model.hidden_size=256", "model.vision_encoder=resnet"])
+
+A value is read as YAML. Assigning a bare word to a component swaps it for the kind of that name, with that kind's
+defaults. A name that does not exist is answered with the names that do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from radweave.errors import InputError
+
+C = TypeVar("C", bound="Config")
+
+
+class Config(BaseModel):
+    """A frozen record of plain values and other records. Unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, ser_json_inf_nan="strings")
+
+
+def override(config: C, assignments: Sequence[str]) -> C:
+    """Return a copy of ``config`` with ``path.to.field=value`` assignments applied in order.
+
+    Raises:
+        InputError: for a field that does not exist (with those that do) or a value that does not fit.
+    """
+    data = config.model_dump(mode="json")
+    current: Config = config
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path:
+            raise InputError(f"override '{assignment}' is not of the form key=value")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise InputError(f"override '{assignment}': the value is not valid YAML") from None
+        _assign(data, path.split("."), value, path)
+        current = _validated(type(config), data, f"override '{assignment}'")
+        data = current.model_dump(mode="json")
+    return current  # type: ignore[return-value]
+
+
+def _assign(data: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
+    node: Any = data
+    for depth, key in enumerate(keys):
+        if not isinstance(node, dict):
+            raise InputError(f"override '{path}': '{'.'.join(keys[:depth])}' is a plain value, it has no fields")
+        if key not in node:
+            close = difflib.get_close_matches(key, node, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            where = f"'{'.'.join(keys[:depth])}'" if depth else "the experiment"
+            raise InputError(
+                f"override '{path}': {where} has no field '{key}'{hint}", expected=f"one of {', '.join(sorted(node))}"
+            )
+        if depth < len(keys) - 1:
+            node = node[key]
+    old = node[keys[-1]]
+    if isinstance(old, dict) and "kind" in old and isinstance(value, str):
+        value = {"kind": value}
+    node[keys[-1]] = value
+
+
+def _validated(kind: type[C], data: dict[str, Any], what: str) -> C:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise InputError(f"{what}: {first_problem(error)}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """One line for the first problem pydantic found: place, message, and the offending value if it is short."""
+    problem = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    text = f"'{place}': {problem['msg']}" if place else str(problem["msg"])
+    given = problem.get("input")
+    if isinstance(given, (str, int, float, bool)) and len(str(given)) < 40:
+        text += f", got {given!r}"
+    return text
+
+
+def to_yaml(config: Config) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(kind: type[C], path: Path) -> C:
+    """Load a record written by ``to_yaml``.
+
+    Raises:
+        InputError: if the file is missing, not YAML, or does not fit the record.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("file is missing", file=path) from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"not valid YAML: {error}", file=path) from None
+    if not isinstance(data, dict):
+        raise InputError("not a mapping", file=path)
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=path) from None

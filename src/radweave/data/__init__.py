@@ -1,0 +1,1 @@
+"""Reading images, volumes and data sets."""

@@ -1,0 +1,192 @@
+"""The dataset folder: ``dataset.json``, ``manifest.jsonl`` (one study per line) and the image files.
+
+    with DatasetWriter(Path("out"), card) as writer:
+        writer.add(study, {"images/a.png": Path("somewhere/a.png")})
+    dataset = Dataset.open(Path("out"))
+    for study in dataset.studies("train"): ...
+
+The manifest is read as a stream; nothing here keeps all studies in memory.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from pydantic import Field, ValidationError
+
+from radweave.config import first_problem
+from radweave.errors import InputError
+from radweave.storage import read_json, read_jsonl, sha256_file, write_folder, write_json
+from radweave.types import Modality, Record, Split, Study
+
+FORMAT = "radweave-dataset"
+FORMAT_VERSION = 1
+
+
+class SourceFile(Record):
+    """A file the data set was made from; ``file`` is a name, not a path on somebody's machine."""
+
+    file: str
+    sha256: str
+
+
+class DatasetCard(Record):
+    """``dataset.json``: where the data came from and what was done to it."""
+
+    format: str = FORMAT
+    version: int = FORMAT_VERSION
+    name: str
+    modality: Modality = "xray"
+    target: str = "findings"
+    cleaning: str = "none"
+    split_provenance: str = "none"
+    sources: tuple[SourceFile, ...] = ()
+    options: dict[str, Any] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+    left_out: dict[str, int] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    licence: str | None = None
+    manifest_sha256: str | None = None
+
+
+class DatasetWriter:
+    """Write a dataset folder aside and rename it into place when the block succeeds.
+
+    Raises:
+        InputError: if ``path`` exists (and not ``overwrite``), or a study id comes twice.
+    """
+
+    def __init__(self, path: Path, card: DatasetCard, *, overwrite: bool = False) -> None:
+        self._target = path
+        self._card = card
+        self._overwrite = overwrite
+        self._stack = ExitStack()
+        self._seen: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter(card.left_out)
+        self._manifest: IO[str]
+        self.folder: Path
+
+    def __enter__(self) -> Self:
+        self.folder = self._stack.enter_context(write_folder(self._target, overwrite=self._overwrite))
+        self._manifest = self._stack.enter_context((self.folder / "manifest.jsonl").open("w", encoding="utf-8"))
+        return self
+
+    def add(self, study: Study, files: Mapping[str, Path] | None = None) -> None:
+        """Append a study; copy ``files`` (path inside the dataset -> source file), unchanged."""
+        if study.study_id in self._seen:
+            raise InputError("study id comes twice", field="study_id", got=study.study_id)
+        self._seen.add(study.study_id)
+        for inside, source in (files or {}).items():
+            destination = self.folder / inside
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            if not destination.exists():
+                shutil.copyfile(source, destination)
+        self._manifest.write(study.model_dump_json(exclude_defaults=True) + "\n")
+        self._counts["studies"] += 1
+        self._counts["images"] += len(study.images)
+        if study.split:
+            self._counts[f"studies_{study.split}"] += 1
+
+    def leave_out(self, reason: str, count: int = 1) -> None:
+        """Count a study that is not taken over, by reason."""
+        self._left_out[reason] += count
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._manifest.close()
+                card = self._card.model_copy(
+                    update={
+                        "counts": {**self._card.counts, **dict(sorted(self._counts.items()))},
+                        "left_out": dict(sorted(self._left_out.items())),
+                        "manifest_sha256": sha256_file(self.folder / "manifest.jsonl"),
+                    }
+                )
+                write_json(self.folder / "dataset.json", card.model_dump(mode="json"))
+        except BaseException as failure:
+            self._stack.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self._stack.__exit__(kind, error, trace)
+
+
+class Dataset:
+    """A dataset folder, opened for reading."""
+
+    def __init__(self, path: Path, card: DatasetCard) -> None:
+        self.path = path
+        self.card = card
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        """Open a folder and check its card.
+
+        Raises:
+            InputError: if it is no dataset folder or of another format version.
+        """
+        if not path.is_dir():
+            raise InputError("no such dataset folder", file=path)
+        card_path = path / "dataset.json"
+        if not card_path.is_file():
+            raise InputError(
+                "not a dataset folder: dataset.json is missing; make one with 'radweave data import'", file=path
+            )
+        try:
+            card = DatasetCard.model_validate(read_json(card_path))
+        except ValidationError as error:
+            raise InputError(first_problem(error), file=card_path) from None
+        if card.format != FORMAT or card.version != FORMAT_VERSION:
+            raise InputError(
+                "unknown dataset format",
+                file=card_path,
+                got=f"{card.format} {card.version}",
+                expected=f"{FORMAT} {FORMAT_VERSION}",
+            )
+        return cls(path, card)
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "manifest.jsonl"
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the manifest as it is on disk now."""
+        return sha256_file(self.manifest_path)
+
+    def studies(self, split: Split | None = None) -> Iterator[Study]:
+        """Stream the studies, all or of one split.
+
+        Raises:
+            InputError: for a line that is not JSON or does not fit the schema, or an id that comes twice.
+        """
+        seen: set[str] = set()
+        for number, row in read_jsonl(self.manifest_path):
+            try:
+                study = Study.model_validate(row)
+            except ValidationError as error:
+                raise InputError(first_problem(error), file=self.manifest_path, line=number) from None
+            if study.study_id in seen:
+                raise InputError("study id comes twice", file=self.manifest_path, line=number, field="study_id")
+            seen.add(study.study_id)
+            if split is None or study.split == split:
+                yield study
+
+    def image_path(self, path: str) -> Path:
+        """Absolute path of an image.
+
+        Raises:
+            InputError: if a link leads out of the folder or the file is missing.
+        """
+        full = self.path / path
+        if not full.exists():
+            raise InputError("image is missing", file=full)
+        if not full.resolve().is_relative_to(self.path.resolve()):
+            raise InputError("image lies outside the dataset folder", file=full)
+        return full

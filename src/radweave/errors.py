@@ -1,0 +1,56 @@
+"""The one error a user's mistake raises. The command line prints it as one line and exits with 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class InputError(ValueError):
+    """Something a user gave cannot be used: a file, a field, an option.
+
+    The message names the file, the field, what was found and what was expected, as far as they apply. It never
+    holds a patient's name, id or date: give field names and shapes in ``got``, not values from a header that
+    could identify someone.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        file: Path | str | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        got: object = None,
+        expected: object = None,
+    ) -> None:
+        self.reason = reason
+        self.file = None if file is None else str(file)
+        self.line = line
+        self.field = field
+        self.got = got
+        self.expected = expected
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        place = ""
+        if self.file is not None:
+            place = self.file + (f", line {self.line}" if self.line is not None else "")
+        if self.field is not None:
+            place += (", " if place else "") + f"field '{self.field}'"
+        text = f"{place}: {self.reason}" if place else self.reason
+        details = []
+        if self.got is not None:
+            details.append(f"got {self.got}")
+        if self.expected is not None:
+            details.append(f"expected {self.expected}")
+        return text + (f" ({', '.join(details)})" if details else "")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the fields when the error crosses a process border."""
+        return (_rebuild, (self.reason, self.file, self.line, self.field, self.got, self.expected))
+
+
+def _rebuild(
+    reason: str, file: str | None, line: int | None, field: str | None, got: object, expected: object
+) -> InputError:
+    return InputError(reason, file=file, line=line, field=field, got=got, expected=expected)

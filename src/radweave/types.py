@@ -1,0 +1,214 @@
+"""The typed core: what a study is, what a report is, and the two protocols every method speaks.
+
+Shape letters used everywhere: B batch, V views, C channels, S visual tokens, T text tokens, K classes.
+This module imports no torch at run time, so that reading a manifest stays light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+Modality = Literal["xray", "ct"]
+TargetText = Literal["findings", "impression", "findings+impression"]
+
+RESEARCH_ONLY = "Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."
+
+
+class View(StrEnum):
+    """Projection of a radiograph; ``AXIAL`` for a CT volume."""
+
+    PA = "PA"
+    AP = "AP"
+    FRONTAL = "FRONTAL"
+    LATERAL = "LATERAL"
+    AXIAL = "AXIAL"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def is_frontal(self) -> bool:
+        return self in (View.PA, View.AP, View.FRONTAL)
+
+
+class LabelState(StrEnum):
+    """What a report says of a class. ``BLANK``: it is not mentioned."""
+
+    BLANK = "blank"
+    POSITIVE = "positive"
+    NEGATIVE = "negative"
+    UNCERTAIN = "uncertain"
+
+
+class Record(BaseModel):
+    """A frozen, schema-checked value. Unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ImageRef(Record):
+    """One image file of a study, inside a dataset folder.
+
+    ``path`` is relative to the dataset folder, with forward slashes, and never leaves it. ``original_size_wh``
+    (width, height in pixels) is given when the stored file was stretched: readers resize back to that ratio.
+    ``spacing_mm`` is (row, column) for a radiograph and (z, y, x) for a volume.
+    """
+
+    path: str
+    modality: Modality = "xray"
+    view: View = View.UNKNOWN
+    original_size_wh: tuple[int, int] | None = None
+    spacing_mm: tuple[float, ...] | None = None
+    sha256: str | None = None
+
+    @field_validator("path")
+    @classmethod
+    def _stays_inside(cls, path: str) -> str:
+        parts = path.split("/")
+        if not path or path.startswith("/") or "\\" in path or "\0" in path or ".." in parts or ":" in parts[0]:
+            raise ValueError("path must be relative and stay inside the dataset folder")
+        return path
+
+
+class Study(Record):
+    """One examination: its images, its report, and what is known about it.
+
+    ``report`` is the training target, made from the sections by the dataset's named cleaning; the sections are kept
+    verbatim. ``labels`` maps a label set ("chexpert14", "ct18", ...) to class -> state. ``prior`` is the study_id of
+    the patient's previous study. ``regions`` holds region reports of CT sets. ``truth`` holds the structured findings
+    of phantom studies.
+    """
+
+    study_id: str = Field(min_length=1, max_length=200)
+    patient_id: str = Field(min_length=1, max_length=200)
+    split: Split | None = None
+    images: tuple[ImageRef, ...] = ()
+    report: str | None = None
+    findings: str | None = None
+    impression: str | None = None
+    indication: str | None = None
+    comparison: str | None = None
+    technique: str | None = None
+    prior: str | None = None
+    study_time: str | None = None
+    labels: dict[str, dict[str, LabelState]] = Field(default_factory=dict)
+    regions: dict[str, str] = Field(default_factory=dict)
+    truth: tuple[dict[str, Any], ...] = ()
+
+    @field_validator("study_id", "patient_id")
+    @classmethod
+    def _plain_id(cls, value: str) -> str:
+        if any(c in value for c in "/\\\0\n\r") or value in (".", ".."):
+            raise ValueError("an id must not hold path separators or control characters")
+        return value
+
+    @model_validator(mode="after")
+    def _not_its_own_prior(self) -> Study:
+        if self.prior is not None and self.prior == self.study_id:
+            raise ValueError("a study cannot be its own prior")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A generated report with its evidence, as users get it."""
+
+    text: str
+    study_id: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    notice: str = RESEARCH_ONLY
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a report model sees. Tensors have the batch axis first.
+
+    ``pixel_values`` (B, V, C, H, W) holds radiographs or ``volume`` (B, C, D, H, W) a CT scan; padded views are False
+    in ``view_mask`` (B, V); ``view_ids`` (B, V) is 0 unknown, 1 frontal, 2 lateral. ``input_ids`` (B, T) and
+    ``labels`` (B, T) hold the target report, right-padded, -100 where no loss is taken; both are None at inference.
+    ``class_labels`` (B, K) holds label states as integers (0 blank, 1 positive, 2 negative, 3 uncertain).
+    ``patient_ids`` let a retrieval leave out the query's own patient.
+    """
+
+    study_ids: list[str]
+    patient_ids: list[str]
+    pixel_values: Tensor | None = None
+    view_mask: Tensor | None = None
+    view_ids: Tensor | None = None
+    volume: Tensor | None = None
+    input_ids: Tensor | None = None
+    attention_mask: Tensor | None = None
+    labels: Tensor | None = None
+    class_labels: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.study_ids)
+
+    def to(self, device: Any) -> Batch:
+        moved = {
+            name: value.to(device) if hasattr(value, "to") else value
+            for name, value in ((name, getattr(self, name)) for name in self.__slots__)
+        }
+        return Batch(**moved)
+
+
+@dataclass(slots=True)
+class Generation:
+    """What ``generate`` returns: token ids per study, and named intermediates per study.
+
+    ``token_ids`` holds no prompt, padding or end token. ``intermediates[i]`` is the evidence for study i: values that
+    JSON can hold, or arrays; everything users see as evidence comes through here.
+    """
+
+    token_ids: list[list[int]]
+    intermediates: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class VisionFeatures:
+    """Output of a vision encoder: ``tokens`` (N, S, D) in row-major order of ``grid`` (h, w) or (d, h, w)."""
+
+    tokens: Tensor
+    grid: tuple[int, ...]
+
+
+@runtime_checkable
+class VisionEncoder(Protocol):
+    """Images (N, C, H, W) or volumes (N, C, D, H, W) to patch tokens."""
+
+    dim: int
+    channels: int
+
+    def __call__(self, pixel_values: Tensor) -> VisionFeatures: ...
+
+
+@runtime_checkable
+class ReportModel(Protocol):
+    """What a method builds. ``loss`` returns named scalar terms; the stage's weights add them up."""
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]: ...
+
+    def generate(self, batch: Batch, decoding: Any) -> Generation: ...
+
+
+def section_text(study: Study, target: TargetText) -> str | None:
+    """Join the sections that make the target; None if one that is asked for has no text."""
+    parts: Sequence[str | None]
+    if target == "findings+impression":
+        parts = (study.findings, study.impression)
+    else:
+        parts = (getattr(study, target),)
+    texts = [part.strip() for part in parts if part and part.strip()]
+    return " ".join(texts) if len(texts) == len(parts) else None
