@@ -1,0 +1,8 @@
+"""From report text to findings: class names, rule-based labelers, adapters for trained ones."""
+
+from __future__ import annotations
+
+from radweave.labels.labeler import BLANK, Labeler, Mention
+from radweave.labels.ontology import CHEXPERT5, CHEXPERT14, CLASSES, CT18, NIH14, NO_FINDING
+
+__all__ = ["BLANK", "CHEXPERT5", "CHEXPERT14", "CLASSES", "CT18", "NIH14", "NO_FINDING", "Labeler", "Mention"]

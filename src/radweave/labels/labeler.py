@@ -1,0 +1,48 @@
+"""What a labeler is: report texts in, one state per class out, with the words the state rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from radweave.types import LabelState
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """What a text says of one class.
+
+    ``span`` is the character range [start, end) in the given text that the state rests on. It is None for a blank
+    class, for a state that follows from other classes (No Finding), and from labelers that give no evidence.
+    """
+
+    state: LabelState
+    span: tuple[int, int] | None = None
+
+
+BLANK = Mention(LabelState.BLANK)
+
+
+@runtime_checkable
+class Labeler(Protocol):
+    """Reads reports. ``name`` and ``version`` belong in the protocol of every score made with it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    def label(self, texts: Sequence[str]) -> list[dict[str, Mention]]:
+        """One mapping class -> mention per text, in the texts' order, with every class present.
+
+        A text's labels never depend on the other texts of the call.
+
+        Raises:
+            InputError: if an entry is not a string.
+        """
+        ...
