@@ -138,8 +138,8 @@ class Batch:
     ``pixel_values`` (B, V, C, H, W) holds radiographs or ``volume`` (B, C, D, H, W) a CT scan; padded views are False
     in ``view_mask`` (B, V); ``view_ids`` (B, V) is 0 unknown, 1 frontal, 2 lateral. ``input_ids`` (B, T) and
     ``labels`` (B, T) hold the target report, right-padded, -100 where no loss is taken; both are None at inference.
-    ``class_labels`` (B, K) holds label states as integers (0 blank, 1 positive, 2 negative, 3 uncertain).
-    ``patient_ids`` let a retrieval leave out the query's own patient.
+    ``class_labels`` (B, K) holds label states as integers (0 blank, 1 positive, 2 negative, 3 uncertain,
+    -1 throughout for a study without labels). ``patient_ids`` let a retrieval leave out the query's own patient.
     """
 
     study_ids: list[str]

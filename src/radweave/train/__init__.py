@@ -1,0 +1,1 @@
+"""The training engine: stages, optimiser, loop, checkpoints."""

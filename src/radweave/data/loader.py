@@ -1,0 +1,117 @@
+"""Studies to batches, in an order that depends on seed and epoch only.
+
+A batch is found by its step alone, so that a resumed run sees what an unbroken one would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from radweave.data.transforms import AugmentationConfig, NoAugmentation
+from radweave.types import Batch, ImageRef, LabelState, Study, View
+
+STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A study ready for batching: squares (V, H, W) uint8, view kinds, target token ids, label states (K)."""
+
+    study_id: str
+    patient_id: str
+    pixels: NDArray[np.uint8]
+    view_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] | None = None
+    class_states: tuple[int, ...] | None = None
+
+
+def view_id(view: View) -> int:
+    """0 unknown, 1 frontal, 2 lateral."""
+    return 1 if view.is_frontal else 2 if view is View.LATERAL else 0
+
+
+def ordered_views(images: Sequence[ImageRef], limit: int) -> list[ImageRef]:
+    """Frontal views first, then lateral, then unknown, at most ``limit``; file order within a kind."""
+    rank = {1: 0, 2: 1, 0: 2}
+    return sorted(images, key=lambda ref: rank[view_id(ref.view)])[:limit]
+
+
+def class_states(study: Study, label_set: str, classes: Sequence[str]) -> tuple[int, ...] | None:
+    """Label states as integers in the order of ``classes``; None if the study has no such label set."""
+    labels = study.labels.get(label_set)
+    return None if labels is None else tuple(STATE_IDS[labels.get(name, LabelState.BLANK)] for name in classes)
+
+
+def collate(examples: Sequence[Example], *, pad_id: int) -> Batch:
+    """Pad views with False in the mask and reports on the right with -100 labels."""
+    views = max(len(example.view_ids) for example in examples)
+    side = examples[0].pixels.shape[-1]
+    pixel_values = torch.zeros(len(examples), views, 1, side, side)
+    view_mask = torch.zeros(len(examples), views, dtype=torch.bool)
+    view_ids = torch.zeros(len(examples), views, dtype=torch.long)
+    for row, example in enumerate(examples):
+        count = len(example.view_ids)
+        pixel_values[row, :count, 0] = torch.from_numpy(np.array(example.pixels)).float() / 255.0
+        view_mask[row, :count] = True
+        view_ids[row, :count] = torch.tensor(example.view_ids)
+    batch = Batch(
+        study_ids=[example.study_id for example in examples],
+        patient_ids=[example.patient_id for example in examples],
+        pixel_values=pixel_values,
+        view_mask=view_mask,
+        view_ids=view_ids,
+    )
+    if all(example.token_ids is not None for example in examples):
+        _add_text(batch, examples, pad_id)
+    known = next((example.class_states for example in examples if example.class_states is not None), None)
+    if known is not None:
+        absent = (-1,) * len(known)
+        batch.class_labels = torch.tensor([example.class_states or absent for example in examples])
+    return batch
+
+
+def _add_text(batch: Batch, examples: Sequence[Example], pad_id: int) -> None:
+    texts = [example.token_ids or () for example in examples]
+    width = max(len(text) for text in texts)
+    batch.input_ids = torch.full((len(texts), width), pad_id)
+    batch.labels = torch.full((len(texts), width), -100)
+    for row, text in enumerate(texts):
+        batch.input_ids[row, : len(text)] = torch.tensor(text)
+        batch.labels[row, : len(text)] = torch.tensor(text)
+    batch.attention_mask = batch.labels != -100
+
+
+@dataclass(slots=True)
+class StudyLoader:
+    """Batches of a list of examples; shuffled and augmented by seed and epoch, or in order."""
+
+    examples: Sequence[Example]
+    batch_size: int
+    pad_id: int
+    seed: int = 0
+    shuffle: bool = False
+    augmentation: AugmentationConfig = field(default_factory=NoAugmentation)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-len(self.examples) // self.batch_size)
+
+    def epoch(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]:
+        """Yield the batches of one epoch, from ``first_step`` on."""
+        order = np.arange(len(self.examples))
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, epoch]).permutation(order)
+        for step in range(first_step, self.steps_per_epoch):
+            chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
+            batch = collate([self.examples[index] for index in chosen], pad_id=self.pad_id)
+            if batch.pixel_values is not None and not isinstance(self.augmentation, NoAugmentation):
+                generator = torch.Generator().manual_seed(hash((self.seed, epoch, step)) & 0x7FFFFFFF)
+                shape = batch.pixel_values.shape
+                flat = self.augmentation.apply(batch.pixel_values.flatten(0, 1), generator)
+                batch.pixel_values = flat.view(shape)
+            yield batch

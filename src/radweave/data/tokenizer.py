@@ -1,0 +1,112 @@
+"""Tokenizers: a byte-level BPE trained on the training split, or the one that comes with a language model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from radweave.config import Config
+from radweave.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PAD, BOS, EOS = "<pad>", "<s>", "</s>"
+
+
+class BpeTokenizerConfig(Config):
+    """Byte-level BPE, trained on the reports of the training split only. It has no unknown token."""
+
+    kind: Literal["bpe"] = "bpe"
+    vocab_size: int = Field(default=2000, ge=300)
+    min_frequency: int = Field(default=2, ge=1)
+
+    def build(self, texts: Iterable[str]) -> PreTrainedTokenizerBase:
+        """Train on ``texts``, which must come from the training split."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = Tokenizer(models.BPE())
+        # Digits stand alone: "12 mm" and "13 mm" then share what they share.
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            min_frequency=self.min_frequency,
+            special_tokens=[PAD, BOS, EOS],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer=trainer)
+        return PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            pad_token=PAD,
+            bos_token=BOS,
+            eos_token=EOS,
+            clean_up_tokenization_spaces=False,
+        )
+
+
+class PretrainedTokenizerConfig(Config):
+    """The tokenizer of a checkpoint folder or hub name."""
+
+    kind: Literal["pretrained"] = "pretrained"
+    path: str
+
+    def build(self, texts: Iterable[str]) -> PreTrainedTokenizerBase:
+        """Load it; ``texts`` are not looked at."""
+        return load_tokenizer(Path(self.path))
+
+
+TokenizerConfig = Annotated[BpeTokenizerConfig | PretrainedTokenizerConfig, Field(discriminator="kind")]
+
+
+def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    """Load a saved tokenizer; a missing pad token is filled with the end token.
+
+    Raises:
+        InputError: if there is none, or it has no end token.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"cannot load a tokenizer: {str(error).strip().splitlines()[0]}", file=path) from None
+    if tokenizer.eos_token_id is None:
+        raise InputError("the tokenizer has no end-of-text token", file=path, field="eos_token")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the tokenizer's JSON files into ``folder``."""
+    tokenizer.save_pretrained(str(folder))
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 over the files the tokenizer saves."""
+    from radweave.storage import sha256_file, sha256_json
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_tokenizer(tokenizer, Path(folder))
+        return sha256_json({path.name: sha256_file(path) for path in sorted(Path(folder).iterdir())})
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids without special tokens."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """Text of token ids, special tokens left out."""
+    text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return text.strip()

@@ -1,0 +1,196 @@
+"""Causal language models behind one face: loss over a spliced prefix, and cached batched generation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.errors import InputError
+
+
+class DecodingConfig(Config):
+    """How reports are decoded. Greedy unless beams or sampling are asked for; sampling is seeded."""
+
+    num_beams: int = Field(default=1, ge=1)
+    max_new_tokens: int = Field(default=100, ge=1)
+    min_new_tokens: int = Field(default=0, ge=0)
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    length_penalty: float = 1.0
+    no_repeat_ngram_size: int = Field(default=0, ge=0)
+    do_sample: bool = False
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = 0
+
+
+class CausalLanguageModel(nn.Module):
+    """A transformers causal language model that reads a prefix of embeddings.
+
+    The prefix is left-padded and the report right-padded, so that prompt and report meet in one column; position
+    ids count present tokens only, which makes a row independent of its padding.
+    """
+
+    def __init__(self, model: Any, *, eos_id: int, pad_id: int) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.eos_id = eos_id
+        self.pad_id = pad_id
+
+    @property
+    def width(self) -> int:
+        return int(self.model.get_input_embeddings().embedding_dim)
+
+    def embed(self, input_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape width"]:
+        out: Tensor = self.model.get_input_embeddings()(input_ids)
+        return out
+
+    def loss(
+        self,
+        prefix: Float[Tensor, "batch prefix width"],
+        prefix_mask: Bool[Tensor, "batch prefix"],
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+    ) -> Float[Tensor, ""]:
+        """Mean negative log-likelihood of the labels that are not -100.
+
+        The last prefix position predicts the first report token, so ``labels`` are not shifted by the caller.
+        """
+        text_mask = labels != -100
+        embeds = torch.cat([prefix, self.embed(input_ids)], dim=1)
+        mask = torch.cat([prefix_mask, text_mask], dim=1)
+        length = input_ids.shape[1]
+        logits = self.model(
+            inputs_embeds=embeds,
+            attention_mask=mask.long(),
+            position_ids=position_ids(mask),
+            logits_to_keep=length + 1,
+            use_cache=False,
+        ).logits[:, :-1]
+        return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prefix: Float[Tensor, "batch prefix width"],
+        prefix_mask: Bool[Tensor, "batch prefix"],
+        decoding: DecodingConfig,
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Decode with a key-value cache.
+
+        Returns:
+            Token ids per row, without end or padding, and the log-probability of each of those tokens.
+        """
+        options: dict[str, Any] = {}
+        if decoding.do_sample:
+            torch.manual_seed(decoding.seed)
+            options = {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
+        if decoding.num_beams > 1:
+            options["length_penalty"] = decoding.length_penalty
+        out = self.model.generate(
+            inputs_embeds=prefix,
+            attention_mask=prefix_mask.long(),
+            max_new_tokens=decoding.max_new_tokens,
+            min_new_tokens=decoding.min_new_tokens or None,
+            num_beams=decoding.num_beams,
+            do_sample=decoding.do_sample,
+            repetition_penalty=decoding.repetition_penalty,
+            no_repeat_ngram_size=decoding.no_repeat_ngram_size,
+            eos_token_id=self.eos_id,
+            pad_token_id=self.pad_id,
+            output_scores=True,
+            return_dict_in_generate=True,
+            use_cache=True,
+            **options,
+        )
+        scores = self.model.compute_transition_scores(
+            out.sequences, out.scores, getattr(out, "beam_indices", None), normalize_logits=decoding.num_beams == 1
+        )
+        return self._trim(out.sequences, scores)
+
+    def _trim(self, sequences: Tensor, scores: Tensor) -> tuple[list[list[int]], list[list[float]]]:
+        ids, log_probs = [], []
+        for row, row_scores in zip(sequences.tolist(), scores.tolist(), strict=True):
+            end = row.index(self.eos_id) if self.eos_id in row else len(row)
+            ids.append(row[:end])
+            log_probs.append(row_scores[:end])
+        return ids, log_probs
+
+
+def position_ids(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """Count present tokens from 0; absent ones get 0."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+class LlamaConfig(Config):
+    """A Llama-type decoder built from nothing; its vocabulary is the tokenizer's."""
+
+    kind: Literal["llama"] = "llama"
+    hidden_size: int = 256
+    num_layers: int = 4
+    num_heads: int = 4
+    num_key_value_heads: int | None = None
+    intermediate_size: int | None = None
+    max_positions: int = 2048
+    dropout: float = 0.0
+
+    def build(self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int) -> CausalLanguageModel:
+        """Build with random weights; ``vocab_size`` and the special ids come from the tokenizer."""
+        from transformers import LlamaConfig as HFConfig
+        from transformers import LlamaForCausalLM
+
+        config = HFConfig(
+            vocab_size=vocab_size,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_key_value_heads or self.num_heads,
+            intermediate_size=self.intermediate_size or 4 * self.hidden_size,
+            max_position_embeddings=self.max_positions,
+            attention_dropout=self.dropout,
+            bos_token_id=bos_id,
+            eos_token_id=eos_id,
+            pad_token_id=pad_id,
+            tie_word_embeddings=False,
+        )
+        return CausalLanguageModel(LlamaForCausalLM(config), eos_id=eos_id, pad_id=pad_id)
+
+
+class PretrainedLanguageModelConfig(Config):
+    """Any causal language model that transformers loads from a folder or hub name."""
+
+    kind: Literal["pretrained"] = "pretrained"
+    path: str
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+
+    def build(self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int) -> CausalLanguageModel:
+        """Load the weights.
+
+        Raises:
+            InputError: if there is no such checkpoint, or its vocabulary is smaller than the tokenizer's.
+        """
+        from transformers import AutoModelForCausalLM
+
+        try:
+            model = AutoModelForCausalLM.from_pretrained(self.path, dtype=getattr(torch, self.dtype))
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"cannot load a language model: {reason}", file=self.path) from None
+        rows = model.get_input_embeddings().num_embeddings
+        if rows < vocab_size:
+            raise InputError(
+                "the tokenizer does not belong to this language model",
+                file=self.path,
+                field="vocab_size",
+                got=f"{vocab_size} tokens",
+                expected=f"at most {rows}",
+            )
+        return CausalLanguageModel(model, eos_id=eos_id, pad_id=pad_id)
+
+
+LanguageModelConfig = Annotated[LlamaConfig | PretrainedLanguageModelConfig, Field(discriminator="kind")]

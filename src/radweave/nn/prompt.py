@@ -1,0 +1,81 @@
+"""Prompts: text with named slots that are filled with embeddings.
+
+template = PromptTemplate.parse("Human: <Img>{image}</Img> Generate a report.\\nAssistant:", encode, bos_id)
+prefix, mask = template.splice(embed, {"image": (tokens, token_mask)})
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from radweave.errors import InputError
+
+Slot = tuple[Tensor, Tensor]
+"""Embeddings (B, S, H) and a mask (B, S), True where a token is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """Pieces of a prompt in order: token ids, or the name of a slot."""
+
+    pieces: tuple[tuple[int, ...] | str, ...]
+
+    @classmethod
+    def parse(
+        cls, template: str, encode: Callable[[str], list[int]], *, slots: Sequence[str], bos_id: int | None
+    ) -> PromptTemplate:
+        """Tokenise the text between ``{slot}`` marks.
+
+        Raises:
+            InputError: if the slots in the template are not exactly ``slots``, each once.
+        """
+        pieces: list[tuple[int, ...] | str] = [] if bos_id is None else [(bos_id,)]
+        found = []
+        for index, part in enumerate(re.split(r"\{(\w+)\}", template)):
+            if index % 2:
+                found.append(part)
+                pieces.append(part)
+            elif part:
+                pieces.append(tuple(encode(part)))
+        if sorted(found) != sorted(slots):
+            raise InputError("wrong slots in the prompt", field="prompt", got=found, expected=list(slots))
+        return cls(tuple(pieces))
+
+    def splice(
+        self, embed: Callable[[Tensor], Tensor], slots: Mapping[str, Slot]
+    ) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
+        """Concatenate the pieces and move padding to the left, so that the prompt ends at the last column."""
+        first, _ = next(iter(slots.values()))
+        batch, device = first.shape[0], first.device
+        parts, masks = [], []
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                tokens, mask = slots[piece]
+            else:
+                ids = torch.tensor(piece, device=device)
+                tokens = embed(ids)[None].expand(batch, -1, -1)
+                mask = torch.ones(batch, len(piece), dtype=torch.bool, device=device)
+            parts.append(tokens.to(first.dtype))
+            masks.append(mask)
+        return left_pad(torch.cat(parts, dim=1), torch.cat(masks, dim=1))
+
+
+def left_pad(
+    embeds: Float[Tensor, "batch prefix width"], mask: Bool[Tensor, "batch prefix"]
+) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
+    """Move absent positions to the left and zero them, keeping the order of those present.
+
+    Columns absent in every row are dropped.
+    """
+    order = torch.argsort(mask.to(torch.int8), dim=1, stable=True)
+    packed = torch.gather(embeds, 1, order[:, :, None].expand_as(embeds))
+    packed_mask = torch.gather(mask, 1, order)
+    width = int(mask.sum(dim=1).max())
+    packed, packed_mask = packed[:, -width:], packed_mask[:, -width:]
+    return packed.masked_fill(~packed_mask[:, :, None], 0.0), packed_mask

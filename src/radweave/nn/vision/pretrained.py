@@ -1,0 +1,178 @@
+"""ResNet, Swin and ViT of transformers as vision encoders: loaded from a folder or hub name, or built from sizes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.errors import InputError
+from radweave.types import VisionFeatures
+
+Triple = tuple[float, float, float]
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+
+
+class TransformersEncoder(nn.Module):
+    """A transformers vision backbone that returns patch tokens in row-major grid order.
+
+    Grey images in [0, 1] are repeated to the backbone's channels and standardised with ``mean`` and ``std``.
+    A class token, where the backbone has one, is dropped.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, *, dim: int, channels: int, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.dim = dim
+        self.channels = channels
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, pixel_values: Float[Tensor, "n c h w"]) -> VisionFeatures:
+        """Encode images; ``c`` is 1 or the backbone's channels."""
+        pixels = pixel_values.expand(-1, self.channels, -1, -1)
+        states = self.backbone(pixel_values=(pixels - self.mean) / self.std).last_hidden_state
+        if states.ndim == 4:
+            grid = (states.shape[2], states.shape[3])
+            return VisionFeatures(tokens=states.flatten(2).transpose(1, 2), grid=grid)
+        side = int(states.shape[1] ** 0.5)
+        return VisionFeatures(tokens=states[:, states.shape[1] - side * side :], grid=(side, side))
+
+
+def _statistics(channels: int) -> tuple[list[float], list[float]]:
+    if channels == 3:
+        return list(IMAGENET_MEAN), list(IMAGENET_STD)
+    return [0.5] * channels, [0.25] * channels
+
+
+def _wrap(backbone: nn.Module, dim: int, channels: int) -> TransformersEncoder:
+    mean, std = _statistics(channels)
+    return TransformersEncoder(backbone, dim=dim, channels=channels, mean=mean, std=std)
+
+
+def _pretrained(path: str, expected: type) -> Any:
+    """Load a backbone with ``from_pretrained``, and refuse another architecture."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path)
+        if not isinstance(config, expected):
+            raise InputError(
+                "the checkpoint is of another architecture",
+                file=path,
+                field="vision_encoder.path",
+                got=config.model_type,
+                expected=expected.model_type,  # type: ignore[attr-defined]
+            )
+        return config
+    except OSError as error:
+        raise InputError(f"cannot load a vision encoder: {_first_line(error)}", file=path) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+class ResNetConfig(Config):
+    """ResNet (He et al., 2016). ``path`` loads a checkpoint; without it the sizes build one from nothing."""
+
+    kind: Literal["resnet"] = "resnet"
+    path: str | None = None
+    channels: int = 1
+    embedding_size: int = 64
+    hidden_sizes: tuple[int, ...] = (256, 512, 1024, 2048)
+    depths: tuple[int, ...] = (3, 4, 23, 3)
+    layer_type: Literal["basic", "bottleneck"] = "bottleneck"
+
+    def build(self, image_size: int) -> TransformersEncoder:
+        """Build or load the encoder; ``image_size`` does not matter to a ResNet."""
+        from transformers import ResNetConfig as HFConfig
+        from transformers import ResNetModel
+
+        if self.path is not None:
+            config = _pretrained(self.path, HFConfig)
+            backbone = ResNetModel.from_pretrained(self.path, dtype=torch.float32)
+        else:
+            config = HFConfig(
+                num_channels=self.channels,
+                embedding_size=self.embedding_size,
+                hidden_sizes=list(self.hidden_sizes),
+                depths=list(self.depths),
+                layer_type=self.layer_type,
+            )
+            backbone = ResNetModel(config)
+        return _wrap(backbone, config.hidden_sizes[-1], config.num_channels)
+
+
+class SwinConfig(Config):
+    """Swin Transformer (Liu et al., 2021); defaults are Swin-B at 224 pixels."""
+
+    kind: Literal["swin"] = "swin"
+    path: str | None = None
+    channels: int = 1
+    patch_size: int = 4
+    embed_dim: int = 128
+    depths: tuple[int, ...] = (2, 2, 18, 2)
+    num_heads: tuple[int, ...] = (4, 8, 16, 32)
+    window_size: int = 7
+
+    def build(self, image_size: int) -> TransformersEncoder:
+        """Build or load the encoder for square images of ``image_size`` pixels."""
+        from transformers import SwinConfig as HFConfig
+        from transformers import SwinModel
+
+        if self.path is not None:
+            config = _pretrained(self.path, HFConfig)
+            backbone = SwinModel.from_pretrained(self.path, add_pooling_layer=False, dtype=torch.float32)
+        else:
+            config = HFConfig(
+                image_size=image_size,
+                num_channels=self.channels,
+                patch_size=self.patch_size,
+                embed_dim=self.embed_dim,
+                depths=list(self.depths),
+                num_heads=list(self.num_heads),
+                window_size=self.window_size,
+            )
+            backbone = SwinModel(config, add_pooling_layer=False)
+        return _wrap(backbone, config.embed_dim * 2 ** (len(config.depths) - 1), config.num_channels)
+
+
+class ViTConfig(Config):
+    """Vision Transformer (Dosovitskiy et al., 2021); defaults are ViT-B/16."""
+
+    kind: Literal["vit"] = "vit"
+    path: str | None = None
+    channels: int = 1
+    patch_size: int = 16
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+
+    def build(self, image_size: int) -> TransformersEncoder:
+        """Build or load the encoder for square images of ``image_size`` pixels."""
+        from transformers import ViTConfig as HFConfig
+        from transformers import ViTModel
+
+        if self.path is not None:
+            config = _pretrained(self.path, HFConfig)
+            backbone = ViTModel.from_pretrained(self.path, add_pooling_layer=False, dtype=torch.float32)
+        else:
+            config = HFConfig(
+                image_size=image_size,
+                num_channels=self.channels,
+                patch_size=self.patch_size,
+                hidden_size=self.hidden_size,
+                num_hidden_layers=self.num_layers,
+                num_attention_heads=self.num_heads,
+                intermediate_size=4 * self.hidden_size,
+            )
+            backbone = ViTModel(config, add_pooling_layer=False)
+        return _wrap(backbone, config.hidden_size, config.num_channels)

@@ -1,0 +1,102 @@
+"""Checkpoints: safetensors and JSON, whole or absent, each file with its hash.
+
+checkpoints/step-00000400/  model.safetensors  optimizer.safetensors  state.json
+checkpoints/best/           model.safetensors  state.json
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from radweave.errors import InputError
+from radweave.storage import read_json, sha256_file, write_folder, write_json
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write every parameter and persistent buffer; tensors that share memory are stored once."""
+    from safetensors.torch import save_model
+
+    save_model(model, str(path))
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load what ``save_weights`` wrote.
+
+    Raises:
+        InputError: if the file is broken, or names and shapes are not exactly the model's.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_model
+
+    try:
+        load_model(model, str(path), strict=True)
+    except FileNotFoundError:
+        raise InputError("file is missing", file=path) from None
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise InputError(f"weights do not fit this model: {' '.join(lines[:3])[:300]}", file=path) from None
+
+
+def save_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, state: dict[str, Any]
+) -> None:
+    """Write a checkpoint folder; an old one of that name is replaced only when the new one is whole."""
+    from safetensors.torch import save_file
+
+    with write_folder(folder, overwrite=True) as partial:
+        save_weights(model, partial / "model.safetensors")
+        if optimizer is not None:
+            save_file(_optimizer_tensors(optimizer), str(partial / "optimizer.safetensors"))
+        files = {path.name: sha256_file(path) for path in sorted(partial.iterdir())}
+        write_json(partial / "state.json", {**state, "files": files})
+
+
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """Restore model and optimiser; return the state that was saved.
+
+    Raises:
+        InputError: if a file is missing or was changed.
+    """
+    from safetensors.torch import load_file
+
+    state: dict[str, Any] = read_json(folder / "state.json")
+    for name, expected in state.pop("files").items():
+        path = folder / name
+        if not path.is_file():
+            raise InputError("file of the checkpoint is missing", file=path)
+        if sha256_file(path) != expected:
+            raise InputError("file was changed after it was written (SHA-256 differs)", file=path)
+    load_weights(model, folder / "model.safetensors")
+    if optimizer is not None:
+        _restore_optimizer(optimizer, load_file(str(folder / "optimizer.safetensors")))
+    return state
+
+
+def keep_newest(folder: Path, count: int) -> None:
+    """Remove all but the newest ``count`` step checkpoints, and what killed writers left."""
+    for path in sorted(folder.glob("step-*"), reverse=True)[count:]:
+        shutil.rmtree(path)
+    for pattern in (".*.partial", ".*.old"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors = {}
+    for index, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            tensors[f"{index}.{name}"] = value.clone().contiguous()
+    return tensors
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

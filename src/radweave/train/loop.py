@@ -1,0 +1,252 @@
+"""The training loop of one stage. It can stop anywhere and go on as if it had not.
+
+Everything random hangs on (seed, step): the order of the studies, augmentation, dropout. A resumed run therefore ends
+in the same weights as an unbroken one, bit for bit on one kind of CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from radweave.errors import InputError
+from radweave.train.checkpoint import keep_newest, load_checkpoint, save_checkpoint
+from radweave.train.stage import (
+    StageConfig,
+    apply_finetune,
+    build_optimizer,
+    learning_rate,
+    set_train_mode,
+    total_loss,
+)
+from radweave.types import Batch
+
+
+class BatchSource(Protocol):
+    """Batches by epoch; see ``radweave.data.loader.StudyLoader``."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def epoch(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]: ...
+
+
+class StoppedError(Exception):
+    """Training was asked to stop (SIGTERM); a checkpoint was written."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Who is told what: ``step(step, total, figures)`` per update, ``epoch(epoch, figures)`` after validation."""
+
+    step: Callable[[int, int, dict[str, float]], None] = lambda step, total, figures: None
+    epoch: Callable[[int, dict[str, float]], None] = lambda epoch, figures: None
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a stage is: updates done, best validation figure so far, and updates skipped for a non-finite loss."""
+
+    step: int = 0
+    best: float | None = None
+    best_step: int = 0
+    skipped: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StageTrainer:
+    """Trains one stage of a model; ``run()`` does it.
+
+    ``model`` has ``loss(batch)`` and its children are the parts named in ``stage.finetune``. ``folder`` is the run
+    folder: checkpoints and ``metrics.jsonl`` go there, and an interrupted stage goes on from there. ``validate``
+    returns validation figures, ``loss`` among them. ``fingerprint`` is a hash of configuration and data; a checkpoint
+    of another one is refused.
+    """
+
+    model: nn.Module
+    stage: StageConfig
+    batches: BatchSource
+    name: str
+    seed: int
+    folder: Path
+    validate: Callable[[], dict[str, float]]
+    fingerprint: str
+    watch: Watch = field(default_factory=Watch)
+    progress: Progress = field(default_factory=Progress)
+    optimizer: torch.optim.Optimizer = field(init=False)
+
+    def run(self) -> Progress:
+        """Train to the end, then leave the best weights in the model.
+
+        Raises:
+            InputError: for a checkpoint that belongs to another run, or a loss that stays non-finite.
+            StoppedError: after SIGTERM, when the checkpoint is on disk.
+        """
+        apply_finetune(self.model, self.stage.finetune)
+        self.optimizer = build_optimizer(self.model, self.stage.optimizer)
+        self._resume()
+        per_epoch = self.batches.steps_per_epoch
+        with _sigterm() as asked_to_stop:
+            while self.progress.step < self.total_steps:
+                epoch, first = divmod(self.progress.step, per_epoch)
+                for batch in self.batches.epoch(epoch, first):
+                    self._update(batch, epoch)
+                    at_end = self.progress.step >= self.total_steps or self.progress.step % per_epoch == 0
+                    if at_end:
+                        break
+                    if asked_to_stop() or self.progress.step % self.stage.checkpoint_every == 0:
+                        self._save()
+                    if asked_to_stop():
+                        raise StoppedError
+                self._end_of_epoch(epoch)
+                self._save()
+                if asked_to_stop() and self.progress.step < self.total_steps:
+                    raise StoppedError
+        if self.stage.select != "last" and self.progress.best is not None:
+            load_checkpoint(self.checkpoints / "best", self.model, None)
+        self.model.eval()
+        return self.progress
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints" / self.name
+
+    @property
+    def total_steps(self) -> int:
+        total = self.stage.epochs * self.batches.steps_per_epoch
+        return min(total, self.stage.max_steps or total)
+
+    def _update(self, batch: Batch, epoch: int) -> None:
+        step = self.progress.step
+        set_train_mode(self.model, self.stage.finetune)
+        torch.manual_seed(_step_seed(self.seed, self.name, step))
+        rate = learning_rate(step, self.total_steps, self.stage.optimizer)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        started = time.perf_counter()
+        terms: dict[str, Tensor] = self.model.loss(batch)  # type: ignore[operator]
+        loss = total_loss(terms, self.stage.losses)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.stage.optimizer.max_grad_norm))
+        value = float(loss.detach())
+        if math.isfinite(value) and math.isfinite(norm):
+            self.optimizer.step()
+        else:
+            self._skip(batch)
+        self.progress.step = step + 1
+        figures = {"loss": value, **{term: float(tensor.detach()) for term, tensor in sorted(terms.items())}}
+        figures["learning_rate"] = rate
+        figures["studies_per_s"] = round(len(batch) / (time.perf_counter() - started), 2)
+        self._append({"step": step + 1, "epoch": epoch, **figures})
+        self.watch.step(step + 1, self.total_steps, figures)
+
+    def _skip(self, batch: Batch) -> None:
+        self.progress.skipped += 1
+        if self.progress.skipped > self.stage.max_skipped_steps:
+            raise InputError(
+                f"the loss or its gradient is not finite at step {self.progress.step + 1}, and "
+                f"{self.stage.max_skipped_steps} steps were skipped already",
+                field="studies of this batch",
+                got=", ".join(batch.study_ids[:16]),
+            )
+
+    def _end_of_epoch(self, epoch: int) -> None:
+        self.model.eval()
+        figures = self.validate()
+        self.progress.history.append({"epoch": epoch, "step": self.progress.step, **figures})
+        self._append({"step": self.progress.step, "epoch": epoch, "validation": figures})
+        if self.stage.select != "last":
+            value = -figures["loss"] if self.stage.select == "loss" else figures[self.stage.select]
+            if math.isfinite(value) and (self.progress.best is None or value > self.progress.best):
+                self.progress.best, self.progress.best_step = value, self.progress.step
+                state = {"fingerprint": self.fingerprint, "step": self.progress.step}
+                save_checkpoint(self.checkpoints / "best", self.model, None, state)
+        self.watch.epoch(epoch, figures)
+
+    def _save(self) -> None:
+        state = {"fingerprint": self.fingerprint, "progress": _progress_dict(self.progress)}
+        path = self.checkpoints / f"step-{self.progress.step:08d}"
+        save_checkpoint(path, self.model, self.optimizer, state)
+        keep_newest(self.checkpoints, self.stage.keep_checkpoints)
+
+    def _resume(self) -> None:
+        broken: list[str] = []
+        for path in sorted(self.checkpoints.glob("step-*"), reverse=True):
+            try:
+                state = load_checkpoint(path, self.model, self.optimizer)
+            except InputError as error:
+                broken.append(str(error))
+                continue
+            if state["fingerprint"] != self.fingerprint:
+                raise InputError("the checkpoint belongs to another configuration, data set or version", file=path)
+            self.progress = Progress(**state["progress"])
+            return
+        if broken:
+            raise InputError(f"no checkpoint can be read: {broken[0]}", file=self.checkpoints)
+
+    def _append(self, row: dict[str, Any]) -> None:
+        # Append only: a killed run may leave half a line at the end, which readers of metrics skip.
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_finite({"stage": self.name, **row})) + "\n")
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: such values become null."""
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+
+
+def _progress_dict(progress: Progress) -> dict[str, Any]:
+    return {name: getattr(progress, name) for name in Progress.__slots__}
+
+
+def _step_seed(seed: int, name: str, step: int) -> int:
+    return (seed * 1_000_003 + sum(name.encode()) * 7919 + step) & 0x7FFFFFFF
+
+
+def _append(folder: Path, row: dict[str, Any]) -> None:
+    # Append only: a killed run may leave a half line at the end, which readers of metrics skip.
+    clean = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
+    }
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(clean) + "\n")
+
+
+@contextmanager
+def _sigterm() -> Iterator[Callable[[], bool]]:
+    """Turn SIGTERM into a question the loop asks between two updates (main thread only)."""
+    asked = False
+
+    def remember(number: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+
+    try:
+        old = signal.signal(signal.SIGTERM, remember)
+    except ValueError:  # not the main thread: the default action stays
+        yield lambda: False
+        return
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def use_deterministic_kernels() -> None:
+    """Ask torch for deterministic kernels; needed for a resumed run to equal an unbroken one."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)

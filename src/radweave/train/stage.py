@@ -1,0 +1,105 @@
+"""What a training stage is: what trains, on which losses, for how long."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.errors import InputError
+
+Trainability = Literal["full", "frozen"]
+
+
+class OptimizerConfig(Config):
+    """AdamW with linear warm-up and cosine decay to ``final_ratio`` of the learning rate."""
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    weight_decay: float = Field(default=0.05, ge=0)
+    betas: tuple[float, float] = (0.9, 0.98)
+    warmup_steps: int = Field(default=100, ge=0)
+    final_ratio: float = Field(default=0.05, ge=0, le=1)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+
+class StageConfig(Config):
+    """One training stage.
+
+    ``finetune`` maps each part of the model (an attribute of it) to how it trains; ``losses`` maps each term the model
+    returns to its weight. Both must name exactly what the model has. ``select`` names the validation figure that
+    decides the best epoch: ``loss`` (lower is better), or a score of generated reports (higher is better).
+    """
+
+    finetune: dict[str, Trainability]
+    losses: dict[str, float]
+    optimizer: OptimizerConfig = OptimizerConfig()
+    epochs: int = Field(default=10, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    select: Literal["loss", "BLEU_4", "CIDEr", "last"] = "loss"
+    checkpoint_every: int = Field(default=200, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    max_skipped_steps: int = Field(default=10, ge=0)
+
+
+def apply_finetune(model: nn.Module, finetune: dict[str, Trainability]) -> None:
+    """Freeze and unfreeze the parts.
+
+    Raises:
+        InputError: if the parts named are not exactly the model's children.
+    """
+    parts = dict(model.named_children())
+    if set(finetune) != set(parts):
+        raise InputError(
+            "the stage must name every part of the model once",
+            field="finetune",
+            got=sorted(finetune),
+            expected=sorted(parts),
+        )
+    for name, part in parts.items():
+        part.requires_grad_(finetune[name] == "full")
+
+
+def set_train_mode(model: nn.Module, finetune: dict[str, Trainability]) -> None:
+    """Training mode for the parts that train; frozen parts stay in evaluation mode (their batch statistics too)."""
+    for name, part in model.named_children():
+        part.train(finetune[name] != "frozen")
+
+
+def total_loss(terms: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
+    """Weighted sum of the named terms.
+
+    Raises:
+        InputError: if the stage's losses are not exactly the terms the model returned.
+    """
+    if set(terms) != set(weights):
+        raise InputError(
+            "the stage must weigh every loss of the model once",
+            field="losses",
+            got=sorted(weights),
+            expected=sorted(terms),
+        )
+    return torch.stack([weights[name] * term for name, term in sorted(terms.items())]).sum()
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW over the trainable parameters; vectors (norms, biases) do not decay."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas)
+
+
+def learning_rate(step: int, total_steps: int, config: OptimizerConfig) -> float:
+    """Learning rate of the update number ``step`` (from 0)."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return config.learning_rate * (config.final_ratio + (1 - config.final_ratio) * cosine)
