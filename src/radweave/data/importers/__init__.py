@@ -1,0 +1,73 @@
+"""Importers: from what the user downloads to a dataset folder.
+
+    import_dataset("iu-xray", Path("iu_xray"), Path("dataset"), options=ImportOptions(target="findings"))
+
+One module per data set; each opens its source and yields the studies as they are. ``build`` decides target texts,
+splits and priors the same way for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from radweave.config import first_problem
+from radweave.data.dataset import Dataset
+from radweave.data.importers.build import Progress, build_dataset
+from radweave.data.importers.source import ImportOptions, Source
+from radweave.errors import InputError
+from radweave.storage import refuse_existing
+
+__all__ = ["KINDS", "ImportOptions", "import_dataset", "options_from"]
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "iu-xray": "iu_xray",
+        "folder": "folder",
+    }
+)
+"""Kind, as the command line names it -> module of this package with ``open_source(path, options)``."""
+
+
+def options_from(**values: Any) -> ImportOptions:
+    """Options from plain values.
+
+    Raises:
+        InputError: for a value that does not fit, with those that would.
+    """
+    try:
+        return ImportOptions(**values)
+    except ValidationError as error:
+        raise InputError(f"option {first_problem(error)}") from None
+
+
+def import_dataset(
+    kind: str,
+    source: Path,
+    out: Path,
+    *,
+    options: ImportOptions | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Build a dataset folder from a downloaded data set. The same source and options give the same bytes.
+
+    Args:
+        progress: called with the number of studies written so far.
+
+    Raises:
+        InputError: for an unknown kind, a source that is missing or not of that kind, an output that exists.
+    """
+    if kind not in KINDS:
+        raise InputError("no such kind of data set", field="kind", got=kind, expected=", ".join(KINDS))
+    refuse_existing(out, overwrite=overwrite)
+    if not source.exists():
+        raise InputError("no such file or folder", file=source)
+    options = options or ImportOptions()
+    open_source: Callable[[Path, ImportOptions], Source] = import_module(f"{__name__}.{KINDS[kind]}").open_source
+    return build_dataset(open_source(source, options), out, options, overwrite=overwrite, progress=progress)

@@ -1,0 +1,247 @@
+"""From the studies of a source to a dataset folder: target texts, splits, priors, what is left out and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from radweave.data.cleaning import Cleaner, cleaner
+from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter, SourceFile
+from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
+from radweave.errors import InputError
+from radweave.storage import sha256_file, sha256_json, write_jsonl
+from radweave.types import SPLITS, ImageRef, Split, Study, TargetText
+
+LONGEST_TEXT = 100_000
+"""Characters; the longest reports of the public sets have about a tenth of it."""
+
+Progress = Callable[[int], None]
+_SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
+_RATIO = re.compile(r"\d+(?:\.\d+)?(?::\d+(?:\.\d+)?){2}")
+
+
+def build_dataset(
+    source: Source, out: Path, options: ImportOptions, *, overwrite: bool = False, progress: Progress | None = None
+) -> Dataset:
+    """Write the dataset folder of a source.
+
+    Args:
+        progress: called with the number of studies written so far.
+
+    Raises:
+        InputError: if the output exists, the split is not known, or no study at all could be taken over.
+    """
+    assign, provenance = _splitter(source, options)
+    problems = Problems()
+    card = DatasetCard(
+        name=source.name,
+        modality=source.modality,
+        target=options.target,
+        cleaning=options.cleaning,
+        split_provenance=provenance,
+        sources=tuple(SourceFile(file=path.name, sha256=sha256_file(path)) for path in source.files),
+        options=_stored(options),
+        notes=source.notes,
+        licence=source.licence,
+    )
+    with DatasetWriter(out, card, overwrite=overwrite) as writer:
+        hashes: dict[Path, str] = {}
+        last: dict[str, tuple[str, str]] = {}
+        written = 0
+        for raw in _kept(source, options, problems):
+            study = _study(replace(raw, split=assign(raw)), options, hashes, problems)
+            if study is None:
+                continue
+            if source.has_priors:
+                study = _with_prior(study, last)
+            try:
+                writer.add(study, _files(raw))
+            except UnicodeEncodeError:
+                problems.leave_out_study(_printable(raw.study_id), "text is not valid Unicode")
+                continue
+            written += 1
+            if progress is not None:
+                progress(written)
+        if not written:
+            reasons = "; ".join(f"{count} x {reason}" for reason, count in sorted(problems.studies.items()))
+            raise InputError(f"no study could be taken over ({reasons or 'the source holds none'})", file=out.name)
+        for reason, count in problems.studies.items():
+            writer.leave_out(reason, count)
+        for reason, count in problems.images.items():
+            writer.leave_out(f"image: {reason}", count)
+        if problems.rows:
+            write_jsonl(writer.folder / "left_out.jsonl", problems.rows)
+    return Dataset.open(out)
+
+
+def _stored(options: ImportOptions) -> dict[str, Any]:
+    """Options as the card keeps them: no path of somebody's machine, so that the bytes do not depend on it."""
+    stored = options.model_dump(mode="json", exclude={"images", "annotation"})
+    if options.annotation is not None:
+        stored["annotation"] = options.annotation.name
+    return stored
+
+
+def _printable(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
+
+
+def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None:
+    """The report to learn: the sections asked for, joined by a blank and cleaned; None if one has no text.
+
+    A source without sections has one text, which is taken for any target.
+    """
+    names = target.split("+")
+    parts = [getattr(raw, name) for name in names]
+    if raw.report is not None and not any((raw.findings, raw.impression)):
+        parts = [raw.report]
+    texts = [part.strip() for part in parts if part and part.strip()]
+    if len(texts) != len(parts):
+        return None
+    cleaned = clean(" ".join(texts))
+    # A cleaning may leave nothing but the dot it ends with.
+    return cleaned if cleaned.strip(" .") else None
+
+
+def _kept(source: Source, options: ImportOptions, problems: Problems) -> Iterator[RawStudy]:
+    """Studies with what ``options.keep`` asks for, image files checked; the others are counted."""
+    clean = cleaner(options.cleaning)
+    for raw in source.studies(problems):
+        too_long = any(len(getattr(raw, name) or "") > LONGEST_TEXT for name in (*_SECTIONS, "report"))
+        if too_long:
+            problems.leave_out_study(raw.study_id, f"text longer than {LONGEST_TEXT} characters")
+            continue
+        images = tuple(image for image in raw.images if _usable(raw, image, options, problems))
+        if not images and not options.keeps_without_image:
+            problems.leave_out_study(raw.study_id, "no image")
+            continue
+        if not options.keeps_without_text and target_text(raw, options.target, clean) is None:
+            problems.leave_out_study(raw.study_id, f"no {options.target} text")
+            continue
+        if options.split in ("source", "official", "r2gen") and raw.split is None and options.keep != "all":
+            problems.leave_out_study(raw.study_id, "not in the source's split")
+            continue
+        yield replace(raw, images=images)
+
+
+def _usable(raw: RawStudy, image: RawImage, options: ImportOptions, problems: Problems) -> bool:
+    if options.views and image.view not in options.views:
+        reason = "view not asked for"
+    elif not image.file.exists():
+        reason = "file is missing"
+    elif image.file.is_file() and image.file.stat().st_size == 0:
+        reason = "file is empty"
+    else:
+        return True
+    problems.leave_out_image(raw.study_id, image.inside, reason)
+    return False
+
+
+def _files(raw: RawStudy) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for image in raw.images:
+        if image.file.is_dir():
+            members = sorted(path for path in image.file.iterdir() if path.is_file())
+            files.update({f"{image.inside}/{path.name}": path for path in members})
+        else:
+            files[image.inside] = image.file
+    return files
+
+
+def _sha256(path: Path) -> str:
+    """Hash of a file's bytes, or of the names and bytes of a folder's files."""
+    if path.is_dir():
+        return sha256_json({member.name: sha256_file(member) for member in sorted(path.iterdir()) if member.is_file()})
+    return sha256_file(path)
+
+
+def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], problems: Problems) -> Study | None:
+    """The checked study, or None (counted) where an id or an image name cannot be used."""
+    try:
+        images = []
+        for image in raw.images:
+            if image.file not in hashes:
+                hashes[image.file] = _sha256(image.file)
+            images.append(
+                ImageRef(
+                    path=image.inside,
+                    modality=image.modality,
+                    view=image.view,
+                    original_size_wh=image.original_size_wh,
+                    spacing_mm=image.spacing_mm,
+                    sha256=hashes[image.file],
+                )
+            )
+        return Study(
+            study_id=raw.study_id,
+            patient_id=raw.patient_id,
+            split=raw.split,
+            images=tuple(images),
+            report=target_text(raw, options.target, cleaner(options.cleaning)),
+            study_time=raw.study_time,
+            labels=raw.labels,
+            regions=raw.regions,
+            **{name: getattr(raw, name) for name in _SECTIONS},
+        )
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str))
+        problems.leave_out_study(_printable(raw.study_id), f"{place}: {problem['msg'].removeprefix('Value error, ')}")
+    except OSError as error:
+        problems.leave_out_study(raw.study_id, f"image cannot be read: {error.strerror}")
+    return None
+
+
+def _with_prior(study: Study, last: dict[str, tuple[str, str]]) -> Study:
+    """Link the patient's previous study that was taken over; studies of the same moment are not each other's prior."""
+    time = study.study_time
+    if time is None:
+        return study
+    before = last.get(study.patient_id)
+    last[study.patient_id] = (study.study_id, time)
+    if before is None or before[1] >= time:
+        return study
+    return study.model_copy(update={"prior": before[0]})
+
+
+@dataclass(slots=True)
+class _RatioSplit:
+    """Patients to splits in given parts: their sorted ids are shuffled by the seed and cut."""
+
+    by_patient: dict[str, Split] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, patients: set[str], parts: tuple[float, ...], seed: int) -> _RatioSplit:
+        import random
+
+        order = sorted(patients)
+        random.Random(seed).shuffle(order)
+        ends = [round(len(order) * sum(parts[: n + 1]) / sum(parts)) for n in range(3)]
+        starts = [0, *ends[:2]]
+        return cls({p: s for s, a, b in zip(SPLITS, starts, ends, strict=True) for p in order[a:b]})
+
+
+def _splitter(source: Source, options: ImportOptions) -> tuple[Callable[[RawStudy], Split | None], str]:
+    """How a study gets its split, and the words for the card.
+
+    Raises:
+        InputError: for a split that is neither a word we know nor a ratio.
+    """
+    split = options.split
+    if split in ("source", "official", "r2gen"):
+        return (lambda raw: raw.split), source.split_provenance
+    if split in SPLITS:
+        name: Split = split
+        return (lambda raw: name), f"every study is {name}, by option"
+    if split == "none":
+        return (lambda raw: None), "none"
+    if not _RATIO.fullmatch(split) or sum(parts := tuple(float(p) for p in split.split(":"))) <= 0:
+        raise InputError("no such split", field="split", got=split, expected="source, test, train, none or 7:1:2")
+    patients = {raw.patient_id for raw in _kept(source, options, Problems())}
+    by_patient = _RatioSplit.of(patients, parts, options.seed).by_patient
+    return (lambda raw: by_patient[raw.patient_id]), f"{split} by patient, seed {options.seed}"

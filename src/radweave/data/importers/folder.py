@@ -1,0 +1,283 @@
+"""A plain folder: a CSV or JSON-lines table with paths and texts, radiographs or volumes.
+
+Columns, by any of these names: ``image`` / ``images`` / ``path`` / ``file`` (needed), one of ``findings`` /
+``impression`` / ``report`` / ``text`` (needed unless studies without text are kept), ``study_id`` / ``id``,
+``patient_id`` / ``subject_id``, ``split``, ``view`` / ``views``, ``indication``, ``comparison``, ``technique``,
+``study_time``. Several views of a study stand in several rows with the same study id, or in one cell, separated
+(``|`` unless another separator is given); in JSON lines, as a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from radweave.data.importers.source import (
+    ImportOptions,
+    Problems,
+    RawImage,
+    RawStudy,
+    Source,
+    split_of,
+    text_or_none,
+    view_of,
+)
+from radweave.data.importers.tables import encoding_note, read_table
+from radweave.errors import InputError
+from radweave.storage import read_jsonl
+from radweave.types import Modality, View
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "image": ("image", "images", "image_path", "path", "file", "filename", "volume"),
+    "report": ("report", "text", "caption"),
+    "findings": ("findings",),
+    "impression": ("impression", "impressions"),
+    "indication": ("indication", "history"),
+    "comparison": ("comparison",),
+    "technique": ("technique",),
+    "study_id": ("study_id", "id", "uid"),
+    "patient_id": ("patient_id", "subject_id", "patient"),
+    "split": ("split",),
+    "view": ("view", "views", "view_position", "viewposition", "projection"),
+    "study_time": ("study_time",),
+}
+_SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
+_VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".npz")
+_TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The rows of one study so far: the line it began at, its values, its image cells with their views."""
+
+    line: int
+    values: dict[str, str | None]
+    images: list[tuple[str, str | None]] = field(default_factory=list)
+    problem: str | None = None
+
+
+def open_source(source: Path, options: ImportOptions) -> Source:
+    """Open a table, or a folder that holds one.
+
+    Raises:
+        InputError: if there is no table or not exactly one, a column is missing, or one study id stands for two
+            different studies.
+    """
+    table = _find_table(source)
+    root = options.images or table.parent
+    gathered, columns = _gather(table, options)
+    modality: Modality = "ct" if _is_volume_set(root, gathered) else "xray"
+
+    def studies(problems: Problems) -> Iterator[RawStudy]:
+        for study_id, rows in gathered.items():
+            yield from _raw_study(study_id, rows, root, modality, problems)
+
+    notes = [note for note in (encoding_note(table),) if note]
+    if "patient_id" not in columns:
+        notes.append("no patient column: every study counts as a patient of its own, so patient leaks cannot be seen")
+    provenance = f"column '{columns['split']}' of {table.name}" if "split" in columns else "none"
+    return Source("folder", studies, (table,), provenance, modality=modality, notes=tuple(notes))
+
+
+def _find_table(source: Path) -> Path:
+    if source.is_file():
+        return source
+    found = [source / name for name in _TABLE_NAMES if (source / name).is_file()]
+    found = found or sorted([*source.glob("*.csv"), *source.glob("*.jsonl")])
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise InputError(
+            "cannot tell which table holds the reports; give its path", file=source, got=names, expected="one table"
+        )
+    return found[0]
+
+
+def _rows(table: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    if table.suffix.lower() == ".jsonl":
+        yield from read_jsonl(table)
+    elif table.suffix.lower() in (".csv", ".tsv"):
+        yield from read_table(table, delimiter="\t" if table.suffix.lower() == ".tsv" else ",")
+    else:
+        raise InputError("not a table", file=table, got=table.suffix or "no suffix", expected=".csv, .tsv or .jsonl")
+
+
+def _columns(table: Path, header: list[str], options: ImportOptions) -> dict[str, str]:
+    """Our name -> the table's name.
+
+    Raises:
+        InputError: if there is no image column, or no column for the target's text.
+    """
+    by_lower = {name.lower(): name for name in header}
+    columns = {
+        ours: by_lower[alias] for ours, aliases in NAMES.items() for alias in reversed(aliases) if alias in by_lower
+    }
+    for needed in ("image", *options.target.split("+")):
+        if needed in columns or (needed == "image" and options.keeps_without_image):
+            continue
+        if needed != "image" and ("report" in columns or options.keeps_without_text):
+            continue
+        names = NAMES[needed] if needed == "image" else (*NAMES[needed], *NAMES["report"])
+        raise InputError(
+            "column is missing",
+            file=table,
+            field=needed,
+            got=", ".join(header[:12]),
+            expected=f"one of {', '.join(names)}",
+        )
+    return columns
+
+
+def _gather(table: Path, options: ImportOptions) -> tuple[dict[str, _Gathered], dict[str, str]]:
+    """All rows by study id, in order of first appearance."""
+    gathered: dict[str, _Gathered] = {}
+    columns: dict[str, str] = {}
+    for line, row in _rows(table):
+        if table.suffix.lower() == ".jsonl" or not columns:
+            columns = {**columns, **_columns(table, list(row), options)}
+        try:
+            images = _image_cells(row, columns, options.separator)
+            values = {name: _cell(row.get(columns[name])) for name in _SCALARS if name in columns}
+            study_id = _study_id(row, columns, images)
+        except BadRowError as bad:
+            gathered[f"line-{line}"] = _Gathered(line, {}, problem=str(bad))
+            continue
+        if study_id not in gathered:
+            gathered[study_id] = _Gathered(line, values, images)
+        else:
+            _add_row(table, line, gathered[study_id], values, images)
+    if not gathered:
+        raise InputError("the table holds no row", file=table)
+    return gathered, columns
+
+
+class BadRowError(ValueError):
+    """A row that makes no study; the message is the reason it is counted under."""
+
+
+def _cell(value: Any) -> str | None:
+    if value is None or (isinstance(value, float) and value != value):
+        return None
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise BadRowError("a cell that should be text is not")
+    return text_or_none(str(value))
+
+
+def _list_cell(value: Any, separator: str) -> list[str | None]:
+    if isinstance(value, list):
+        return [_cell(item) for item in value]
+    text = _cell(value)
+    return [part.strip() or None for part in text.split(separator)] if text else []
+
+
+def _image_cells(row: Mapping[str, Any], columns: Mapping[str, str], separator: str) -> list[tuple[str, str | None]]:
+    paths = _list_cell(row.get(columns.get("image", "")), separator)
+    views = _list_cell(row.get(columns.get("view", "")), separator)
+    if len(views) not in (0, len(paths)):
+        raise BadRowError("number of views and of images differ")
+    views = views or [None] * len(paths)
+    return [(path, view) for path, view in zip(paths, views, strict=True) if path]
+
+
+def _study_id(row: Mapping[str, Any], columns: Mapping[str, str], images: list[tuple[str, str | None]]) -> str:
+    """The given id, or the first image's path without suffixes where the table has no ids."""
+    if "study_id" in columns:
+        given = _cell(row.get(columns["study_id"]))
+        if given is None:
+            raise BadRowError("no study id")
+        return given.strip()
+    if not images:
+        raise BadRowError("no study id and no image")
+    folder, _, name = images[0][0].replace("\\", "/").strip("/").rpartition("/")
+    stem = name.split(".", 1)[0] or name
+    return "_".join(part for part in (*folder.split("/"), stem) if part not in ("", ".", ".."))
+
+
+def _add_row(
+    table: Path, line: int, study: _Gathered, values: dict[str, str | None], images: list[tuple[str, str | None]]
+) -> None:
+    """Another view of a study that is there already.
+
+    Raises:
+        InputError: if the row gives the study another text, patient or split, or the same image again.
+    """
+    for name, value in values.items():
+        if value is not None and study.values.get(name) not in (None, value):
+            raise InputError(
+                f"duplicate study id: the row differs in '{name}' from line {study.line}", file=table, line=line
+            )
+        study.values[name] = study.values.get(name) or value
+    known = {path for path, _ in study.images}
+    if not images or any(path in known for path, _ in images):
+        raise InputError(f"duplicate study id: the row repeats line {study.line}", file=table, line=line)
+    study.images.extend(images)
+
+
+def _is_volume(root: Path, path: str) -> bool:
+    return path.lower().endswith(_VOLUME_SUFFIXES) or (root / path).is_dir()
+
+
+def _is_volume_set(root: Path, gathered: Mapping[str, _Gathered]) -> bool:
+    """Whether the images are volumes.
+
+    Raises:
+        InputError: if some are and some are not.
+    """
+    kinds = {_is_volume(root, path) for rows in gathered.values() for path, _ in rows.images}
+    if len(kinds) == 2:
+        raise InputError("radiographs and volumes in one table; import them into two data sets", file=root)
+    return True in kinds
+
+
+def _raw_study(
+    study_id: str, rows: _Gathered, root: Path, modality: Modality, problems: Problems
+) -> Iterator[RawStudy]:
+    if rows.problem is not None:
+        problems.leave_out_study(study_id, rows.problem)
+        return
+    split = rows.values.get("split")
+    if split is not None and split_of(split) is None:
+        problems.leave_out_study(study_id, "unknown split")
+        return
+    images = []
+    for path, view in rows.images:
+        inside = _inside(root, path)
+        if inside is None:
+            problems.leave_out_image(study_id, path, "path leads outside the source folder")
+            continue
+        images.append(
+            RawImage(
+                file=root / path,
+                inside=f"images/{inside}",
+                view=View.AXIAL if modality == "ct" else view_of(view),
+                modality=modality,
+            )
+        )
+    yield RawStudy(
+        study_id=study_id,
+        patient_id=(rows.values.get("patient_id") or study_id).strip(),
+        split=split_of(split),
+        images=tuple(images),
+        study_time=rows.values.get("study_time"),
+        report=rows.values.get("report"),
+        findings=rows.values.get("findings"),
+        impression=rows.values.get("impression"),
+        indication=rows.values.get("indication"),
+        comparison=rows.values.get("comparison"),
+        technique=rows.values.get("technique"),
+    )
+
+
+def _inside(root: Path, path: str) -> str | None:
+    """The path relative to ``root``, with forward slashes; None if it, or a link on it, leads out of ``root``."""
+    if "\0" in path:
+        return None
+    full = root / path
+    try:
+        if not full.resolve().is_relative_to(root.resolve()):
+            return None
+        relative = full.relative_to(root)
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return None if ".." in relative.parts else relative.as_posix()

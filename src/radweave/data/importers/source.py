@@ -1,0 +1,171 @@
+"""What an importer hands over: the studies of a source as they are, before target texts and splits are decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from radweave.data.cleaning import cleaner
+from radweave.types import LabelState, Modality, Record, Split, TargetText, View
+
+Keep = Literal["complete", "text-only", "image-only", "all"]
+
+
+class ImportOptions(Record):
+    """What the user decides about an import. Stored in ``dataset.json``, folders as names only.
+
+    target: the sections that make the report to learn.
+    cleaning: steps applied to the target text, joined by "+"; see ``radweave.data.cleaning``.
+    split: ``source`` (what the data set states; ``r2gen`` and ``official`` are other words for it), ``test`` or
+        ``train`` (every study), ``none``, or a ratio such as ``7:1:2`` (by patient, from ``seed``).
+    keep: ``complete`` studies (an image and a target text), or also those without an image (``text-only``), without
+        a target text (``image-only``), or ``all``.
+    images: folder of the image files, where they do not lie in the source.
+    annotation: R2Gen's annotation file, to take its split for an Open-i or Kaggle source.
+    views: view positions to take; empty takes all.
+    """
+
+    target: TargetText = "findings"
+    cleaning: str = "none"
+    split: str = "source"
+    seed: int = 0
+    keep: Keep = "complete"
+    images: Path | None = None
+    annotation: Path | None = None
+    views: tuple[View, ...] = ()
+    separator: str = Field(default="|", min_length=1)
+
+    @field_validator("cleaning")
+    @classmethod
+    def _known_cleaning(cls, name: str) -> str:
+        cleaner(name)
+        return name
+
+    @property
+    def keeps_without_image(self) -> bool:
+        return self.keep in ("text-only", "all")
+
+    @property
+    def keeps_without_text(self) -> bool:
+        return self.keep in ("image-only", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class RawImage:
+    """An image of a source: ``file`` (a file, or the folder of a DICOM series) is copied to ``inside``, unchanged."""
+
+    file: Path
+    inside: str
+    view: View = View.UNKNOWN
+    modality: Modality = "xray"
+    original_size_wh: tuple[int, int] | None = None
+    spacing_mm: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawStudy:
+    """A study of a source, sections verbatim. ``report`` is set where the source does not tell sections apart."""
+
+    study_id: str
+    patient_id: str
+    split: Split | None = None
+    images: tuple[RawImage, ...] = ()
+    report: str | None = None
+    findings: str | None = None
+    impression: str | None = None
+    indication: str | None = None
+    comparison: str | None = None
+    technique: str | None = None
+    study_time: str | None = None
+    labels: dict[str, dict[str, LabelState]] = field(default_factory=dict)
+    regions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Problems:
+    """Studies and images that are not taken over: reasons, counted, with the ids they concern."""
+
+    studies: Counter[str] = field(default_factory=Counter)
+    images: Counter[str] = field(default_factory=Counter)
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+    def leave_out_study(self, study_id: str, reason: str) -> None:
+        self.studies[reason] += 1
+        self.rows.append({"study_id": study_id, "reason": reason})
+
+    def leave_out_image(self, study_id: str, image: str, reason: str) -> None:
+        self.images[reason] += 1
+        self.rows.append({"study_id": study_id, "image": image, "reason": reason})
+
+
+@dataclass(slots=True)
+class Source:
+    """An opened source. ``studies`` may be called more than once and yields in the same order each time.
+
+    files: what the texts, splits and labels were read from; hashed into the card.
+    has_priors: the studies of a patient come one after the other in order of time, and ``study_time`` is set.
+    """
+
+    name: str
+    studies: Callable[[Problems], Iterator[RawStudy]]
+    files: tuple[Path, ...]
+    split_provenance: str
+    modality: Modality = "xray"
+    licence: str | None = None
+    notes: tuple[str, ...] = ()
+    has_priors: bool = False
+
+
+_VIEWS = {
+    "PA": View.PA,
+    "AP": View.AP,
+    "AP AXIAL": View.AP,
+    "PA LLD": View.PA,
+    "PA RLD": View.PA,
+    "AP LLD": View.AP,
+    "AP RLD": View.AP,
+    "FRONTAL": View.FRONTAL,
+    "LATERAL": View.LATERAL,
+    "LL": View.LATERAL,
+    "RL": View.LATERAL,
+    "LARGE LATERAL": View.LATERAL,
+    "XTABLE LATERAL": View.LATERAL,
+    "SWIMMERS": View.LATERAL,
+    "L": View.LATERAL,
+    "AXIAL": View.AXIAL,
+}
+
+
+def view_of(text: str | None) -> View:
+    """View from the words data sets use (DICOM View Position, Frontal / Lateral); else UNKNOWN."""
+    return _VIEWS.get((text or "").strip().upper(), View.UNKNOWN)
+
+
+_SPLITS: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validate": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+def split_of(text: str | None) -> Split | None:
+    """Split from the words data sets use; None if there is no such word."""
+    return _SPLITS.get((text or "").strip().lower())
+
+
+def text_or_none(value: str | None) -> str | None:
+    """None for text that says nothing: empty, blank, or the "nan" that table programs write for empty cells."""
+    if value is None or not value.strip() or value.strip().lower() in ("nan", "<na>", "null"):
+        return None
+    return value

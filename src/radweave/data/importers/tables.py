@@ -1,0 +1,94 @@
+"""Tables as users have them: CSV and JSON lines, in whatever encoding, read row by row."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from radweave.errors import InputError
+
+_CHUNK_BYTES = 1 << 20
+_LONGEST_CELL = 1 << 20
+
+
+def text_encoding(path: Path) -> str:
+    """Encoding of a text file: UTF-8 with or without mark, UTF-16 by its mark, else Windows-1252 or Latin-1.
+
+    Windows-1252 is taken where bytes 0x80 to 0x9F occur, which are control characters in Latin-1.
+
+    Raises:
+        InputError: if the file is missing or holds NUL bytes, so that it is no text.
+    """
+    if not path.is_file():
+        raise InputError("file is missing", file=path)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    is_utf8, has_c1 = True, False
+    with path.open("rb") as file:
+        start = file.read(4)
+        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        file.seek(0)
+        while chunk := file.read(_CHUNK_BYTES):
+            if b"\0" in chunk:
+                raise InputError("not a text file: it holds NUL bytes", file=path)
+            has_c1 = has_c1 or any(0x80 <= byte <= 0x9F for byte in set(chunk))
+            if is_utf8:
+                try:
+                    decoder.decode(chunk)
+                except UnicodeDecodeError:
+                    is_utf8 = False
+    if is_utf8:
+        return "utf-8-sig"
+    return "cp1252" if has_c1 else "latin-1"
+
+
+def encoding_note(path: Path) -> str | None:
+    """A sentence for the card where a file is not UTF-8."""
+    encoding = text_encoding(path)
+    names = {"cp1252": "Windows-1252", "latin-1": "Latin-1", "utf-16": "UTF-16"}
+    return f"{path.name} is not UTF-8; it was read as {names[encoding]}" if encoding in names else None
+
+
+def read_table(path: Path, *, needs: Iterable[str] = (), delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield ``(line number, row)`` of a CSV file with a header; cells that a short row lacks are empty.
+
+    Header names are stripped of blanks. The line number is that of the row's last line.
+
+    Raises:
+        InputError: for a missing file, a file without header, a missing or repeated column, a row with more cells
+            than the header, and broken quoting.
+    """
+    encoding = text_encoding(path)
+    csv.field_size_limit(_LONGEST_CELL)
+    with path.open(encoding=encoding, errors="replace" if encoding == "cp1252" else "strict", newline="") as file:
+        rows = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            header = [name.strip() for name in next(rows, [])]
+            _check_header(path, header, needs)
+            for cells in rows:
+                if not cells:
+                    continue
+                if len(cells) > len(header):
+                    raise InputError(
+                        "row has more cells than the header; is a text with commas not quoted?",
+                        file=path,
+                        line=rows.line_num,
+                        got=len(cells),
+                        expected=len(header),
+                    )
+                yield rows.line_num, dict(zip(header, cells + [""] * (len(header) - len(cells)), strict=True))
+        except (csv.Error, UnicodeError) as error:
+            raise InputError(f"not a readable CSV file: {error}", file=path, line=rows.line_num) from None
+
+
+def _check_header(path: Path, header: list[str], needs: Iterable[str]) -> None:
+    if not any(header):
+        raise InputError("the table has no header line", file=path)
+    repeated = sorted({name for name in header if name and header.count(name) > 1})
+    if repeated:
+        raise InputError("column comes twice", file=path, field=repeated[0])
+    missing = [name for name in needs if name not in header]
+    if missing:
+        raise InputError("column is missing", file=path, field=missing[0], got=", ".join(header[:12]))
