@@ -20,6 +20,9 @@ from radweave.types import SPLITS, ImageRef, Split, Study, TargetText
 LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""
 
+SOURCE_SPLIT = ("source", "official", "r2gen")
+"""Words for the split that the source states."""
+
 Progress = Callable[[int], None]
 _SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
 _RATIO = re.compile(r"\d+(?:\.\d+)?(?::\d+(?:\.\d+)?){2}")
@@ -59,11 +62,7 @@ def build_dataset(
                 continue
             if source.has_priors:
                 study = _with_prior(study, last)
-            try:
-                writer.add(study, _files(raw))
-            except UnicodeEncodeError:
-                problems.leave_out_study(_printable(raw.study_id), "text is not valid Unicode")
-                continue
+            writer.add(study, _files(raw))
             written += 1
             if progress is not None:
                 progress(written)
@@ -112,9 +111,8 @@ def _kept(source: Source, options: ImportOptions, problems: Problems) -> Iterato
     """Studies with what ``options.keep`` asks for, image files checked; the others are counted."""
     clean = cleaner(options.cleaning)
     for raw in source.studies(problems):
-        too_long = any(len(getattr(raw, name) or "") > LONGEST_TEXT for name in (*_SECTIONS, "report"))
-        if too_long:
-            problems.leave_out_study(raw.study_id, f"text longer than {LONGEST_TEXT} characters")
+        if problem := _text_problem(raw):
+            problems.leave_out_study(_printable(raw.study_id), problem)
             continue
         images = tuple(image for image in raw.images if _usable(raw, image, options, problems))
         if not images and not options.keeps_without_image:
@@ -123,10 +121,22 @@ def _kept(source: Source, options: ImportOptions, problems: Problems) -> Iterato
         if not options.keeps_without_text and target_text(raw, options.target, clean) is None:
             problems.leave_out_study(raw.study_id, f"no {options.target} text")
             continue
-        if options.split in ("source", "official", "r2gen") and raw.split is None and options.keep != "all":
+        if source.needs_split and options.split in SOURCE_SPLIT and raw.split is None and options.keep != "all":
             problems.leave_out_study(raw.study_id, "not in the source's split")
             continue
         yield replace(raw, images=images)
+
+
+def _text_problem(raw: RawStudy) -> str | None:
+    texts = [getattr(raw, name) or "" for name in (*_SECTIONS, "report")] + list(raw.regions.values())
+    if any(len(text) > LONGEST_TEXT for text in texts):
+        return f"text longer than {LONGEST_TEXT} characters"
+    try:
+        # Half of a surrogate pair can stand in a JSON escape but in no file.
+        "".join([raw.study_id, raw.patient_id, *texts, *(image.inside for image in raw.images)]).encode()
+    except UnicodeEncodeError:
+        return "text is not valid Unicode"
+    return None
 
 
 def _usable(raw: RawStudy, image: RawImage, options: ImportOptions, problems: Problems) -> bool:
@@ -233,7 +243,7 @@ def _splitter(source: Source, options: ImportOptions) -> tuple[Callable[[RawStud
         InputError: for a split that is neither a word we know nor a ratio.
     """
     split = options.split
-    if split in ("source", "official", "r2gen"):
+    if split in SOURCE_SPLIT:
         return (lambda raw: raw.split), source.split_provenance
     if split in SPLITS:
         name: Split = split

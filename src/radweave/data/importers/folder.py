@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from radweave.data.importers.build import SOURCE_SPLIT
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -77,6 +78,8 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     notes = [note for note in (encoding_note(table),) if note]
     if "patient_id" not in columns:
         notes.append("no patient column: every study counts as a patient of its own, so patient leaks cannot be seen")
+    if "split" not in columns and options.split in SOURCE_SPLIT:
+        notes.append("no split column: studies have no split; a ratio such as 7:1:2 makes one")
     provenance = f"column '{columns['split']}' of {table.name}" if "split" in columns else "none"
     return Source("folder", studies, (table,), provenance, modality=modality, notes=tuple(notes))
 

@@ -62,7 +62,7 @@ def _manifest_source(manifest: Path, options: ImportOptions) -> Source:
         "images are stretched copies; readers undo it from original_size_wh",
         *(("views corrected where the quality notes name a wrong label",) if mislabelled else ()),
     )
-    return Source(NAME, studies, files, R2GEN_SPLIT, licence=LICENCE, notes=notes)
+    return Source(NAME, studies, files, R2GEN_SPLIT, licence=LICENCE, notes=notes, needs_split=True)
 
 
 def _manifest_study(row: dict[str, Any], folder: Path, mislabelled: frozenset[str], place: str) -> RawStudy:

@@ -108,6 +108,7 @@ class Source:
     """An opened source. ``studies`` may be called more than once and yields in the same order each time.
 
     files: what the texts, splits and labels were read from; hashed into the card.
+    needs_split: studies that the published split does not name are left out unless all are kept.
     has_priors: the studies of a patient come one after the other in order of time, and ``study_time`` is set.
     """
 
@@ -118,6 +119,7 @@ class Source:
     modality: Modality = "xray"
     licence: str | None = None
     notes: tuple[str, ...] = ()
+    needs_split: bool = False
     has_priors: bool = False
 
 

@@ -1,0 +1,260 @@
+"""A plain folder with a table: columns by several names, several views, encodings, bad rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from radweave.data.importers import ImportOptions, import_dataset
+from radweave.errors import InputError
+from radweave.types import View
+
+
+def write_images(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 10 + number, np.uint8)).save(path)
+
+
+def write_table(folder: Path, *lines: str, name: str = "reports.csv", encoding: str = "utf-8") -> Path:
+    path = folder / name
+    path.write_bytes("\n".join(lines).encode(encoding))
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    write_images(folder, "a.png", "b.png", "sub/c.png")
+    return folder
+
+
+def test_columns_views_and_splits_are_taken(source: Path, tmp_path: Path) -> None:
+    write_table(
+        source,
+        "Study_ID,Patient_ID,Image,View,Findings,Impression,Indication,Split",
+        's1,p1,a.png,PA,"Heart, lungs: clear.",Normal.,Cough,train',
+        "s1,p1,b.png,Lateral,,,,",
+        "s2,p2,sub/c.png,AP,Effusion.,,,validation",
+    )
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    first, second = dataset.studies()
+    assert [(image.path, image.view) for image in first.images] == [
+        ("images/a.png", View.PA),
+        ("images/b.png", View.LATERAL),
+    ]
+    assert (first.report, first.indication, first.split) == ("Heart, lungs: clear.", "Cough", "train")
+    assert (second.patient_id, second.split, second.images[0].path) == ("p2", "val", "images/sub/c.png")
+    assert dataset.image_path("images/sub/c.png").read_bytes() == (source / "sub/c.png").read_bytes()
+    assert [entry.file for entry in dataset.card.sources] == ["reports.csv"]
+
+
+def test_several_images_in_one_cell_or_in_a_list(source: Path, tmp_path: Path) -> None:
+    write_table(source, "images,views,report", "a.png|b.png,PA|LL,Clear.")
+    from_cell = list(import_dataset("folder", source, tmp_path / "cell").studies())
+    (source / "reports.csv").unlink()
+    row = {"images": ["a.png", "b.png"], "views": ["PA", "LL"], "report": "Clear."}
+    write_table(source, json.dumps(row), name="reports.jsonl")
+    assert list(import_dataset("folder", source, tmp_path / "list").studies()) == from_cell
+    assert [image.view for image in from_cell[0].images] == [View.PA, View.LATERAL]
+    assert from_cell[0].study_id == "a"
+
+
+def test_volumes_and_series_folders_make_a_ct_set(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "series").mkdir(parents=True)
+    (source / "series" / "1.dcm").write_bytes(b"one")
+    (source / "series" / "2.dcm").write_bytes(b"two")
+    (source / "v.nii.gz").write_bytes(b"volume")
+    write_table(source, "volume,report", "v.nii.gz,Nodule.", "series,Clear.")
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    studies = list(dataset.studies())
+    assert dataset.card.modality == "ct"
+    assert [study.images[0].path for study in studies] == ["images/v.nii.gz", "images/series"]
+    assert sorted(path.name for path in dataset.image_path("images/series").iterdir()) == ["1.dcm", "2.dcm"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "word"), [("latin-1", "Latin-1"), ("cp1252", "Windows-1252"), ("utf-16", "UTF-16")]
+)
+def test_other_encodings_are_read_and_noted(source: Path, tmp_path: Path, encoding: str, word: str) -> None:
+    text = "Größe normal." if encoding != "cp1252" else "Größe \u201enormal\u201c."
+    write_table(source, "image,report", f"a.png,{text}", encoding=encoding)
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    assert next(iter(dataset.studies())).report == text
+    assert any(word in note for note in dataset.card.notes)
+
+
+def test_a_utf8_mark_is_no_part_of_the_first_column(source: Path, tmp_path: Path) -> None:
+    write_table(source, "image,report", "a.png,Clear.", encoding="utf-8-sig")
+    assert len(list(import_dataset("folder", source, tmp_path / "out").studies())) == 1
+
+
+def test_bad_rows_are_counted_and_the_rest_goes_on(source: Path, tmp_path: Path) -> None:
+    (source / "empty.png").write_bytes(b"")
+    (tmp_path / "secret.png").write_bytes(b"x")
+    (source / "link.png").symlink_to(tmp_path / "secret.png")
+    write_table(
+        source,
+        "study_id,image,report,split",
+        "good,a.png,Clear.,train",
+        "missing,nowhere.png,Clear.,train",
+        "empty,empty.png,Clear.,train",
+        "outside,../secret.png,Clear.,train",
+        "link,link.png,Clear.,train",
+        "silent,b.png,,train",
+        "notext,b.png,nan,train",
+        "a/b,b.png,Clear.,train",
+        "oddsplit,b.png,Clear.,holdout",
+        ",b.png,Clear.,train",
+        "half,nowhere.png|sub/c.png,Clear.,test",
+    )
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    assert [study.study_id for study in dataset.studies()] == ["good", "half"]
+    assert dataset.card.left_out == {
+        "image: file is empty": 1,
+        "image: file is missing": 2,
+        "image: path leads outside the source folder": 2,
+        "no findings text": 2,
+        "no image": 4,
+        "no study id": 1,
+        "study_id: an id must not hold path separators or control characters": 1,
+        "unknown split": 1,
+    }
+    listed = [json.loads(line) for line in (dataset.path / "left_out.jsonl").read_text().splitlines()]
+    assert {row["study_id"] for row in listed} >= {"missing", "outside", "silent", "a/b", "oddsplit", "half"}
+    assert not (dataset.path / "images" / "secret.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["study_id,report", "a,Clear."], "field 'image': column is missing"),
+        (["image,study_id", "a.png,a"], "field 'findings': column is missing"),
+        (["image,image,report", "a.png,b.png,Clear."], "column comes twice"),
+        (["image,report", "a.png,Clear, heart normal."], "line 2: row has more cells"),
+        (["study_id,image,report", "a,a.png,Clear.", "a,b.png,Effusion."], "line 3: duplicate study id"),
+        (["study_id,image,report", "a,a.png,Clear.", "a,a.png,Clear."], "line 3: duplicate study id"),
+        (["image,report", 'a.png,"never closed'], "not a readable CSV file"),
+        (["image,report"], "holds no row"),
+        ([""], "no header"),
+        (["image,report", "a.png,\0"], "NUL"),
+    ],
+)
+def test_a_broken_table_is_refused_and_nothing_is_left(
+    source: Path, tmp_path: Path, lines: list[str], message: str
+) -> None:
+    write_table(source, *lines)
+    with pytest.raises(InputError, match=message):
+        import_dataset("folder", source, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_nothing_usable_is_an_error_with_the_reasons(source: Path, tmp_path: Path) -> None:
+    write_table(source, "image,report", "nowhere.png,Clear.")
+    with pytest.raises(InputError, match=r"no study could be taken over \(1 x no image\)"):
+        import_dataset("folder", source, tmp_path / "out")
+
+
+def test_odd_text_is_stored_or_rejected(source: Path, tmp_path: Path) -> None:
+    rows = [
+        {"id": "script", "image": "a.png", "report": "<script>alert(1)</script> \u202e \x07 Clear."},
+        {"id": "surrogate", "image": "a.png", "report": "broken \ud800 text"},
+        {"id": "long", "image": "a.png", "report": "clear " * 200_000},
+        {"id": "number", "image": "a.png", "report": 12},
+        {"id": "list", "image": "a.png", "report": ["Clear."]},
+        {"id": "nan", "image": "a.png", "report": float("nan")},
+        {"id": "x" * 300, "image": "a.png", "report": "Clear."},
+    ]
+    write_table(source, *(json.dumps(row) for row in rows), name="reports.jsonl")
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    texts = {study.study_id: study.report for study in dataset.studies()}
+    assert texts == {"script": rows[0]["report"], "number": "12"}
+    assert sum(dataset.card.left_out.values()) == 5
+
+
+def test_keep_options_decide_about_incomplete_studies(source: Path, tmp_path: Path) -> None:
+    write_table(source, "study_id,image,report", "both,a.png,Clear.", "text,,Clear.", "image,b.png,", "none,,")
+    kept = {
+        keep: [
+            study.study_id
+            for study in import_dataset(
+                "folder", source, tmp_path / keep, options=ImportOptions.model_validate({"keep": keep})
+            ).studies()
+        ]
+        for keep in ("complete", "text-only", "image-only", "all")
+    }
+    assert kept == {
+        "complete": ["both"],
+        "text-only": ["both", "text"],
+        "image-only": ["both", "image"],
+        "all": ["both", "text", "image", "none"],
+    }
+
+
+def test_a_ratio_split_keeps_patients_together_and_depends_on_the_seed_only(source: Path, tmp_path: Path) -> None:
+    lines = [f"s{n},p{n // 2},a.png,Report {n}." for n in range(40)]
+    write_table(source, "study_id,patient_id,image,report", *lines)
+
+    def splits(seed: int, name: str) -> dict[str, str | None]:
+        options = ImportOptions(split="7:1:2", seed=seed)
+        studies = list(import_dataset("folder", source, tmp_path / name, options=options).studies())
+        of_patient = {(study.patient_id, study.split) for study in studies}
+        assert len(of_patient) == 20
+        return {study.study_id: study.split for study in studies}
+
+    first = splits(0, "a")
+    counts = [list(first.values()).count(name) for name in ("train", "val", "test")]
+    assert counts == [28, 4, 8]
+    assert first == splits(0, "b")
+    assert first != splits(1, "c")
+
+
+def test_the_same_source_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    write_table(source, "image,report,split", "a.png,Clear.,train", "b.png,,test", "sub/c.png,Effusion.,test")
+    folders = [import_dataset("folder", source, tmp_path / name).path for name in ("one", "two")]
+    contents = [
+        {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in folders
+    ]
+    assert contents[0] == contents[1]
+    assert set(contents[0]) >= {"dataset.json", "manifest.jsonl", "left_out.jsonl", "images/a.png"}
+
+
+def test_radiographs_and_volumes_do_not_mix(source: Path, tmp_path: Path) -> None:
+    (source / "v.nii.gz").write_bytes(b"volume")
+    write_table(source, "image,report", "a.png,Clear.", "v.nii.gz,Clear.")
+    with pytest.raises(InputError, match="radiographs and volumes"):
+        import_dataset("folder", source, tmp_path / "out")
+
+
+def test_two_tables_need_a_choice(source: Path, tmp_path: Path) -> None:
+    for name in ("x.csv", "y.csv"):
+        write_table(source, "image,report", "a.png,Clear.", name=name)
+    with pytest.raises(InputError, match="which table"):
+        import_dataset("folder", source, tmp_path / "out")
+    assert import_dataset("folder", source / "x.csv", tmp_path / "out").card.counts["studies"] == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [("split", "8:2", "no such split"), ("cleaning", "r2gen", "no such cleaning"), ("target", "summary", "target")],
+)
+def test_options_that_do_not_exist_name_those_that_do(
+    source: Path, tmp_path: Path, field: str, value: str, message: str
+) -> None:
+    from radweave.data.importers import options_from
+
+    write_table(source, "image,report", "a.png,Clear.")
+    with pytest.raises(InputError, match=message):
+        import_dataset("folder", source, tmp_path / "out", options=options_from(**{field: value}))
+
+
+def test_an_unknown_kind_names_the_known_ones(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="iu-xray"):
+        import_dataset("iu", source, tmp_path / "out")
