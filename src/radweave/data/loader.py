@@ -20,14 +20,24 @@ STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A study ready for batching: squares (V, H, W) uint8, view kinds, target token ids, label states (K)."""
+    """A study ready for batching.
+
+    Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; ``view_ids`` are their
+    kinds; ``token_ids`` the target with its end token; ``class_states`` the label states (K).
+    """
 
     study_id: str
     patient_id: str
-    pixels: NDArray[np.uint8]
+    source: NDArray[np.uint8]
+    rows: tuple[int, ...]
     view_ids: tuple[int, ...]
     token_ids: tuple[int, ...] | None = None
     class_states: tuple[int, ...] | None = None
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """The views (V, H, W), read from the source."""
+        return np.stack([self.source[row] for row in self.rows])
 
 
 def view_id(view: View) -> int:
@@ -50,13 +60,13 @@ def class_states(study: Study, label_set: str, classes: Sequence[str]) -> tuple[
 def collate(examples: Sequence[Example], *, pad_id: int) -> Batch:
     """Pad views with False in the mask and reports on the right with -100 labels."""
     views = max(len(example.view_ids) for example in examples)
-    side = examples[0].pixels.shape[-1]
+    side = examples[0].source.shape[-1]
     pixel_values = torch.zeros(len(examples), views, 1, side, side)
     view_mask = torch.zeros(len(examples), views, dtype=torch.bool)
     view_ids = torch.zeros(len(examples), views, dtype=torch.long)
     for row, example in enumerate(examples):
         count = len(example.view_ids)
-        pixel_values[row, :count, 0] = torch.from_numpy(np.array(example.pixels)).float() / 255.0
+        pixel_values[row, :count, 0] = torch.from_numpy(example.pixels).float() / 255.0
         view_mask[row, :count] = True
         view_ids[row, :count] = torch.tensor(example.view_ids)
     batch = Batch(

@@ -1,0 +1,1 @@
+"""Serving users: from image files to a report."""

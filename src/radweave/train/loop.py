@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from radweave.errors import InputError
+from radweave.storage import write_text
 from radweave.train.checkpoint import keep_newest, load_checkpoint, save_checkpoint
 from radweave.train.stage import (
     StageConfig,
@@ -126,7 +127,7 @@ class StageTrainer:
     @property
     def total_steps(self) -> int:
         total = self.stage.epochs * self.batches.steps_per_epoch
-        return min(total, self.stage.max_steps or total)
+        return total if self.stage.max_steps is None else min(total, self.stage.max_steps)
 
     def _update(self, batch: Batch, epoch: int) -> None:
         step = self.progress.step
@@ -194,12 +195,27 @@ class StageTrainer:
             if state["fingerprint"] != self.fingerprint:
                 raise InputError("the checkpoint belongs to another configuration, data set or version", file=path)
             self.progress = Progress(**state["progress"])
+            self._rewind_metrics()
             return
         if broken:
             raise InputError(f"no checkpoint can be read: {broken[0]}", file=self.checkpoints)
 
+    def _rewind_metrics(self) -> None:
+        """Drop what was logged after the checkpoint: those steps come again."""
+        path = self.folder / "metrics.jsonl"
+        if not path.is_file():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # half a line, left by a killed run
+                continue
+            if row["stage"] != self.name or row["step"] <= self.progress.step:
+                kept.append(line + "\n")
+        write_text(path, "".join(kept))
+
     def _append(self, row: dict[str, Any]) -> None:
-        # Append only: a killed run may leave half a line at the end, which readers of metrics skip.
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite({"stage": self.name, **row})) + "\n")
 
@@ -215,15 +231,6 @@ def _progress_dict(progress: Progress) -> dict[str, Any]:
 
 def _step_seed(seed: int, name: str, step: int) -> int:
     return (seed * 1_000_003 + sum(name.encode()) * 7919 + step) & 0x7FFFFFFF
-
-
-def _append(folder: Path, row: dict[str, Any]) -> None:
-    # Append only: a killed run may leave a half line at the end, which readers of metrics skip.
-    clean = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
-    }
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(clean) + "\n")
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class StageConfig(Config):
     losses: dict[str, float]
     optimizer: OptimizerConfig = OptimizerConfig()
     epochs: int = Field(default=10, ge=1)
-    max_steps: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=0)
     batch_size: int = Field(default=16, ge=1)
     select: Literal["loss", "BLEU_4", "CIDEr", "last"] = "loss"
     checkpoint_every: int = Field(default=200, ge=1)

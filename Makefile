@@ -1,0 +1,43 @@
+# Everything a target needs is set up by the target: `make demo` and `make test` work on a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check bench results clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	# torch first and pinned: whatever follows then finds it there.
+	$(BIN)/pip install --quiet torch==2.13.0 --constraint constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/radweave demo --out demo --overwrite
+
+test: $(READY)
+	$(BIN)/pytest
+
+check: $(READY)
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+# Benchmarks print ratios of two things measured in one run; they are run by hand.
+bench: $(READY)
+	@for script in bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# Train and score on the real IU X-Ray folder; DATA is where it lies.
+DATA ?= ../shared/data/iu_xray
+results: $(READY)
+	$(BIN)/python bench/results_iu_xray.py $(DATA)
+
+clean:
+	rm -rf $(VENV) demo

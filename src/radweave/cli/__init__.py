@@ -1,0 +1,55 @@
+"""The command line. Verbs parse and delegate; nothing heavy is imported before a verb runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from radweave import __version__
+from radweave.cli import reporting
+from radweave.errors import InputError
+from radweave.types import RESEARCH_ONLY
+
+app = typer.Typer(
+    name="radweave",
+    help=f"From chest images to radiology reports, with evidence.\n\n{RESEARCH_ONLY}",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"radweave {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+app.command("demo")(reporting.demo)
+app.command("methods")(reporting.methods)
+app.command("train")(reporting.train)
+app.command("generate")(reporting.generate)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        raise SystemExit(0) from None

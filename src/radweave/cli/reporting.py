@@ -1,0 +1,160 @@
+"""The verbs demo, methods, train and generate."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from radweave.errors import InputError
+from radweave.types import RESEARCH_ONLY, SPLITS
+
+Out = Annotated[Path, typer.Option("--out", help="Where to write.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+def methods() -> None:
+    """List the methods."""
+    from radweave.methods import method_names, method_summary
+
+    for name in method_names():
+        typer.echo(f"{name:14} {method_summary(name)}")
+
+
+def demo(
+    out: Out = Path("demo"),
+    overwrite: Overwrite = False,
+    studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40)] = 1200,
+    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+) -> None:
+    """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
+    from radweave.cli.progress import console
+    from radweave.demo import run_demo
+
+    page = run_demo(out, num_studies=studies, seed=seed, overwrite=overwrite)
+    console.print(f"\nReport page: [bold]{page}[/bold]\n{RESEARCH_ONLY}")
+
+
+def train(
+    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
+    dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
+    out: Out = ...,  # type: ignore[assignment]
+    preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
+    overwrite: Overwrite = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+) -> None:
+    """Train a method on a dataset folder and write a run folder."""
+    from radweave.cli.progress import console, training_watch
+    from radweave.runs import train as train_run
+    from radweave.train.loop import StoppedError
+
+    try:
+        with training_watch() as watch:
+            run = train_run(
+                method,
+                dataset,
+                out,
+                preset=preset,
+                overrides=overrides or [],
+                overwrite=overwrite,
+                resume=resume,
+                watch=watch,
+            )
+    except StoppedError:
+        console.print(f"stopped; a checkpoint is in {out}, go on with --resume")
+        return
+    console.print(f"run folder: {run}")
+
+
+def generate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    images: Annotated[list[Path] | None, typer.Argument(help="Image files or folders.", metavar="[IMAGE ...]")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="A dataset folder instead of images.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
+    out: Annotated[Path | None, typer.Option("--out", help="predictions.jsonl of a dataset.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with evidence.")] = False,
+    one_study: Annotated[bool, typer.Option("--one-study", help="All images are views of one study.")] = False,
+    untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1)] = 16,
+    decoding: Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write reports: for image files, or for a split of a dataset folder."""
+    if (data is None) == (not images):
+        raise InputError("give image files, or --data with a dataset folder")
+    if data is not None and out is None:
+        raise InputError("--data needs --out for the predictions", field="--out")
+    if split not in SPLITS:
+        raise InputError("no such split", field="--split", got=split, expected=f"one of {', '.join(SPLITS)}")
+    from radweave.runs import restore
+
+    restored = restore(run)
+    predictor = restored.predictor(untrained=untrained, decoding=decoding or [])
+    if data is not None and out is not None:
+        _generate_split(restored, predictor, data, split, out, batch_size, overwrite)
+    else:
+        _generate_files(predictor, images or [], one_study=one_study, as_json=as_json)
+
+
+def _generate_split(
+    run: Any, predictor: Any, data: Path, split: str, out: Path, batch_size: int, overwrite: bool
+) -> None:
+    from radweave.cli.progress import bar, console
+    from radweave.predict import generate_split
+
+    with bar("reading images") as images, bar("reports") as progress:
+        result = generate_split(
+            run,
+            predictor,
+            data,
+            split,  # type: ignore[arg-type]
+            out,
+            batch_size=batch_size,
+            overwrite=overwrite,
+            images=images,
+            progress=progress,
+        )
+    console.print(f"{result.written} reports: {out}")
+    for study_id, reason in result.left_out.items():
+        console.print(f"left out {study_id}: {reason}", style="yellow", markup=False)
+    if result.left_out:
+        console.print(f"{len(result.left_out)} studies left out", style="yellow")
+
+
+def _generate_files(predictor: Any, images: list[Path], *, one_study: bool, as_json: bool) -> None:
+    from radweave.predict import FileGroup, generate_files, group_images
+
+    groups = group_images(images, one_study=one_study)
+    refused = 0
+    rows: list[dict[str, Any]] = []
+    for result in generate_files(predictor, groups):
+        if isinstance(result, FileGroup):
+            refused += 1
+            rows.append({"study_id": result.name, "refused": result.refused})
+            print(f"error: {result.refused}", file=sys.stderr)
+            continue
+        rows.append(
+            {
+                "study_id": result.study_id,
+                "report": result.text,
+                "evidence": dict(result.evidence),
+                "warnings": list(result.warnings),
+                "notice": result.notice,
+            }
+        )
+        if not as_json:
+            typer.echo(f"{result.study_id}\n{result.text}\n")
+            for warning in result.warnings:
+                typer.echo(f"warning: {warning}", err=True)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(RESEARCH_ONLY, err=True)
+    if refused:
+        if len(rows) > 1:
+            print(f"{refused} of {len(rows)} studies were refused", file=sys.stderr)
+        raise typer.Exit(2)

@@ -1,0 +1,90 @@
+"""From the studies of a split to examples a loader can batch. What cannot be used is reported and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from radweave.data.cache import PixelCache
+from radweave.data.loader import Example, class_states, ordered_views, view_id
+from radweave.errors import InputError
+from radweave.types import Study
+
+
+@dataclass(slots=True)
+class PreparedSplit:
+    """Examples of a split, their reference texts, and the studies left out with the reason."""
+
+    examples: list[Example] = field(default_factory=list)
+    references: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def prepare_split(
+    studies: Iterable[Study],
+    cache: PixelCache,
+    *,
+    encode: Callable[[str], list[int]],
+    end_id: int,
+    max_views: int,
+    max_tokens: int,
+    label_set: str,
+    classes: tuple[str, ...],
+    need_text: bool,
+) -> PreparedSplit:
+    """Tokenise reports and find each study's images in the cache.
+
+    A study without a readable image is left out; one without a report too where ``need_text`` is set. Views that
+    cannot be read are dropped while others remain. A report is cut so that it fits ``max_tokens`` with its end token.
+    """
+    prepared = PreparedSplit()
+    for study in studies:
+        views = [ref for ref in study.images if ref.path in cache.rows]
+        if not views:
+            reasons = [cache.unreadable[ref.path] for ref in study.images if ref.path in cache.unreadable]
+            prepared.left_out[study.study_id] = reasons[0] if reasons else "no image"
+            continue
+        text = (study.report or "").strip()
+        if not text and need_text:
+            prepared.left_out[study.study_id] = "the report is empty"
+            continue
+        chosen = ordered_views(views, max_views)
+        prepared.examples.append(
+            Example(
+                study_id=study.study_id,
+                patient_id=study.patient_id,
+                source=cache.pixels,
+                rows=tuple(cache.rows[ref.path] for ref in chosen),
+                view_ids=tuple(view_id(ref.view) for ref in chosen),
+                token_ids=(*encode(text)[: max_tokens - 1], end_id) if text else None,
+                class_states=class_states(study, label_set, classes) if classes else None,
+            )
+        )
+        if text:
+            prepared.references[study.study_id] = text
+    return prepared
+
+
+def refuse_leaks(studies: Iterable[Study]) -> None:
+    """Refuse a data set in which a patient or an image file stands in two splits.
+
+    Raises:
+        InputError: naming how many patients or images are shared, and between which splits.
+    """
+    owners: dict[str, dict[str, str]] = {"patient": {}, "image": {}}
+    shared: dict[tuple[str, str, str], int] = {}
+    for study in studies:
+        if study.split is None:
+            continue
+        keys = [("patient", study.patient_id), *(("image", ref.sha256 or ref.path) for ref in study.images)]
+        for kind, key in keys:
+            first = owners[kind].setdefault(key, study.split)
+            if first != study.split:
+                pair = sorted((first, study.split))
+                shared[kind, pair[0], pair[1]] = shared.get((kind, pair[0], pair[1]), 0) + 1
+    if shared:
+        (kind, left, right), count = next(iter(shared.items()))
+        raise InputError(
+            f"leak: {count} studies of '{left}' and '{right}' share a {kind}; 'radweave data check' lists them",
+            field="split",
+        )

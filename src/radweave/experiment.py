@@ -1,0 +1,68 @@
+"""What a run is made of: one record that says everything, written resolved into the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import Field
+
+from radweave.config import Config
+from radweave.data.tokenizer import BpeTokenizerConfig, TokenizerConfig
+from radweave.data.transforms import AugmentationConfig, NoAugmentation
+from radweave.nn.language_model import DecodingConfig
+from radweave.train.stage import StageConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+
+class DataConfig(Config):
+    """How studies become batches. ``max_tokens`` counts the report's tokens and its end token."""
+
+    image_size: int = Field(default=128, ge=16)
+    max_views: int = Field(default=2, ge=1)
+    max_tokens: int = Field(default=128, ge=2)
+    tokenizer: TokenizerConfig = BpeTokenizerConfig()
+    augmentation: AugmentationConfig = NoAugmentation()
+    label_set: Literal["chexpert14", "ct18", "nih14"] = "chexpert14"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What a model needs from outside its configuration to be built."""
+
+    tokenizer: PreTrainedTokenizerBase
+    image_size: int
+    classes: tuple[str, ...] = ()
+
+    def encode(self, text: str) -> list[int]:
+        from radweave.data.tokenizer import encode
+
+        return encode(self.tokenizer, text)
+
+
+class ModelConfig(Protocol):
+    """A method's model record."""
+
+    def build(self, context: BuildContext) -> nn.Module: ...
+
+
+class Experiment(Config):
+    """A method with all its numbers. Each method narrows ``model`` and ``stages`` to its own records."""
+
+    method: str
+    seed: int = 0
+    data: DataConfig = DataConfig()
+    model: Any
+    stages: Any
+    decoding: DecodingConfig = DecodingConfig()
+
+    def named_stages(self) -> dict[str, StageConfig]:
+        """The stages in the order in which they run."""
+        return {name: getattr(self.stages, name) for name in type(self.stages).model_fields}
+
+
+Preset = Callable[[], Experiment]

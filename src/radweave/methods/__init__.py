@@ -1,0 +1,36 @@
+"""One folder per method. A new folder here is a new method; nothing else has to be edited.
+
+A method's ``__init__`` holds ``PRESETS`` (``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the
+paper's table -> overrides). The first line of its docstring is what ``radweave methods`` prints.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from radweave.errors import InputError
+
+
+def method_names() -> list[str]:
+    """Names of all methods, without importing any."""
+    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
+
+
+def method_summary(name: str) -> str:
+    """First line of the method's docstring, read without importing it."""
+    source = (Path(__file__).parent / name / "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").split("\n", 1)[0]
+
+
+def load_method(name: str) -> ModuleType:
+    """Import a method's module.
+
+    Raises:
+        InputError: if there is no such method.
+    """
+    if name not in method_names():
+        raise InputError("no such method", field="method", got=name, expected=f"one of {', '.join(method_names())}")
+    return importlib.import_module(f"radweave.methods.{name}")

@@ -1,0 +1,116 @@
+"""Encoder, connector, language model: the Baseline rows of the papers (R2GenGPT-like).
+
+Source: Wang et al., "R2GenGPT: Radiology report generation with frozen LLMs", Meta-Radiology 2023.
+See docs/methods/baseline.md.
+"""
+
+from __future__ import annotations
+
+from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
+from radweave.data.transforms import LightAugmentation
+from radweave.experiment import DataConfig
+from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig, BaselineStages
+from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.vision import ResNetConfig, SwinConfig
+from radweave.train.stage import OptimizerConfig, StageConfig
+
+R2GENGPT_PROMPT = (
+    "Human: <Img>{image}</Img> Generate a comprehensive and detailed diagnosis report for this chest xray image. "
+    "\nAssistant:"
+)
+
+
+def tiny() -> BaselineExperiment:
+    """About five million weights from nothing; minutes on two CPU cores."""
+    return BaselineExperiment(
+        data=DataConfig(
+            image_size=128,
+            max_tokens=96,
+            tokenizer=BpeTokenizerConfig(vocab_size=1200),
+            augmentation=LightAugmentation(),
+        ),
+        model=BaselineModelConfig(
+            vision_encoder=ResNetConfig(
+                embedding_size=32, hidden_sizes=(32, 64, 128, 192), depths=(1, 1, 1, 1), layer_type="basic"
+            ),
+            connector=LinearConnectorConfig(),
+            language_model=LlamaConfig(hidden_size=192, num_layers=4, num_heads=4, dropout=0.1),
+            prompt="{image}",
+        ),
+        stages=BaselineStages(
+            report=StageConfig(
+                finetune={"vision_encoder": "full", "connector": "full", "language_model": "full"},
+                losses={"language_model": 1.0},
+                optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
+                epochs=20,
+                batch_size=16,
+            )
+        ),
+        decoding=DecodingConfig(max_new_tokens=96),
+    )
+
+
+def small() -> BaselineExperiment:
+    """About a hundred million weights from nothing; one consumer GPU."""
+    return BaselineExperiment(
+        data=DataConfig(
+            image_size=224,
+            max_tokens=128,
+            tokenizer=BpeTokenizerConfig(vocab_size=8000),
+            augmentation=LightAugmentation(),
+        ),
+        model=BaselineModelConfig(
+            vision_encoder=SwinConfig(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
+            connector=LinearConnectorConfig(),
+            language_model=LlamaConfig(hidden_size=640, num_layers=10, num_heads=10, dropout=0.1),
+            prompt="{image}",
+        ),
+        stages=BaselineStages(
+            report=StageConfig(
+                finetune={"vision_encoder": "full", "connector": "full", "language_model": "full"},
+                losses={"language_model": 1.0},
+                optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=500),
+                epochs=15,
+                batch_size=32,
+            )
+        ),
+        decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
+    )
+
+
+def paper() -> BaselineExperiment:
+    """R2GenGPT "deep" at its published numbers: Swin-B trains, Llama-2-7B-chat is frozen. Weights are the user's."""
+    swin, llama = "microsoft/swin-base-patch4-window7-224", "meta-llama/Llama-2-7b-chat-hf"
+    return BaselineExperiment(
+        data=DataConfig(image_size=224, max_tokens=100, tokenizer=PretrainedTokenizerConfig(path=llama)),
+        model=BaselineModelConfig(
+            vision_encoder=SwinConfig(path=swin, channels=3),
+            connector=LinearConnectorConfig(),
+            language_model=PretrainedLanguageModelConfig(path=llama, dtype="float16"),
+            prompt=R2GENGPT_PROMPT,
+            views="average",
+        ),
+        stages=BaselineStages(
+            report=StageConfig(
+                finetune={"vision_encoder": "full", "connector": "full", "language_model": "frozen"},
+                losses={"language_model": 1.0},
+                optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=0, final_ratio=0.01),
+                epochs=5,
+                batch_size=16,
+            )
+        ),
+        decoding=DecodingConfig(
+            num_beams=3, min_new_tokens=80, max_new_tokens=120, repetition_penalty=2.0, length_penalty=2.0
+        ),
+    )
+
+
+PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+
+ABLATIONS: dict[str, list[str]] = {
+    "full": [],
+    "frozen encoder": ["stages.report.finetune.vision_encoder=frozen"],
+    "views averaged": ["model.views=average"],
+    "MLP connector": ["model.connector=mlp"],
+}

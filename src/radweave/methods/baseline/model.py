@@ -1,0 +1,121 @@
+"""The baseline model: visual tokens, projected, spliced into the prompt of a causal language model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.experiment import BuildContext, Experiment
+from radweave.nn.connector import Connector, ConnectorConfig
+from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
+from radweave.nn.prompt import PromptTemplate
+from radweave.nn.vision import VisionEncoderConfig
+from radweave.train.stage import StageConfig
+from radweave.types import Batch, Generation
+
+
+class BaselineModel(nn.Module):
+    """Generate a report from the patch tokens of all views.
+
+        x_v = E(image_v),   h_v = LN(P x_v + e_view),   report ~ LM([prompt; h_1; ...; h_V; prompt])
+
+    ``views="average"`` averages h over the views instead, as R2GenGPT does.
+
+    Source: Wang et al., R2GenGPT, Sec. 3.
+    Deviations: R2GenGPT averages encoder outputs over views before the projection and has no view embedding; with one
+    view and ``e_view = 0`` the two are the same.
+    """
+
+    def __init__(
+        self,
+        vision_encoder: nn.Module,
+        connector: Connector,
+        language_model: CausalLanguageModel,
+        prompt: PromptTemplate,
+        views: Literal["concat", "average"],
+    ) -> None:
+        super().__init__()
+        self.vision_encoder = vision_encoder
+        self.connector = connector
+        self.language_model = language_model
+        self.prompt = prompt
+        self.views = views
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Language-modelling loss of the reports, averaged over their tokens."""
+        assert batch.input_ids is not None
+        assert batch.labels is not None
+        prefix, mask = self._prefix(batch)
+        return {"language_model": self.language_model.loss(prefix, mask, batch.input_ids, batch.labels)}
+
+    @torch.no_grad()
+    def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
+        """Decode a report per study. Evidence: the log-probability of each token."""
+        prefix, mask = self._prefix(batch)
+        ids, log_probs = self.language_model.generate(prefix, mask, decoding)
+        intermediates: list[dict[str, Any]] = [{"token_log_probs": values} for values in log_probs]
+        return Generation(token_ids=ids, intermediates=intermediates)
+
+    def _prefix(self, batch: Batch) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
+        assert batch.pixel_values is not None
+        assert batch.view_mask is not None
+        assert batch.view_ids is not None
+        num, views = batch.view_mask.shape
+        # Only the views that are there are encoded: padding must not reach the encoder's batch statistics.
+        encoded = self.vision_encoder(batch.pixel_values[batch.view_mask]).tokens
+        tokens = encoded.new_zeros(num, views, *encoded.shape[1:])
+        tokens[batch.view_mask] = encoded
+        hidden = self.connector(tokens, batch.view_ids)
+        mask = batch.view_mask[:, :, None].expand(-1, -1, hidden.shape[2])
+        if self.views == "average":
+            weight = mask[..., None].to(hidden.dtype)
+            hidden = ((hidden * weight).sum(1) / weight.sum(1).clamp(min=1))[:, None]
+            mask = mask[:, :1]
+        slot = hidden.flatten(1, 2), mask.flatten(1, 2)
+        return self.prompt.splice(self.language_model.embed, {"image": slot})
+
+
+class BaselineModelConfig(Config):
+    """Parts of the baseline. ``prompt`` is text with the slot ``{image}``."""
+
+    vision_encoder: VisionEncoderConfig
+    connector: ConnectorConfig
+    language_model: LanguageModelConfig
+    prompt: str
+    views: Literal["concat", "average"] = "concat"
+
+    def build(self, context: BuildContext) -> BaselineModel:
+        """Compose the model from its parts."""
+        tokenizer = context.tokenizer
+        language_model = self.language_model.build(
+            vocab_size=len(tokenizer),
+            bos_id=tokenizer.bos_token_id,
+            eos_id=tokenizer.eos_token_id,
+            pad_id=tokenizer.pad_token_id,
+        )
+        vision_encoder = self.vision_encoder.build(context.image_size)
+        return BaselineModel(
+            vision_encoder=vision_encoder,
+            connector=self.connector.build(vision_encoder.dim, language_model.width),
+            language_model=language_model,
+            prompt=PromptTemplate.parse(self.prompt, context.encode, slots=("image",), bos_id=tokenizer.bos_token_id),
+            views=self.views,
+        )
+
+
+class BaselineStages(Config):
+    """One stage: report generation."""
+
+    report: StageConfig
+
+
+class BaselineExperiment(Experiment):
+    """The baseline with all its numbers."""
+
+    method: Literal["baseline"] = "baseline"
+    model: BaselineModelConfig
+    stages: BaselineStages

@@ -1,0 +1,139 @@
+"""The predictor: image files in, report and evidence out. The network itself stays elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from radweave.data.images import Radiograph, read_radiograph
+from radweave.data.loader import Example, collate, view_id
+from radweave.data.tokenizer import decode
+from radweave.data.transforms import to_square
+from radweave.errors import InputError
+from radweave.types import Report, ReportModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """A restored model with what turns files into its input and its output into text.
+
+    ``decoding`` holds the run's decoding options. ``warnings`` are added to every report. ``refusal`` is set for a
+    run that must not report (its weights were never trained): asking it raises.
+    """
+
+    model: ReportModel
+    tokenizer: PreTrainedTokenizerBase
+    image_size: int
+    max_views: int
+    decoding: Any
+    warnings: tuple[str, ...] = ()
+    refusal: str | None = None
+
+    def report(self, images: Sequence[Path | str], *, study_id: str = "study") -> Report:
+        """Write the draft of one study from its views (PNG, JPEG or DICOM files).
+
+        Raises:
+            InputError: for a file that cannot be used, images of more than one patient or study, no image at all, or
+                a run whose weights were never trained.
+        """
+        example, warnings = self.read_study([Path(image) for image in images], study_id)
+        report = next(iter(self.reports([example])))
+        return Report(report.text, study_id, report.evidence, (*self.warnings, *warnings))
+
+    def read_study(self, images: Sequence[Path], study_id: str) -> tuple[Example, tuple[str, ...]]:
+        """Read the views of one study; return them with the warnings of the reader.
+
+        Raises:
+            InputError: as ``report`` does.
+        """
+        if not images:
+            raise InputError("no image given", field="images")
+        radiographs = [read_radiograph(path) for path in images]
+        _refuse_mixture(radiographs, images)
+        order = sorted(range(len(images)), key=lambda index: {1: 0, 2: 1, 0: 2}[view_id(radiographs[index].view)])
+        chosen = [radiographs[index] for index in order[: self.max_views]]
+        pairs = zip(images, radiographs, strict=True)
+        warnings = [f"{path.name}: {text}" for path, item in pairs for text in item.warnings]
+        if len(images) > self.max_views:
+            warnings.append(f"{len(images)} views given, the model reads {self.max_views}")
+        example = Example(
+            study_id=study_id,
+            patient_id=study_id,
+            source=np.stack([to_square(item.pixels, self.image_size) for item in chosen]),
+            rows=tuple(range(len(chosen))),
+            view_ids=tuple(view_id(item.view) for item in chosen),
+        )
+        return example, tuple(warnings)
+
+    def reports(
+        self,
+        examples: Iterable[Example],
+        *,
+        batch_size: int = 16,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[Report]:
+        """Write reports in batches, in the order given.
+
+        Raises:
+            InputError: if the run's weights were never trained.
+        """
+        if self.refusal is not None:
+            raise InputError(self.refusal)
+        stream = iter(examples)
+        done = 0
+        while chunk := list(islice(stream, batch_size)):
+            batch = collate(chunk, pad_id=int(self.tokenizer.pad_token_id))
+            with torch.inference_mode():
+                generation = self.model.generate(batch, self.decoding)
+            done += len(chunk)
+            if progress is not None:
+                progress(done)
+            for example, ids, values in zip(chunk, generation.token_ids, generation.intermediates, strict=True):
+                text = decode(self.tokenizer, ids)
+                yield Report(text, example.study_id, self._evidence(ids, values), self.warnings)
+
+    def _evidence(self, ids: list[int], values: dict[str, Any]) -> dict[str, Any]:
+        """Intermediates as JSON values; token log-probabilities become a confidence per sentence."""
+        evidence = {name: value for name, value in values.items() if name != "token_log_probs"}
+        if "token_log_probs" in values:
+            evidence["sentences"] = self._sentences(ids, values["token_log_probs"])
+        return evidence
+
+    def _sentences(self, ids: list[int], log_probs: list[float]) -> list[dict[str, Any]]:
+        sentences: list[dict[str, Any]] = []
+        start = 0
+        for end in range(1, len(ids) + 1):
+            ends_here = decode(self.tokenizer, ids[end - 1 : end]).endswith(".")
+            if end == len(ids) or (ends_here and self.tokenizer.decode(ids[end : end + 1]).startswith(" ")):
+                mean = sum(log_probs[start:end]) / (end - start)
+                text = decode(self.tokenizer, ids[start:end])
+                if text:
+                    sentences.append({"text": text, "confidence": round(math.exp(min(0.0, mean)), 4)})
+                start = end
+        return sentences
+
+
+def _refuse_mixture(radiographs: Sequence[Radiograph], images: Sequence[Path]) -> None:
+    """One report is about one patient and one study, as far as the files say whose they are."""
+    for field, keys in (
+        ("PatientID", {item.patient_key for item in radiographs if item.patient_key is not None}),
+        ("StudyInstanceUID", {item.study_key for item in radiographs if item.study_key is not None}),
+    ):
+        if len(keys) > 1:
+            raise InputError(
+                "the images belong to different patients or studies; ask for one report per study",
+                file=images[0].parent,
+                field=field,
+                got=f"{len(keys)} different values",
+                expected="one",
+            )
