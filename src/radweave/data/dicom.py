@@ -1,0 +1,305 @@
+"""DICOM images: the header we use, and the way from stored values to what a viewer shows.
+
+    stored values -> modality LUT or rescale -> VOI LUT or window -> [0, 1], white is dense
+
+The order and the formulas are those of PS3.3 Sec. C.7.6.3, C.11.1 and C.11.2. The file itself is parsed in a
+separate process; nothing here touches untrusted bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from radweave.data import wire
+from radweave.data.sandbox import Sandbox, sandbox
+from radweave.errors import InputError
+from radweave.types import Record
+
+FloatImage = NDArray[np.float32]
+
+READ_TIMEOUT_S: Final = 30.0
+MAX_PIXEL_BYTES: Final = 1 << 30
+# Without a window, an image that fills at least this share of its declared range is shown over all of that range.
+FULL_RANGE_SHARE: Final = 0.5
+STRETCH_PERCENTILES: Final = (0.1, 99.9)
+
+
+class PixelRefusal(Record):
+    """Why the pixels of a readable file cannot be had."""
+
+    reason: str
+    field: str | None = None
+    got: str | None = None
+    expected: str | None = None
+
+
+class LutShape(Record):
+    """``first``: the first stored value mapped; ``bits``: depth of the entries."""
+
+    first: int
+    bits: int
+
+
+class DicomHeader(Record):
+    """Header values as numbers and known codes; "?" stands for a code that DICOM does not define.
+
+    ``*_key`` are beginnings of SHA-256 digests, for grouping. Spacings are (row, column); positions and orientations
+    are in the patient's coordinates, LPS, in mm. ``invalid`` names the fields that are there but cannot be used.
+    """
+
+    transfer_syntax: str | None
+    transfer_syntax_name: str
+    modality: str | None
+    photometric: str | None
+    image_types: tuple[str, ...]
+    sop_class: str | None
+    body_part: str | None
+    view: str | None
+    patient_position: str | None
+    rows: int | None
+    columns: int | None
+    samples: int | None
+    frames: int | None
+    bits_allocated: int | None
+    bits_stored: int | None
+    high_bit: int | None
+    signed: bool
+    lut_shape: str | None
+    padding: float | None
+    padding_limit: float | None
+    slope: float | None
+    intercept: float | None
+    rescale_type: str | None
+    window_centers: tuple[float, ...]
+    window_widths: tuple[float, ...]
+    voi_function: str | None
+    pixel_spacing_mm: tuple[float, ...] | None
+    imager_spacing_mm: tuple[float, ...] | None
+    pixel_aspect: tuple[float, ...] | None
+    position_lps_mm: tuple[float, ...] | None
+    orientation_lps: tuple[float, ...] | None
+    gantry_tilt_deg: float | None
+    slice_thickness_mm: float | None
+    instance_number: int | None
+    acquisition_number: int | None
+    burned_in: bool
+    study_key: str | None
+    series_key: str | None
+    sop_key: str | None
+    frame_key: str | None
+    patient_key: str | None
+    modality_lut: LutShape | None
+    voi_lut: LutShape | None
+    pixel_refusal: PixelRefusal | None
+    invalid: tuple[str, ...] = Field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class DicomImage:
+    """A parsed file. ``pixels`` are the stored values, (rows, columns) with frames before and samples after."""
+
+    path: Path
+    header: DicomHeader
+    pixels: wire.Array | None
+    modality_lut: wire.Array | None
+    voi_lut: wire.Array | None
+
+    def stored_pixels(self) -> wire.Array:
+        """The stored values.
+
+        Raises:
+            InputError: saying why there are none.
+        """
+        if self.pixels is None:
+            refusal = self.header.pixel_refusal or PixelRefusal(reason="was read without its pixels")
+            raise InputError(
+                refusal.reason, file=self.path, field=refusal.field, got=refusal.got, expected=refusal.expected
+            )
+        return self.pixels
+
+
+def read_dicom(
+    path: Path, *, pixels: bool = True, max_pixel_bytes: int = MAX_PIXEL_BYTES, pool: Sandbox | None = None
+) -> DicomImage:
+    """Parse a DICOM file in the sandbox.
+
+    Raises:
+        InputError: if it is no DICOM file, is damaged, or harms the process that reads it.
+    """
+    header, arrays = (pool or sandbox()).call(
+        "dicom",
+        {"path": str(path.absolute()), "pixels": pixels, "max_pixel_bytes": max_pixel_bytes},
+        timeout_s=READ_TIMEOUT_S,
+        max_reply_bytes=max_pixel_bytes + (1 << 20),
+    )
+    try:
+        parsed = DicomHeader.model_validate(header)
+    except ValidationError:
+        raise InputError("the reader gave no sensible answer", file=path) from None
+    return DicomImage(path, parsed, arrays.get("pixels"), arrays.get("modality_lut"), arrays.get("voi_lut"))
+
+
+def display(image: DicomImage) -> tuple[FloatImage, list[str]]:
+    """The image as a viewer shows it, float32 in [0, 1] with white dense, and what had to be assumed.
+
+    Raises:
+        InputError: if there are no pixels or they do not form one grey image.
+    """
+    header = image.header
+    warnings: list[str] = []
+    stored = significant_bits(image.stored_pixels(), header)
+    padding = padding_mask(stored, header)
+    values = modality_values(image, stored, warnings)
+    shown = _voi(image, values, padding, warnings)
+    if header.photometric == "MONOCHROME1":
+        shown = 1.0 - shown
+    if padding is not None:
+        shown[padding] = 0.0
+    if header.lut_shape == "INVERSE" and header.photometric == "MONOCHROME2":
+        warnings.append("PresentationLUTShape INVERSE contradicts MONOCHROME2; the photometric interpretation is used")
+    return np.ascontiguousarray(shown, dtype=np.float32), warnings
+
+
+def significant_bits(stored: wire.Array, header: DicomHeader) -> wire.Array:
+    """Cut the stored bits out of the allocated ones (PS3.5 Sec. 8.1.1): overlays may live above or below them."""
+    bits = header.bits_stored or stored.dtype.itemsize * 8
+    high = header.high_bit if header.high_bit is not None else bits - 1
+    allocated = stored.dtype.itemsize * 8
+    if bits >= allocated or not bits - 1 <= high < allocated:
+        return stored
+    shift = high - (bits - 1)
+    words = stored.astype(np.int64)
+    words = (words >> shift) & ((1 << bits) - 1)
+    if header.signed:
+        words = np.where(words >= 1 << (bits - 1), words - (1 << bits), words)
+    return words.astype(np.int32)
+
+
+def padding_mask(stored: wire.Array, header: DicomHeader) -> NDArray[np.bool_] | None:
+    """True where a pixel is padding (PS3.3 C.7.5.1.1.2), not image; None if there is none or it would be everything."""
+    if header.padding is None:
+        return None
+    limit = header.padding if header.padding_limit is None else header.padding_limit
+    low, high = min(header.padding, limit), max(header.padding, limit)
+    mask: NDArray[np.bool_] = (stored >= low) & (stored <= high)
+    return mask if mask.any() and not mask.all() else None
+
+
+def modality_values(image: DicomImage, stored: wire.Array, warnings: list[str]) -> FloatImage:
+    """Modality LUT, else slope and intercept (PS3.3 C.11.1.1); what cannot be used is left out with a warning."""
+    header = image.header
+    if header.modality_lut is not None and image.modality_lut is not None:
+        return _lookup(stored, image.modality_lut, header.modality_lut.first)
+    for field in ("ModalityLUTSequence", "RescaleSlope", "RescaleIntercept"):
+        if field in header.invalid:
+            warnings.append(f"{field} cannot be used; the stored values are taken as they are")
+    slope = 1.0 if header.slope is None else header.slope
+    if slope == 0:
+        warnings.append("RescaleSlope is 0; the stored values are taken as they are")
+        slope = 1.0
+    if slope < 0:
+        warnings.append("RescaleSlope is negative")
+    values: FloatImage = stored.astype(np.float32)
+    if slope != 1:
+        values *= np.float32(slope)
+    if header.intercept:
+        values += np.float32(header.intercept)
+    return values
+
+
+def _lookup(values: wire.Array, table: wire.Array, first: int) -> FloatImage:
+    """Entries of a table whose first entry stands for ``first``; values outside take the nearest entry."""
+    index = np.clip(np.rint(values).astype(np.int64) - first, 0, len(table) - 1)
+    found: FloatImage = table.astype(np.float32)[index]
+    return found
+
+
+def _voi(image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | None, warnings: list[str]) -> FloatImage:
+    header = image.header
+    if header.voi_lut is not None and image.voi_lut is not None:
+        return _lookup(values, image.voi_lut, header.voi_lut.first) / np.float32((1 << header.voi_lut.bits) - 1)
+    if "VOILUTSequence" in header.invalid:
+        warnings.append("VOILUTSequence cannot be used")
+    if header.window_centers and header.window_widths:
+        shown = window(values, header.window_centers[0], header.window_widths[0], header.voi_function or "LINEAR")
+        if shown is not None:
+            return _unless_flat(shown, image, values, padding, warnings)
+        warnings.append("WindowWidth is too small to be used")
+    elif "WindowCenter" in header.invalid or "WindowWidth" in header.invalid:
+        warnings.append("WindowCenter and WindowWidth cannot be used")
+    return without_window(values, _declared_range(image), padding, warnings)
+
+
+def _unless_flat(
+    shown: FloatImage,
+    image: DicomImage,
+    values: FloatImage,
+    padding: NDArray[np.bool_] | None,
+    warnings: list[str],
+) -> FloatImage:
+    """Fall back where the window leaves nothing to see though the image has contrast."""
+    if float(np.ptp(shown)) > 0 or float(np.ptp(values)) == 0:
+        return shown
+    warnings.append("the window of the header shows nothing of this image; it is not used")
+    return without_window(values, _declared_range(image), padding, warnings)
+
+
+def window(values: FloatImage, center: float, width: float, function: str = "LINEAR") -> FloatImage | None:
+    """VOI window to [0, 1] (PS3.3 C.11.2.1.2 and C.11.2.1.3); None where the width is not allowed."""
+    if function == "SIGMOID":
+        if width <= 0:
+            return None
+        exponent = np.clip(-4.0 * (values - np.float32(center)) / np.float32(width), -80.0, 80.0)
+        sigmoid: FloatImage = (1.0 / (1.0 + np.exp(exponent))).astype(np.float32)
+        return sigmoid
+    if function == "LINEAR_EXACT":
+        if width <= 0:
+            return None
+        scaled = (values - np.float32(center)) / np.float32(width) + np.float32(0.5)
+    else:
+        if width < 1:
+            return None
+        if width == 1:
+            step: FloatImage = (values > center - 0.5).astype(np.float32)
+            return step
+        scaled = (values - np.float32(center - 0.5)) / np.float32(width - 1) + np.float32(0.5)
+    linear: FloatImage = np.clip(scaled, 0.0, 1.0).astype(np.float32)
+    return linear
+
+
+def without_window(
+    values: FloatImage, declared: tuple[float, float], padding: NDArray[np.bool_] | None, warnings: list[str]
+) -> FloatImage:
+    """Show an image that brings no window: over its declared range if it fills it well, else stretched.
+
+    The share of the range that is used does not depend on the bit depth, so that 8, 10, 12 and 16 bit versions of an
+    image are shown alike, and an 8-bit DICOM like its PNG.
+    """
+    valid = values if padding is None else values[~padding]
+    low, high = (float(v) for v in np.percentile(valid, STRETCH_PERCENTILES))
+    if high - low < FULL_RANGE_SHARE * (declared[1] - declared[0]):
+        warnings.append("brings no window and uses little of its range; stretched between the 0.1 and 99.9 percentile")
+        if high <= low:
+            low, high = float(valid.min()), float(valid.max())
+    else:
+        low, high = declared
+    shown: FloatImage = np.clip((values - np.float32(low)) / np.float32(max(high - low, 1e-6)), 0.0, 1.0)
+    return shown
+
+
+def _declared_range(image: DicomImage) -> tuple[float, float]:
+    """The range of values that the header allows, after the modality step."""
+    header = image.header
+    if header.modality_lut is not None and image.modality_lut is not None:
+        return 0.0, float((1 << header.modality_lut.bits) - 1)
+    bits = header.bits_stored or 16
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if header.signed else (0, (1 << bits) - 1)
+    slope, intercept = header.slope or 1.0, header.intercept or 0.0
+    ends = (low * slope + intercept, high * slope + intercept)
+    return min(ends), max(ends)

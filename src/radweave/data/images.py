@@ -1,0 +1,298 @@
+"""Radiographs from PNG, JPEG and DICOM files, all in one form.
+
+    radiograph = read_radiograph(Path("chest.dcm"))
+    radiograph.pixels        # float32 (H, W) in [0, 1], white is dense, as MONOCHROME2 is displayed
+
+The kind of a file is told by its content, never by its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from PIL import Image
+
+from radweave.data import wire
+from radweave.data.dicom import DicomHeader, DicomImage, FloatImage, display, read_dicom, without_window
+from radweave.data.dicom_codes import CHEST_PARTS
+from radweave.data.dicom_scan import looks_like_dicom
+from radweave.data.integrity import integrity_warnings
+from radweave.data.sandbox import sandbox
+from radweave.errors import InputError
+from radweave.types import View
+
+MAX_SIDE_PX: Final = 16_384
+MAX_PIXELS: Final = 100 << 20
+MIN_SIDE_PX: Final = 16
+RASTER_TIMEOUT_S: Final = 30.0
+# JPEG stores luma and chroma apart, so the channels of a grey picture may differ by rounding.
+GREY_TOLERANCE: Final = 8
+RADIOGRAPH_MODALITIES: Final = frozenset({"CR", "DX", "DR", "XR", "RG"})
+UNSTATED_MODALITIES: Final = frozenset({"OT", "SC"})
+
+Source = Literal["png", "jpeg", "dicom"]
+Kind = Literal["png", "jpeg", "dicom", "nifti", "gzip", "nrrd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Radiograph:
+    """One radiograph, as a viewer shows it.
+
+    ``pixels`` is float32 (H, W) in [0, 1], white dense, after modality and VOI transformation. ``spacing_mm`` is
+    (row, column), None where the file does not say. ``study_key`` and ``patient_key`` are short digests of the DICOM
+    identifiers, for grouping only; None where absent. ``warnings`` says in words what is doubtful or was assumed.
+    """
+
+    pixels: FloatImage
+    view: View
+    spacing_mm: tuple[float, float] | None
+    source: Source
+    warnings: tuple[str, ...]
+    study_key: str | None
+    patient_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Raster:
+    """A decoded PNG or JPEG: stored values (H, W) or (H, W, channels), and the EXIF orientation (1: as it is)."""
+
+    source: Literal["png", "jpeg"]
+    pixels: wire.Array
+    orientation: int
+
+
+def read_radiograph(path: Path, *, original_size_wh: tuple[int, int] | None = None) -> Radiograph:
+    """Read one radiograph.
+
+    Args:
+        path: a PNG, JPEG or DICOM file.
+        original_size_wh: width and height before the stored image was stretched; it is resized back to that ratio,
+            keeping its longer side.
+
+    Raises:
+        InputError: if the file is missing, empty, cut, damaged, too large, or no single grey radiograph.
+    """
+    kind = sniff(path)
+    if kind == "dicom":
+        radiograph = radiograph_from_dicom(read_dicom(path, max_pixel_bytes=4 * MAX_PIXELS))
+    elif kind in ("png", "jpeg"):
+        radiograph = radiograph_from_raster(path, read_raster(path))
+    else:
+        raise InputError(f"is a volume ({kind}), not a radiograph", file=path, expected="PNG, JPEG or DICOM")
+    if original_size_wh is None:
+        return radiograph
+    pixels = undo_stretch(radiograph.pixels, original_size_wh, path)
+    return Radiograph(pixels, radiograph.view, None, radiograph.source, radiograph.warnings, None, None)
+
+
+def sniff(path: Path) -> Kind:
+    """Tell the kind of a file from its first bytes.
+
+    Raises:
+        InputError: if it is missing, no plain file, empty, unreadable, or of no kind we read.
+    """
+    try:
+        if not path.exists():
+            raise InputError("file is missing", file=path)
+        if not path.is_file():
+            raise InputError("is not a file", file=path)
+        with path.open("rb") as file:
+            head = file.read(348)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or type(error).__name__}", file=path) from None
+    except ValueError:  # a NUL in the name
+        raise InputError("is no usable file name", file=path.name.replace("\0", "?")) from None
+    if not head:
+        raise InputError("the file is empty", file=path)
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    if head.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    if head.startswith(b"NRRD0"):
+        return "nrrd"
+    if head[344:348] in (b"n+1\0", b"ni1\0") or head[4:8] in (b"n+2\0", b"ni2\0"):
+        return "nifti"
+    if looks_like_dicom(head):
+        return "dicom"
+    raise InputError("is of no kind that can be read", file=path, expected="PNG, JPEG, DICOM, NIfTI or NRRD")
+
+
+def read_raster(path: Path) -> Raster:
+    """Decode a PNG or JPEG in the sandbox.
+
+    Raises:
+        InputError: if it is damaged or too large.
+    """
+    header, arrays = sandbox().call(
+        "raster",
+        {"path": str(path.absolute()), "max_side_px": MAX_SIDE_PX, "max_pixels": MAX_PIXELS},
+        timeout_s=RASTER_TIMEOUT_S,
+        max_reply_bytes=8 * MAX_PIXELS,
+    )
+    source: Literal["png", "jpeg"] = "png" if header.get("format") == "png" else "jpeg"
+    return Raster(source, arrays["pixels"], int(header.get("orientation", 1)))
+
+
+def radiograph_from_raster(path: Path, raster: Raster) -> Radiograph:
+    """Bring a PNG or JPEG into the common form.
+
+    Raises:
+        InputError: if it is coloured, constant or too small.
+    """
+    warnings: list[str] = []
+    grey = _grey(path, raster.pixels, warnings)
+    if raster.orientation != 1:
+        warnings.append("the file says that it lies turned or mirrored; it was set upright")
+        grey = _upright(grey, raster.orientation)
+    if grey.dtype == np.uint8:
+        pixels = grey.astype(np.float32) / np.float32(255)
+    else:
+        pixels = without_window(grey.astype(np.float32), (0.0, 65535.0), None, warnings)
+    _refuse_unusable(path, pixels)
+    warnings += integrity_warnings(pixels)
+    pixels = np.ascontiguousarray(pixels)
+    return Radiograph(pixels, View.UNKNOWN, None, raster.source, tuple(warnings), None, None)
+
+
+def _grey(path: Path, pixels: wire.Array, warnings: list[str]) -> wire.Array:
+    if pixels.ndim == 2:
+        return pixels
+    colours, alpha = (pixels[..., :3], pixels[..., 3:]) if pixels.shape[2] > 2 else (pixels[..., :1], pixels[..., 1:])
+    if alpha.size and (alpha != np.iinfo(alpha.dtype).max).any():
+        warnings.append("has transparent parts; their stored grey values are used")
+    if colours.shape[2] == 3:
+        spread = colours.max(axis=2).astype(np.int32) - colours.min(axis=2)
+        if int(spread.max()) > GREY_TOLERANCE:
+            raise InputError("is a colour image, not a radiograph", file=path, expected="grey, or equal RGB channels")
+        return colours[..., 1]
+    return colours[..., 0]
+
+
+def _upright(pixels: wire.Array, orientation: int) -> wire.Array:
+    """Undo an EXIF orientation (CIPA DC-008 Sec. 4.6.5): 2-4 mirrored or turned, 5-8 with the sides swapped."""
+    turned = {
+        2: lambda p: p[:, ::-1],
+        3: lambda p: p[::-1, ::-1],
+        4: lambda p: p[::-1],
+        5: lambda p: p.T,
+        6: lambda p: np.rot90(p, -1),
+        7: lambda p: p[::-1, ::-1].T,
+        8: lambda p: np.rot90(p, 1),
+    }.get(orientation)
+    return pixels if turned is None else turned(pixels)
+
+
+def _refuse_unusable(path: Path, pixels: FloatImage) -> None:
+    if min(pixels.shape) < MIN_SIDE_PX:
+        raise InputError(
+            "the image is too small", file=path, got=f"{pixels.shape[1]} x {pixels.shape[0]} pixels",
+            expected=f"at least {MIN_SIDE_PX} a side",
+        )  # fmt: skip
+    if not np.isfinite(pixels).all():
+        raise InputError("holds pixel values that are no finite numbers", file=path)
+    if float(pixels.max()) == float(pixels.min()):
+        raise InputError("all pixels are equal: there is no image", file=path)
+
+
+def radiograph_from_dicom(image: DicomImage) -> Radiograph:
+    """Bring a parsed DICOM file into the common form.
+
+    Raises:
+        InputError: if it is no single grey radiograph, or its pixels cannot be had.
+    """
+    refusal = no_radiograph(image.header)
+    if refusal is not None:
+        raise InputError(refusal.reason, file=image.path, field=refusal.field, got=refusal.got,
+                         expected=refusal.expected)  # fmt: skip
+    stored = image.stored_pixels()
+    if max(stored.shape) > MAX_SIDE_PX:
+        raise InputError("the image is too large", file=image.path, got=f"{max(stored.shape)} pixels wide or high",
+                         expected=f"at most {MAX_SIDE_PX} a side")  # fmt: skip
+    pixels, warnings = display(image)
+    _refuse_unusable(image.path, pixels)
+    header = image.header
+    spacing, spacing_warnings = radiograph_spacing(header)
+    warnings = header_warnings(header) + spacing_warnings + warnings + integrity_warnings(pixels)
+    view = View(header.view) if header.view and header.view in View.__members__ else View.UNKNOWN
+    return Radiograph(pixels, view, spacing, "dicom", tuple(warnings), header.study_key, header.patient_key)
+
+
+def no_radiograph(header: DicomHeader) -> InputError | None:
+    """The reason why a DICOM file is no single grey radiograph, judged by its header; None if it may be one."""
+    modality = header.modality
+    if modality is not None and modality not in RADIOGRAPH_MODALITIES | UNSTATED_MODALITIES:
+        got = "a modality that DICOM does not define" if modality == "?" else modality
+        return InputError("is not a radiograph", field="Modality", got=got, expected="CR or DX")
+    if modality is None and header.sop_class is not None and "CT " in header.sop_class:
+        return InputError("is not a radiograph but a CT image", field="SOPClassUID")
+    if header.pixel_refusal is not None and header.rows is None:
+        return None
+    if (header.frames or 1) > 1:
+        return InputError("holds several frames, not one radiograph", field="NumberOfFrames", got=header.frames)
+    if (header.samples or 1) > 1:
+        return InputError("is a colour image, not a radiograph", field="SamplesPerPixel", got=header.samples)
+    if header.photometric not in ("MONOCHROME1", "MONOCHROME2") and header.rows is not None:
+        photometric = "a value that DICOM does not define" if header.photometric == "?" else header.photometric
+        return InputError(
+            "is not a grey image", field="PhotometricInterpretation", got=photometric or "nothing",
+            expected="MONOCHROME1 or MONOCHROME2",
+        )  # fmt: skip
+    if header.bits_stored is not None and header.bits_stored < 8:
+        return InputError("has too few grey levels for a radiograph", field="BitsStored", got=header.bits_stored)
+    return None
+
+
+def header_warnings(header: DicomHeader) -> list[str]:
+    """What the header says that a user should know, in words and known codes only."""
+    warnings = []
+    if header.transfer_syntax is None:
+        warnings.append("has no file meta information; the transfer syntax was guessed")
+    if header.modality is None:
+        warnings.append("names no modality; taken as a radiograph")
+    elif header.modality in UNSTATED_MODALITIES:
+        warnings.append(f"modality {header.modality} does not say that it is a radiograph")
+    if header.body_part is not None and header.body_part not in CHEST_PARTS:
+        part = "another than the chest" if header.body_part == "?" else header.body_part
+        warnings.append(f"not stated to be a chest: the body part is {part}")
+    if header.view == "LATERAL":
+        warnings.append("lateral view")
+    if header.burned_in:
+        warnings.append("may hold burned-in text about the patient")
+    return warnings
+
+
+def radiograph_spacing(header: DicomHeader) -> tuple[tuple[float, float] | None, list[str]]:
+    """Spacing (row, column) in mm: PixelSpacing, else the detector's (PS3.3 Sec. 10.7.1)."""
+    for field, spacing in (("PixelSpacing", header.pixel_spacing_mm), ("ImagerPixelSpacing", header.imager_spacing_mm)):
+        if field in header.invalid:
+            return None, [f"{field} cannot be used; sizes in mm are not known"]
+        if spacing is None:
+            continue
+        if len(spacing) != 2 or min(spacing) <= 0:
+            return None, [f"{field} is not positive; sizes in mm are not known"]
+        note = [] if field == "PixelSpacing" else ["spacing is that of the detector, not of the patient"]
+        return (spacing[0], spacing[1]), note
+    return None, []
+
+
+def undo_stretch(pixels: FloatImage, original_size_wh: tuple[int, int], path: Path) -> FloatImage:
+    """Resize (H, W) back to the ratio of ``original_size_wh``, keeping the longer stored side; antialiased bilinear.
+
+    Raises:
+        InputError: if the size is not positive or the ratio is beyond 1 : 20.
+    """
+    width, height = original_size_wh
+    if min(width, height) < 1 or max(width, height) > 20 * min(width, height):
+        raise InputError("cannot be used", file=path, field="original_size_wh", got=original_size_wh)
+    longer = max(pixels.shape)
+    scale = longer / max(width, height)
+    target = (max(1, round(width * scale)), max(1, round(height * scale)))
+    if target == (pixels.shape[1], pixels.shape[0]):
+        return pixels
+    resized = Image.fromarray(pixels).resize(target, Image.Resampling.BILINEAR)
+    return np.ascontiguousarray(np.clip(np.asarray(resized, dtype=np.float32), 0.0, 1.0))

@@ -1,0 +1,67 @@
+"""Decode a PNG or JPEG. Runs in the reading process, like every parser of foreign bytes: image codecs crash too."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from radweave.data import wire
+from radweave.errors import InputError
+
+_EXIF_ORIENTATION = 0x0112
+_MODES = ("1", "L", "LA", "I;16", "I;16B", "I", "P", "PA", "RGB", "RGBA")
+
+
+def parse_raster(request: dict[str, Any]) -> wire.Message:
+    """Stored values of the file ``path``: (height, width), or (height, width, channels) with a colour palette applied.
+
+    The size is checked in the header, before a pixel is decoded.
+
+    Raises:
+        InputError: if the image is larger than ``max_side_px`` or ``max_pixels``, cut, damaged or of an unknown kind.
+    """
+    max_side, max_pixels = int(request["max_side_px"]), int(request["max_pixels"])
+    Image.MAX_IMAGE_PIXELS = max_pixels
+    warnings.simplefilter("error", Image.DecompressionBombWarning)
+    try:
+        with Image.open(Path(request["path"]), formats=("PNG", "JPEG")) as image:
+            width, height = image.size
+            if max(width, height) > max_side or width * height > max_pixels or min(width, height) < 1:
+                raise InputError(
+                    "the image is too large",
+                    got=f"{width} x {height} pixels",
+                    expected=f"at most {max_side} a side and {max_pixels >> 20} million in all",
+                )
+            count = int(getattr(image, "n_frames", 1))
+            if count > 1:
+                raise InputError("the file holds several images", got=count, expected="one")
+            mode, kind = image.mode, str(image.format)
+            if mode not in _MODES:
+                raise InputError("the colour mode cannot be used", got=mode, expected="grey or RGB")
+            image.load()
+            orientation = int(image.getexif().get(_EXIF_ORIENTATION, 1))
+            pixels = _values(image)
+    except InputError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InputError("the image is too large", expected=f"at most {max_pixels >> 20} million pixels") from None
+    except UnidentifiedImageError:
+        raise InputError("not a PNG or JPEG image, or its header is damaged") from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        cut = "truncated" in str(error)
+        raise InputError("truncated: the image data ends too early" if cut else "the image data is damaged") from None
+    header = {"format": kind.lower(), "mode": mode, "bits": 16 if pixels.dtype.itemsize > 1 else 8}
+    return {**header, "orientation": orientation}, {"pixels": pixels}
+
+
+def _values(image: Image.Image) -> wire.Array:
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB")
+    if image.mode == "1":
+        image = image.convert("L")
+    pixels = np.asarray(image)
+    return pixels.astype(np.uint16) if pixels.dtype.itemsize > 1 else pixels.astype(np.uint8)
