@@ -29,6 +29,7 @@ def import_verb(
     annotation: Annotated[Path | None, typer.Option(help="R2Gen annotation file, for its split.")] = None,
     views: Annotated[str, typer.Option(help="Views to take, for example PA,AP; empty for all.")] = "",
     separator: Annotated[str, typer.Option(help="Between several images in one cell.")] = "|",
+    link: Annotated[bool, typer.Option("--link", help="Hard links instead of copies of the images.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Build a dataset folder from a downloaded data set."""
@@ -48,6 +49,7 @@ def import_verb(
         annotation=annotation,
         views=tuple(view for view in views.upper().split(",") if view),
         separator=separator,
+        link=link,
     )
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
         task = bar.add_task("reading")

@@ -10,10 +10,11 @@ The manifest is read as a stream; nothing here keeps all studies in memory.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -58,11 +59,16 @@ class DatasetCard(Record):
 class DatasetWriter:
     """Write a dataset folder aside and rename it into place when the block succeeds.
 
+    Args:
+        link: make hard links instead of copies of the image files, where the file system can; the data set then
+            shares its images with their source.
+
     Raises:
         InputError: if ``path`` exists (and not ``overwrite``), or a study id comes twice.
     """
 
-    def __init__(self, path: Path, card: DatasetCard, *, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, card: DatasetCard, *, overwrite: bool = False, link: bool = False) -> None:
+        self._link = link
         self._target = path
         self._card = card
         self._overwrite = overwrite
@@ -87,12 +93,19 @@ class DatasetWriter:
             destination = self.folder / inside
             destination.parent.mkdir(parents=True, exist_ok=True)
             if not destination.exists():
-                shutil.copyfile(source, destination)
+                self._place(source, destination)
         self._manifest.write(study.model_dump_json(exclude_defaults=True) + "\n")
         self._counts["studies"] += 1
         self._counts["images"] += len(study.images)
         if study.split:
             self._counts[f"studies_{study.split}"] += 1
+
+    def _place(self, source: Path, destination: Path) -> None:
+        if self._link:
+            with suppress(OSError):
+                os.link(source.resolve(), destination)
+                return
+        shutil.copyfile(source, destination)
 
     def leave_out(self, reason: str, count: int = 1) -> None:
         """Count a study that is not taken over, by reason."""

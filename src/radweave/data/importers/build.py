@@ -52,7 +52,7 @@ def build_dataset(
         notes=source.notes,
         licence=source.licence,
     )
-    with DatasetWriter(out, card, overwrite=overwrite) as writer:
+    with DatasetWriter(out, card, overwrite=overwrite, link=options.link) as writer:
         hashes: dict[Path, str] = {}
         last: dict[str, tuple[str, str]] = {}
         written = 0
@@ -80,14 +80,10 @@ def build_dataset(
 
 def _stored(options: ImportOptions) -> dict[str, Any]:
     """Options as the card keeps them: no path of somebody's machine, so that the bytes do not depend on it."""
-    stored = options.model_dump(mode="json", exclude={"images", "annotation"})
+    stored = options.model_dump(mode="json", exclude={"images", "annotation", "link"})
     if options.annotation is not None:
         stored["annotation"] = options.annotation.name
     return stored
-
-
-def _printable(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()
 
 
 def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None:
@@ -110,11 +106,12 @@ def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None
 def _kept(source: Source, options: ImportOptions, problems: Problems) -> Iterator[RawStudy]:
     """Studies with what ``options.keep`` asks for, image files checked; the others are counted."""
     clean = cleaner(options.cleaning)
+    root = source.root.resolve()
     for raw in source.studies(problems):
         if problem := _text_problem(raw):
-            problems.leave_out_study(_printable(raw.study_id), problem)
+            problems.leave_out_study(raw.study_id, problem)
             continue
-        images = tuple(image for image in raw.images if _usable(raw, image, options, problems))
+        images = tuple(image for image in raw.images if _usable(raw, image, root, options, problems))
         if not images and not options.keeps_without_image:
             problems.leave_out_study(raw.study_id, "no image")
             continue
@@ -139,14 +136,22 @@ def _text_problem(raw: RawStudy) -> str | None:
     return None
 
 
-def _usable(raw: RawStudy, image: RawImage, options: ImportOptions, problems: Problems) -> bool:
+def _usable(raw: RawStudy, image: RawImage, root: Path, options: ImportOptions, problems: Problems) -> bool:
+    reason = None
     if options.views and image.view not in options.views:
         reason = "view not asked for"
-    elif not image.file.exists():
-        reason = "file is missing"
-    elif image.file.is_file() and image.file.stat().st_size == 0:
-        reason = "file is empty"
     else:
+        try:
+            if not image.file.resolve().is_relative_to(root):
+                reason = "path leads outside the source folder"
+            elif not image.file.exists():
+                reason = "file is missing"
+            elif image.file.is_file() and image.file.stat().st_size == 0:
+                reason = "file is empty"
+        except (OSError, ValueError, RuntimeError):
+            # A name too long, with a NUL byte, or a link that leads to itself.
+            reason = "path cannot be used"
+    if reason is None:
         return True
     problems.leave_out_image(raw.study_id, image.inside, reason)
     return False
@@ -201,7 +206,7 @@ def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], probl
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str))
-        problems.leave_out_study(_printable(raw.study_id), f"{place}: {problem['msg'].removeprefix('Value error, ')}")
+        problems.leave_out_study(raw.study_id, f"{place}: {problem['msg'].removeprefix('Value error, ')}")
     except OSError as error:
         problems.leave_out_study(raw.study_id, f"image cannot be read: {error.strerror}")
     return None

@@ -81,7 +81,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     if "split" not in columns and options.split in SOURCE_SPLIT:
         notes.append("no split column: studies have no split; a ratio such as 7:1:2 makes one")
     provenance = f"column '{columns['split']}' of {table.name}" if "split" in columns else "none"
-    return Source("folder", studies, (table,), provenance, modality=modality, notes=tuple(notes))
+    return Source("folder", studies, root, (table,), provenance, modality=modality, notes=tuple(notes))
 
 
 def _find_table(source: Path) -> Path:
@@ -243,25 +243,20 @@ def _raw_study(
     if split is not None and split_of(split) is None:
         problems.leave_out_study(study_id, "unknown split")
         return
-    images = []
-    for path, view in rows.images:
-        inside = _inside(root, path)
-        if inside is None:
-            problems.leave_out_image(study_id, path, "path leads outside the source folder")
-            continue
-        images.append(
-            RawImage(
-                file=root / path,
-                inside=f"images/{inside}",
-                view=View.AXIAL if modality == "ct" else view_of(view),
-                modality=modality,
-            )
+    images = tuple(
+        RawImage(
+            file=root / path,
+            inside=_inside(root, path),
+            view=View.AXIAL if modality == "ct" else view_of(view),
+            modality=modality,
         )
+        for path, view in rows.images
+    )
     yield RawStudy(
         study_id=study_id,
         patient_id=(rows.values.get("patient_id") or study_id).strip(),
         split=split_of(split),
-        images=tuple(images),
+        images=images,
         study_time=rows.values.get("study_time"),
         report=rows.values.get("report"),
         findings=rows.values.get("findings"),
@@ -272,15 +267,10 @@ def _raw_study(
     )
 
 
-def _inside(root: Path, path: str) -> str | None:
-    """The path relative to ``root``, with forward slashes; None if it, or a link on it, leads out of ``root``."""
-    if "\0" in path:
-        return None
-    full = root / path
+def _inside(root: Path, path: str) -> str:
+    """Where an image goes in the data set: its path in the source, whether given relative or absolute."""
     try:
-        if not full.resolve().is_relative_to(root.resolve()):
-            return None
-        relative = full.relative_to(root)
-    except (OSError, ValueError, RuntimeError):
-        return None
-    return None if ".." in relative.parts else relative.as_posix()
+        relative = (root / path).relative_to(root).as_posix()
+    except ValueError:
+        relative = path
+    return f"images/{relative}"

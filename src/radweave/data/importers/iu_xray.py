@@ -8,10 +8,22 @@ JAMIA 23(2), 2016. Split: R2Gen (Chen et al., EMNLP 2020): 2,069 / 296 / 590 stu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from radweave.data.importers import rexrank
+from radweave.data.importers.iu_formats import (
+    ImageFolder,
+    kaggle_studies,
+    openi_studies,
+    r2gen_studies,
+    read_annotation,
+    read_projections,
+    views_by_key,
+)
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -24,9 +36,10 @@ from radweave.data.importers.source import (
 )
 from radweave.errors import InputError
 from radweave.storage import read_json, read_jsonl
-from radweave.types import LabelState, View
+from radweave.types import LabelState, Split, View
 
 NAME = "iu-xray"
+PROJECTIONS = "indiana_projections.csv"
 LICENCE = "CC BY-NC-ND 4.0 (http://creativecommons.org/licenses/by-nc-nd/4.0/)"
 R2GEN_SPLIT = "R2Gen's published split (2,069 / 296 / 590 studies of the whole collection)"
 
@@ -37,15 +50,115 @@ _NO_CLASS = frozenset({"normal"})
 
 
 def open_source(source: Path, options: ImportOptions) -> Source:
-    """Open a folder with ``manifest.jsonl`` and ``images``.
+    """Open IU X-Ray in any of the forms it is passed on in; a folder may hold one of them only.
+
+    A file ``indiana_projections.csv`` beside the source gives the views; ``options.annotation`` (an R2Gen file)
+    gives the split where the source has none.
 
     Raises:
-        InputError: if the source is in none of these forms.
+        InputError: if the source is in none of these forms, or in several.
     """
-    manifest = source / "manifest.jsonl" if source.is_dir() else source
-    if manifest.suffix == ".jsonl" and manifest.is_file():
-        return _manifest_source(manifest, options)
-    raise InputError("no IU X-Ray data here", file=source, expected="a folder with manifest.jsonl")
+    kind, path = _detect(source)
+    if kind == "manifest":
+        return _manifest_source(path, options)
+    if kind == "rexrank":
+        return rexrank.open_source(path, options)
+    images = ImageFolder.scan(options.images or (path if path.is_dir() else path.parent))
+    table = (path if path.is_dir() else path.parent) / PROJECTIONS
+    projections = read_projections(table) if table.is_file() else {}
+    views = views_by_key(projections)
+    files = [table] if projections else []
+    if kind == "openi":
+        studies = partial(openi_studies, path, images, views)
+        files += [path] if path.is_file() else []
+    elif kind == "kaggle":
+        if not projections:
+            raise InputError("file is missing; it says which images belong to a report", file=table)
+        files.append(path)
+        studies = partial(_without_problems, lambda: kaggle_studies(path, projections, images))
+    else:
+        annotation = read_annotation(path)
+        files.append(path)
+        studies = partial(_without_problems, lambda: r2gen_studies(annotation, images, views))
+    split_known = kind == "r2gen"
+    if options.annotation is not None and not split_known:
+        splits = {study_id: entry[0] for study_id, entry in read_annotation(options.annotation).items()}
+        files.append(options.annotation)
+        studies, split_known = partial(_with_splits, studies, splits), True
+    return Source(
+        NAME,
+        studies,
+        images.root,
+        tuple(files),
+        R2GEN_SPLIT if split_known else "none",
+        licence=LICENCE,
+        notes=_notes(kind, split_known, bool(views)),
+        needs_split=split_known,
+    )
+
+
+def _notes(kind: str, split_known: bool, views_known: bool) -> tuple[str, ...]:
+    notes = []
+    if not split_known:
+        notes.append("this form states no split; give an R2Gen annotation file, or a ratio such as 7:1:2")
+    if not views_known:
+        notes.append(f"views are not known; {PROJECTIONS} beside the source would tell them")
+    if kind == "r2gen":
+        notes.append("the file holds the findings alone: no impression, indication or comparison")
+    if kind == "kaggle":
+        notes.append("texts that a spreadsheet program had turned into an error are missing")
+    return tuple(notes)
+
+
+def _without_problems(studies: Callable[[], Iterator[RawStudy]], problems: Problems) -> Iterator[RawStudy]:
+    return studies()
+
+
+def _with_splits(
+    studies: Callable[[Problems], Iterator[RawStudy]], splits: Mapping[str, Split | None], problems: Problems
+) -> Iterator[RawStudy]:
+    for study in studies(problems):
+        yield replace(study, split=splits.get(study.study_id))
+
+
+def _detect(source: Path) -> tuple[str, Path]:
+    """Which form a file or folder holds, and the file or folder that holds it.
+
+    Raises:
+        InputError: for none, or several in one folder.
+    """
+    if source.is_file():
+        if source.suffix == ".jsonl":
+            return "manifest", source
+        if source.suffix == ".csv":
+            return "kaggle", source
+        if source.suffix == ".json":
+            return ("r2gen" if _is_annotation(source) else "rexrank"), source
+        return "openi", source
+    if (source / "manifest.jsonl").is_file():
+        return "manifest", source / "manifest.jsonl"
+    found: list[tuple[str, Path]] = []
+    found += [("openi", path) for path in sorted(source.glob("*.tgz"))]
+    found += [("kaggle", path) for path in sorted(source.glob("*reports.csv"))]
+    jsons = sorted(source.glob("*.json"))
+    found += [("r2gen", path) for path in jsons if "annotation" in path.name]
+    if any("rexrank" in path.name.lower() for path in jsons):
+        found.append(("rexrank", source))
+    if not found and next(source.rglob("*.xml"), None) is not None:
+        found.append(("openi", source))
+    if len(found) != 1:
+        raise InputError(
+            "no IU X-Ray data here, or in several forms; give the path of one",
+            file=source,
+            got=", ".join(path.name for _, path in found) or "none of them",
+            expected="manifest.jsonl, Open-i XML or .tgz, indiana_reports.csv, annotation.json or ReXrank JSON",
+        )
+    return found[0]
+
+
+def _is_annotation(path: Path) -> bool:
+    content = read_json(path)
+    return isinstance(content, dict) and any(isinstance(value, list) for value in content.values())
 
 
 def _manifest_source(manifest: Path, options: ImportOptions) -> Source:
@@ -62,7 +175,7 @@ def _manifest_source(manifest: Path, options: ImportOptions) -> Source:
         "images are stretched copies; readers undo it from original_size_wh",
         *(("views corrected where the quality notes name a wrong label",) if mislabelled else ()),
     )
-    return Source(NAME, studies, files, R2GEN_SPLIT, licence=LICENCE, notes=notes, needs_split=True)
+    return Source(NAME, studies, folder, files, R2GEN_SPLIT, licence=LICENCE, notes=notes, needs_split=True)
 
 
 def _manifest_study(row: dict[str, Any], folder: Path, mislabelled: frozenset[str], place: str) -> RawStudy:

@@ -28,6 +28,8 @@ class ImportOptions(Record):
     images: folder of the image files, where they do not lie in the source.
     annotation: R2Gen's annotation file, to take its split for an Open-i or Kaggle source.
     views: view positions to take; empty takes all.
+    separator: between several images, or views, in one cell of a table.
+    link: hard links instead of copies of the images, where the file system can.
     """
 
     target: TargetText = "findings"
@@ -39,6 +41,7 @@ class ImportOptions(Record):
     annotation: Path | None = None
     views: tuple[View, ...] = ()
     separator: str = Field(default="|", min_length=1)
+    link: bool = False
 
     @field_validator("cleaning")
     @classmethod
@@ -96,17 +99,23 @@ class Problems:
 
     def leave_out_study(self, study_id: str, reason: str) -> None:
         self.studies[reason] += 1
-        self.rows.append({"study_id": study_id, "reason": reason})
+        self.rows.append({"study_id": _printable(study_id), "reason": reason})
 
     def leave_out_image(self, study_id: str, image: str, reason: str) -> None:
         self.images[reason] += 1
-        self.rows.append({"study_id": study_id, "image": image, "reason": reason})
+        self.rows.append({"study_id": _printable(study_id), "image": _printable(image), "reason": reason})
+
+
+def _printable(text: str) -> str:
+    """Text that can be written to a file: half of a surrogate pair becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(slots=True)
 class Source:
     """An opened source. ``studies`` may be called more than once and yields in the same order each time.
 
+    root: folder that every image must lie in, links followed.
     files: what the texts, splits and labels were read from; hashed into the card.
     needs_split: studies that the published split does not name are left out unless all are kept.
     has_priors: the studies of a patient come one after the other in order of time, and ``study_time`` is set.
@@ -114,6 +123,7 @@ class Source:
 
     name: str
     studies: Callable[[Problems], Iterator[RawStudy]]
+    root: Path
     files: tuple[Path, ...]
     split_provenance: str
     modality: Modality = "xray"

@@ -1,0 +1,94 @@
+"""Texts out of untrusted archives and XML, in memory: nothing is ever unpacked to disk."""
+
+from __future__ import annotations
+
+import tarfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from xml.parsers import expat
+
+from radweave.errors import InputError
+
+LARGEST_MEMBER_BYTES = 4 << 20
+LARGEST_ARCHIVE_BYTES = 2 << 30
+MOST_MEMBERS = 1_000_000
+DEEPEST_ELEMENT = 64
+
+
+def tar_texts(archive: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
+    """Yield ``(name, bytes)`` of the files with ``suffix`` in a tar file, compressed or not, in the archive's order.
+
+    Raises:
+        InputError: for a damaged archive, a member that is a link or device, whose name leads out of the archive,
+            or that is larger than ``LARGEST_MEMBER_BYTES``; and for more than ``LARGEST_ARCHIVE_BYTES`` in all.
+    """
+    total = 0
+    try:
+        # As a stream, so that a member's size is seen before it is unpacked.
+        with tarfile.open(archive, "r|*") as members:
+            for number, member in enumerate(members):
+                _check_member(archive, number, member)
+                total += member.size
+                if total > LARGEST_ARCHIVE_BYTES:
+                    raise InputError("archive unpacks to more than we read", file=archive, expected="at most 2 GB")
+                if member.isfile() and member.name.lower().endswith(suffix):
+                    content = members.extractfile(member)
+                    if content is not None:
+                        yield member.name, content.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise InputError(f"not a readable archive: {error}", file=archive) from None
+
+
+def _check_member(archive: Path, number: int, member: tarfile.TarInfo) -> None:
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts or "\\" in member.name:
+        raise InputError("a member's name leads out of the archive; refused", file=archive, got=f"member {number}")
+    if not (member.isfile() or member.isdir()):
+        raise InputError("a member is a link or a device; refused", file=archive, got=f"member {number}")
+    if member.size > LARGEST_MEMBER_BYTES or number >= MOST_MEMBERS:
+        raise InputError(
+            "a member is too large, or there are too many",
+            file=archive,
+            got=f"{member.size} bytes in member {number}",
+            expected=f"at most {LARGEST_MEMBER_BYTES} bytes in each of {MOST_MEMBERS} members",
+        )
+
+
+def parse_xml(data: bytes, name: str) -> ET.Element:
+    """Parse XML without document types, so that no entity can be defined or fetched, and of limited depth.
+
+    Raises:
+        InputError: for XML that is not well-formed, declares a document type, or nests too deeply.
+    """
+    builder = ET.TreeBuilder()
+    parser = expat.ParserCreate()
+    depth = 0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > DEEPEST_ELEMENT:
+            raise InputError("XML nests too deeply", file=name, expected=f"at most {DEEPEST_ELEMENT} levels")
+        builder.start(tag, attributes)
+
+    def end(tag: str) -> None:
+        nonlocal depth
+        depth -= 1
+        builder.end(tag)
+
+    def refuse(*_: object) -> None:
+        raise InputError("XML declares a document type or entities; refused", file=name)
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = builder.data
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(data, True)
+        return builder.close()
+    except (expat.ExpatError, ET.ParseError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"not well-formed XML: {error}", file=name) from None
