@@ -4,5 +4,17 @@ from __future__ import annotations
 
 from radweave.labels.labeler import BLANK, Labeler, Mention
 from radweave.labels.ontology import CHEXPERT5, CHEXPERT14, CLASSES, CT18, NIH14, NO_FINDING
+from radweave.labels.registry import get_labeler
 
-__all__ = ["BLANK", "CHEXPERT5", "CHEXPERT14", "CLASSES", "CT18", "NIH14", "NO_FINDING", "Labeler", "Mention"]
+__all__ = [
+    "BLANK",
+    "CHEXPERT5",
+    "CHEXPERT14",
+    "CLASSES",
+    "CT18",
+    "NIH14",
+    "NO_FINDING",
+    "Labeler",
+    "Mention",
+    "get_labeler",
+]

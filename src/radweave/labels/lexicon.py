@@ -1,0 +1,58 @@
+"""How an ontology's words are written down: findings, structures and what is said of them, look-alikes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from radweave.types import LabelState
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A part of the body that every report names, and the words that make it a finding of a class.
+
+    "Heart size is normal" denies cardiomegaly, "the heart is large" states it, "the heart is stable" gives
+    ``unchanged``, and "the heart" alone says nothing. ``before`` are abnormal words that count in front of the noun
+    only ("large heart"); ``abnormal`` and ``normal`` count anywhere in its clause.
+    """
+
+    nouns: tuple[str, ...]
+    abnormal: tuple[str, ...]
+    normal: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    unchanged: LabelState = LabelState.BLANK
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Phrases of one class, in the language of ``radweave.labels.phrases``.
+
+    ``findings`` state the class by being mentioned. ``doubtful`` state it as uncertain whatever is around them.
+    ``look_alikes`` cancel every hit they overlap ("pericardial effusion" is no pleural effusion).
+    """
+
+    findings: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    look_alikes: tuple[str, ...] = ()
+    structures: tuple[Structure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """The words of a label set.
+
+    ``other`` holds findings outside the classes: they count for No Finding where the ontology has it, and as the other
+    half of "X or Y". ``not_a_finding`` names classes that leave No Finding alone. ``implied`` maps a class that is
+    positive or uncertain to what it says of another. See ``radweave.labels.rules.strongest`` for the last field.
+    """
+
+    name: str
+    version: str
+    classes: tuple[str, ...]
+    terms: Mapping[str, Terms]
+    other: tuple[str, ...] = ()
+    other_look_alikes: tuple[str, ...] = ()
+    implied: Mapping[str, Mapping[str, LabelState]] = field(default_factory=dict)
+    not_a_finding: frozenset[str] = frozenset()
+    doubt_beats_denial: bool = False

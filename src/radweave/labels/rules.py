@@ -1,0 +1,260 @@
+"""The rule-based labeler: mentions, their state in the sentence, and one state per class for the whole report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from itertools import chain
+
+from radweave.errors import InputError
+from radweave.labels.cues import FINITE_VERBS, NORMAL, UNCHANGED
+from radweave.labels.labeler import BLANK, Mention
+from radweave.labels.lexicon import Lexicon, Structure
+from radweave.labels.ontology import NO_FINDING
+from radweave.labels.phrases import Match, PhraseBook, longest
+from radweave.labels.scope import Scope, read_scope
+from radweave.labels.text import Sentence, fold, sentences, tokenize
+from radweave.types import LabelState
+
+_OTHER = "other findings"
+_CACHED_SENTENCES = 8192
+_LONGEST_CACHED = 400
+
+
+class _Role(Enum):
+    FINDING = "finding"
+    DOUBTFUL = "doubtful finding"
+    LOOK_ALIKE = "look-alike"
+    NOUN = "structure"
+    ABNORMAL = "abnormal"
+    UNSURE = "borderline"
+    NORMAL = "normal"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    role: _Role
+    label: str
+    structure: Structure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One mention in one sentence: characters [start, end) of the sentence."""
+
+    label: str
+    state: LabelState
+    start: int
+    end: int
+
+
+class RuleLabeler:
+    """Labels reports by the rules of this package and the words of one lexicon.
+
+    The answer for a sentence depends on that sentence alone, and is kept: reports repeat themselves.
+    """
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        self._lexicon = lexicon
+        self._book = PhraseBook(chain(_entries(lexicon), _predicates()))
+        self._read_cached = lru_cache(maxsize=_CACHED_SENTENCES)(self._read)
+
+    @property
+    def name(self) -> str:
+        return f"rule-based {self._lexicon.name}"
+
+    @property
+    def version(self) -> str:
+        return self._lexicon.version
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._lexicon.classes
+
+    def label(self, texts: Sequence[str]) -> list[dict[str, Mention]]:
+        """Read every text; see ``radweave.labels.Labeler``."""
+        if isinstance(texts, str):
+            raise InputError("texts must be a list of reports", got="one string", expected="a list of strings")
+        return [self._label_one(text, number) for number, text in enumerate(texts)]
+
+    def _label_one(self, text: str, number: int) -> dict[str, Mention]:
+        if not isinstance(text, str):
+            raise InputError("a report must be text", field=f"texts[{number}]", got=type(text).__name__, expected="str")
+        found: dict[str, list[Mention]] = {}
+        for offset, sentence in sentences(fold(text)):
+            read = self._read_cached if len(sentence) <= _LONGEST_CACHED else self._read
+            for reading in read(sentence):
+                mention = Mention(reading.state, (offset + reading.start, offset + reading.end))
+                found.setdefault(reading.label, []).append(mention)
+        for label, implied in self._lexicon.implied.items():
+            for other, state in implied.items():
+                hits = [m for m in found.get(label, ()) if m.state in (LabelState.POSITIVE, LabelState.UNCERTAIN)]
+                found.setdefault(other, []).extend(Mention(state, hit.span) for hit in hits)
+        labels = {
+            name: strongest(found.get(name, ()), doubt_beats_denial=self._lexicon.doubt_beats_denial)
+            for name in self._lexicon.classes
+        }
+        if NO_FINDING in labels:
+            labels[NO_FINDING] = no_finding(labels, found.get(_OTHER, ()), self._lexicon.not_a_finding)
+        return labels
+
+    def _read(self, text: str) -> tuple[Reading, ...]:
+        """All mentions of one folded sentence."""
+        sentence = tokenize(text)
+        matches = list(self._book.matches(sentence))
+        findings = _without_look_alikes(matches)
+        nouns = [match for match in matches if match.what.role is _Role.NOUN]
+        if not findings and not nouns:
+            return ()
+        scope = read_scope(sentence, findings)
+        readings = []
+        for match in findings:
+            state = scope.state(match.last)
+            if match.what.role is _Role.DOUBTFUL and state is LabelState.POSITIVE:
+                state = LabelState.UNCERTAIN
+            readings.append(_reading(sentence, match.what.label, state, match.first, match.last))
+        readings.extend(_structures(sentence, scope, matches, nouns))
+        return tuple(readings)
+
+
+def strongest(mentions: Sequence[Mention], *, doubt_beats_denial: bool) -> Mention:
+    """One state for all mentions of a class; the span is that of the first mention with it.
+
+    A positive mention wins over a negative one and over doubt. With ``doubt_beats_denial`` a class that is denied in
+    one place and doubted in another is uncertain, whatever else is said: the published rule of the CheXpert labeler.
+    """
+    states = {mention.state for mention in mentions}
+    if doubt_beats_denial and LabelState.UNCERTAIN in states and LabelState.NEGATIVE in states:
+        order = (LabelState.UNCERTAIN,)
+    else:
+        order = (LabelState.POSITIVE, LabelState.UNCERTAIN, LabelState.NEGATIVE)
+    for state in order:
+        for mention in mentions:
+            if mention.state is state:
+                return mention
+    return BLANK
+
+
+def no_finding(labels: dict[str, Mention], others: Sequence[Mention], exempt: frozenset[str]) -> Mention:
+    """Positive if nothing is positive or uncertain, outside ``exempt``; blank otherwise."""
+    there = (LabelState.POSITIVE, LabelState.UNCERTAIN)
+    named = any(mention.state in there for label, mention in labels.items() if label not in exempt)
+    if named or any(mention.state in there for mention in others):
+        return BLANK
+    return Mention(LabelState.POSITIVE)
+
+
+def _entries(lexicon: Lexicon) -> Iterator[tuple[str, _Entry]]:
+    for label, terms in lexicon.terms.items():
+        for role, phrases in (
+            (_Role.FINDING, terms.findings),
+            (_Role.DOUBTFUL, terms.doubtful),
+            (_Role.LOOK_ALIKE, terms.look_alikes),
+        ):
+            for phrase in phrases:
+                yield phrase, _Entry(role, label)
+        for structure in terms.structures:
+            for role, phrases in (
+                (_Role.NOUN, structure.nouns),
+                (_Role.ABNORMAL, structure.abnormal),
+                (_Role.UNSURE, structure.doubtful),
+                (_Role.NORMAL, structure.normal),
+            ):
+                for phrase in phrases:
+                    yield phrase, _Entry(role, label, structure)
+    for phrase in lexicon.other:
+        yield phrase, _Entry(_Role.FINDING, _OTHER)
+    for phrase in lexicon.other_look_alikes:
+        yield phrase, _Entry(_Role.LOOK_ALIKE, _OTHER)
+
+
+def _predicates() -> Iterator[tuple[str, _Entry]]:
+    for phrase in NORMAL:
+        yield phrase, _Entry(_Role.NORMAL, "")
+    for phrase in UNCHANGED:
+        yield phrase, _Entry(_Role.UNCHANGED, "")
+
+
+def _without_look_alikes(matches: Sequence[Match[_Entry]]) -> list[Match[_Entry]]:
+    """Finding mentions, the longest of each class at each place, without those a look-alike covers."""
+    by_label: dict[str, list[Match[_Entry]]] = {}
+    for match in matches:
+        if match.what.role in (_Role.FINDING, _Role.DOUBTFUL, _Role.LOOK_ALIKE):
+            by_label.setdefault(match.what.label, []).append(match)
+    kept = []
+    for group in by_label.values():
+        fakes = [match for match in group if match.what.role is _Role.LOOK_ALIKE]
+        real = [match for match in group if match.what.role is not _Role.LOOK_ALIKE]
+        kept += [
+            match
+            for match in longest(real)
+            if not any(fake.first <= match.last and match.first <= fake.last for fake in fakes)
+        ]
+    return kept
+
+
+def _reading(sentence: Sentence, label: str, state: LabelState, first: int, last: int) -> Reading:
+    return Reading(label, state, sentence.starts[first], sentence.ends[last])
+
+
+def _structures(
+    sentence: Sentence, scope: Scope, matches: Sequence[Match[_Entry]], nouns: Sequence[Match[_Entry]]
+) -> Iterator[Reading]:
+    """What is said of the structures a sentence names."""
+    by_structure: dict[int, list[Match[_Entry]]] = {}
+    for noun in nouns:
+        by_structure.setdefault(id(noun.what.structure), []).append(noun)
+    for group in by_structure.values():
+        structure = group[0].what.structure
+        assert structure is not None
+        predicates = longest(
+            match for match in matches if match.what.role in _PREDICATES and match.what.structure in (None, structure)
+        )
+        for noun in longest(group):
+            chosen = _predicate_of(sentence, scope, noun, predicates)
+            state = _said(scope, chosen, structure) if chosen else LabelState.BLANK
+            if chosen and state is not LabelState.BLANK:
+                first, last = min(noun.first, chosen.first), max(noun.last, chosen.last)
+                yield _reading(sentence, noun.what.label, state, first, last)
+
+
+_PREDICATES = frozenset({_Role.ABNORMAL, _Role.UNSURE, _Role.NORMAL, _Role.UNCHANGED})
+
+
+def _predicate_of(
+    sentence: Sentence, scope: Scope, noun: Match[_Entry], predicates: Sequence[Match[_Entry]]
+) -> Match[_Entry] | None:
+    """The words that say how a structure is: right before it, else behind it, else further before it."""
+    first, last = scope.clause(noun.last)
+    inside = [match for match in predicates if first <= match.first and match.last < last]
+    overlapping = [match for match in inside if match.first <= noun.last and match.last >= noun.first]
+    before = [match for match in inside if match.last < noun.first]
+    behind = [match for match in inside if match.first > noun.last]
+    close = [match for match in before if _attached(sentence.tokens[match.last + 1 : noun.first])]
+    for group in (overlapping, close[::-1], behind, before[::-1]):
+        telling = [match for match in group if match.what.role is not _Role.UNCHANGED]
+        if telling or group:
+            return (telling or group)[0]
+    return None
+
+
+def _attached(between: Sequence[str]) -> bool:
+    if between[:1] == ("and",) and len(between) == 2:
+        return between[1] in {"stable", "unchanged"}  # "normal and stable contours"
+    return len(between) <= 3 and not any(token in FINITE_VERBS or token in {",", "and", "with"} for token in between)
+
+
+def _said(scope: Scope, predicate: Match[_Entry], structure: Structure) -> LabelState:
+    state = scope.state(predicate.last)
+    role = predicate.what.role
+    if role is _Role.UNCHANGED:
+        return structure.unchanged
+    if role is _Role.NORMAL:
+        flipped = {LabelState.POSITIVE: LabelState.NEGATIVE, LabelState.NEGATIVE: LabelState.POSITIVE}
+        return flipped.get(state, state)
+    if role is _Role.UNSURE and state is LabelState.POSITIVE:
+        return LabelState.UNCERTAIN
+    return state

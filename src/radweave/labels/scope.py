@@ -1,0 +1,162 @@
+"""Which words of a sentence are negated and which are in doubt.
+
+A cue governs the words behind it up to the end of its clause, or the words before it back to the last verb. Lists
+joined by commas, "and", "or" are governed as a whole; a comma or "and" that opens a new statement ends the reach:
+
+    "No effusion, pneumothorax or consolidation"     one list
+    "No effusion, small pneumothorax on the left"    the second half stands alone
+    "No effusion and the heart is enlarged"          so it does here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from radweave.labels.cues import CLAUSE_OPENERS, CUE_BOOK, FINITE_VERBS, PRESENT_QUALITIES, Cue
+from radweave.labels.phrases import Match, longest
+from radweave.labels.text import Sentence
+from radweave.types import LabelState
+
+_NEGATED, _DOUBTED = 1, 2
+_JOINS = frozenset({",", "and"})
+_STOPS_DOUBT = frozenset({"with", ",", "and", ":", "in", "at"})
+
+
+@dataclass(slots=True)
+class Scope:
+    """Per token: is it negated, is it doubted; and where clauses part."""
+
+    flags: bytearray
+    parts: frozenset[int]
+
+    def state(self, index: int) -> LabelState:
+        """State of a statement whose head word is token ``index``. What is denied is not in doubt."""
+        flags = self.flags[index]
+        if flags & _NEGATED:
+            return LabelState.NEGATIVE
+        return LabelState.UNCERTAIN if flags & _DOUBTED else LabelState.POSITIVE
+
+    def clause(self, index: int) -> tuple[int, int]:
+        """Tokens [first, last) of the clause that token ``index`` is in."""
+        first = max((part + 1 for part in self.parts if part < index), default=0)
+        last = min((part for part in self.parts if part > index), default=len(self.flags))
+        return first, last
+
+
+def read_scope(sentence: Sentence, findings: Sequence[Match[object]]) -> Scope:
+    """Find the cues of a sentence and mark what they govern. ``findings`` are joined by "or" into doubt."""
+    tokens = sentence.tokens
+    cues = longest(CUE_BOOK.matches(sentence))
+    parts = frozenset(index for cue in cues if cue.what is Cue.PARTS for index in range(cue.first, cue.last + 1))
+    scope = Scope(bytearray(len(tokens)), parts)
+    for cue in cues:
+        if cue.what is Cue.NEGATES:
+            _mark(scope, cue.last + 1, _forward_end(tokens, cue.last + 1, parts), _NEGATED)
+        elif cue.what is Cue.NEGATES_NEXT:
+            _mark(scope, cue.last + 1, _phrase_end(tokens, cue.last + 1, parts), _NEGATED)
+        elif cue.what is Cue.NEGATED:
+            _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _NEGATED)
+        elif cue.what is Cue.DOUBTS:
+            _mark(scope, cue.last + 1, _forward_end(tokens, cue.last + 1, parts), _DOUBTED)
+        elif cue.what is Cue.DOUBTS_NEXT:
+            _mark(scope, cue.last + 1, _phrase_end(tokens, cue.last + 1, parts), _DOUBTED)
+        elif cue.what is Cue.DOUBTED:
+            _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _DOUBTED)
+        elif cue.what is Cue.EITHER:
+            _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _DOUBTED)
+            _mark(scope, cue.last + 1, _phrase_end(tokens, cue.last + 1, parts), _DOUBTED)
+    _mark_alternatives(scope, tokens, findings)
+    return scope
+
+
+def _mark(scope: Scope, first: int, last: int, flag: int) -> None:
+    for index in range(first, last):
+        scope.flags[index] |= flag
+
+
+def _forward_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
+    """End of the reach of a cue that governs what follows it."""
+    for index in range(start, len(tokens)):
+        if index in parts or tokens[index] == ":":
+            return index
+        if tokens[index] in _JOINS and index > start and _opens_statement(tokens, index + 1, parts):
+            return index
+    return len(tokens)
+
+
+def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int]) -> bool:
+    """Whether the words after a comma or "and" say something of their own, rather than go on with a list."""
+    if start >= len(tokens):
+        return False
+    if tokens[start] in CLAUSE_OPENERS:
+        return True
+    end = start
+    while end < len(tokens) and end not in parts and tokens[end] not in _JOINS:
+        if tokens[end] in FINITE_VERBS:
+            # "..., and pneumothorax is seen" closes the list; "..., heart is enlarged" is a statement.
+            return not (end + 1 < len(tokens) and tokens[end + 1] in _CLOSES_LIST)
+        if tokens[end] in ("or", "nor"):
+            return False
+        end += 1
+    if tokens[start] in PRESENT_QUALITIES:
+        rest = tokens[end:]
+        return "or" not in rest and "nor" not in rest
+    return False
+
+
+_CLOSES_LIST = frozenset(
+    [
+        "seen",
+        "identified",
+        "noted",
+        "observed",
+        "detected",
+        "visualized",
+        "visualised",
+        "demonstrated",
+        "appreciated",
+        "found",
+        "evident",
+        "present",
+        "shown",
+        "suspected",
+        "been",
+    ]
+)
+
+
+def _phrase_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
+    """End of the noun phrase that an adjective such as "possible" stands before; "or" keeps it open."""
+    for index in range(start, len(tokens)):
+        if index in parts or tokens[index] in FINITE_VERBS:
+            return index
+        if tokens[index] in _STOPS_DOUBT and index > start and "or" not in tokens[index : index + 4]:
+            return index
+    return len(tokens)
+
+
+def _backward_start(tokens: Sequence[str], end: int, parts: frozenset[int]) -> int:
+    """Start of the subject of a verb phrase that begins at token ``end``."""
+    for index in range(end - 1, -1, -1):
+        if index in parts or tokens[index] in FINITE_VERBS or tokens[index] == ":":
+            return index + 1
+        if tokens[index] == "," and _opens_subject(tokens, index, end):
+            return index + 1
+    return 0
+
+
+def _opens_subject(tokens: Sequence[str], comma: int, end: int) -> bool:
+    """Whether a comma parts two statements, the second of which has its verb at ``end``."""
+    joined = any(token in ("or", "and", "nor", ",") for token in tokens[comma + 1 : end])
+    return not joined and tokens[0] in PRESENT_QUALITIES | CLAUSE_OPENERS
+
+
+def _mark_alternatives(scope: Scope, tokens: Sequence[str], findings: Sequence[Match[object]]) -> None:
+    """ "Scarring or atelectasis": of two findings joined by "or" it is open which one is there."""
+    ordered = sorted(findings, key=lambda match: match.first)
+    for left, right in zip(ordered, ordered[1:], strict=False):
+        between = tokens[left.last + 1 : right.first]
+        if between and len(between) <= 4 and ("or" in between or "/" in between) and "," not in between[1:]:
+            scope.flags[left.last] |= _DOUBTED
+            scope.flags[right.last] |= _DOUBTED
