@@ -1,0 +1,56 @@
+"""``radweave phantom``: write a synthetic data set with known truth."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class ModalityName(StrEnum):
+    """Kind of image to draw."""
+
+    xray = "xray"
+    ct = "ct"
+
+
+class PrevalenceName(StrEnum):
+    """How often each disease occurs."""
+
+    long_tail = "long-tail"
+    balanced = "balanced"
+    normal = "normal"
+
+
+def phantom(
+    out: Annotated[Path, typer.Argument(help="Dataset folder to write.")],
+    modality: Annotated[ModalityName, typer.Option(help="Radiographs or CT volumes.")] = ModalityName.xray,
+    studies: Annotated[int, typer.Option(min=1, help="Number of studies.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same files.")] = 0,
+    prevalence: Annotated[PrevalenceName, typer.Option(help="How often diseases occur.")] = PrevalenceName.long_tail,
+    image_size: Annotated[int, typer.Option(min=32, max=2048, help="Edge of a radiograph in pixels.")] = 256,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+) -> None:
+    """Write a synthetic chest data set with reports, labels and the truth behind them."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from radweave.phantom.study import PhantomOptions
+    from radweave.phantom_dataset import write_phantom_dataset
+
+    options = PhantomOptions.model_validate({"prevalence": prevalence.value, "image_size": image_size})
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("drawing studies", total=studies)
+        dataset = write_phantom_dataset(
+            out,
+            modality=modality.value,
+            num_studies=studies,
+            seed=seed,
+            options=options,
+            overwrite=overwrite,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    counts = ", ".join(f"{name.removeprefix('studies_')} {n}" for name, n in sorted(dataset.card.counts.items()))
+    typer.echo(f"{out}: {counts}")
