@@ -1,0 +1,152 @@
+"""What the command line asks of this package: read files, score, print, write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from radweave.data.dataset import Dataset
+from radweave.errors import InputError
+from radweave.evaluation.evaluate import Evaluation, Options, evaluate_pairs
+from radweave.evaluation.pairs import PairsFile, read_pairs
+from radweave.evaluation.protocols import get_protocol
+from radweave.evaluation.report_tables import result_tables
+from radweave.evaluation.tables import TextTable, latex_tables, markdown_tables, print_tables
+from radweave.labels import Labeler, get_labeler
+from radweave.storage import refuse_existing, write_folder, write_json, write_text
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateRequest:
+    """The options of ``radweave evaluate``."""
+
+    pairs: tuple[Path, ...]
+    protocol: str = "full"
+    beside: str = "auto"
+    ontology: str = "chexpert14"
+    train: Path | None = None
+    meteor: bool = True
+    skip_invalid: bool = False
+    resamples: int = 1000
+    seed: int = 0
+    as_json: bool = False
+    out: Path | None = None
+    overwrite: bool = False
+
+
+def labeler_for(ontology: str) -> Labeler | None:
+    """The built-in rule-based labeler of a label set; None for "none".
+
+    Raises:
+        InputError: for a label set without one.
+    """
+    return None if ontology == "none" else get_labeler(ontology)
+
+
+def train_reports(path: Path | None) -> tuple[str, ...] | None:
+    """The reports of a dataset folder's training split.
+
+    Raises:
+        InputError: if it has none.
+    """
+    if path is None:
+        return None
+    texts = tuple(study.report for study in Dataset.open(path).studies("train") if study.report)
+    if not texts:
+        raise InputError("has no training report", file=path)
+    return texts
+
+
+def run_evaluate(request: EvaluateRequest) -> None:
+    """Score every file, print tables or JSON, and write the output folder if asked.
+
+    Raises:
+        InputError: for a file, protocol or option that cannot be used; nothing is written then.
+    """
+    if request.out is not None:
+        refuse_existing(request.out, overwrite=request.overwrite)
+    get_protocol(request.protocol)
+    beside = beside_protocol(request)
+    labeler = labeler_for(request.ontology)
+    train_texts = train_reports(request.train)
+    files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
+    results = {name: _evaluated(file, request, beside, labeler, train_texts) for name, file in files.items()}
+    tables = result_tables(results)
+    if request.out is not None:
+        _write(request.out, _as_json(results), tables, overwrite=request.overwrite)
+    if request.as_json:
+        print(json.dumps(_as_json(results), ensure_ascii=False, allow_nan=False))
+        return
+    from rich.console import Console
+
+    print_tables(tables, Console())
+
+
+def run_names(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Short names for files: the stem, with as much of the folder as keeps them apart.
+
+    Raises:
+        InputError: if a file is given twice.
+    """
+    if len(set(paths)) < len(paths):
+        raise InputError("the same file is given twice", field="pairs")
+    names = [path.stem for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path.with_suffix("")) for path in paths]
+    return list(zip(names, paths, strict=True))
+
+
+def beside_protocol(request: EvaluateRequest) -> str | None:
+    """The protocol shown beside: the full references beside a paper's, a paper's beside the full references."""
+    if request.beside == "none":
+        return None
+    if request.beside != "auto":
+        return get_protocol(request.beside).name
+    if request.protocol != "full":
+        return "full"
+    return "hf" if request.ontology == "ct18" else "r2gen_mimic"
+
+
+def _evaluated(
+    file: PairsFile,
+    request: EvaluateRequest,
+    beside: str | None,
+    labeler: Labeler | None,
+    train_texts: Sequence[str] | None,
+) -> dict[str, Any]:
+    options = Options(meteor=request.meteor, resamples=request.resamples, seed=request.seed)
+    evaluation = evaluate_pairs(
+        file.pairs,
+        request.protocol,
+        labeler=labeler,
+        train_texts=train_texts,
+        options=options,
+        left_out=file.left_out,
+    )
+    result = evaluation.to_json()
+    if beside is not None and beside != request.protocol:
+        second = evaluate_pairs(
+            file.pairs, beside, train_texts=train_texts, options=replace(options, meteor=False, floors=False)
+        )
+        result["beside"] = _language_part(second)
+    return result
+
+
+def _language_part(evaluation: Evaluation) -> dict[str, Any]:
+    record = evaluation.to_json(per_study=False)
+    return {name: record[name] for name in ("protocol", "corpus", "definitions", "texts")}
+
+
+def _as_json(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One run's result as it is; several under ``runs``."""
+    return next(iter(results.values())) if len(results) == 1 else {"runs": results}
+
+
+def _write(out: Path, record: dict[str, Any], tables: Sequence[TextTable], *, overwrite: bool) -> None:
+    with write_folder(out, overwrite=overwrite) as folder:
+        write_json(folder / "evaluation.json", record)
+        write_text(folder / "tables.md", markdown_tables(tables))
+        write_text(folder / "tables.tex", latex_tables(tables))

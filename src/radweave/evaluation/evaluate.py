@@ -1,0 +1,254 @@
+"""Score a set of generated reports: one call, one result that says how it was made.
+
+    evaluation = evaluate_pairs([Pair("s1", "lungs are clear .", ("the lungs are clear .",)), ...])
+    evaluation.corpus["BLEU_4"].value
+
+Every result holds the protocol with its hash, corpus scores with intervals, the scores of each study, the floors, the
+honesty rows and the clinical table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from radweave.errors import InputError
+from radweave.evaluation.clinical import LabelledPairs, clinical_statistics, label_pairs
+from radweave.evaluation.clinical_table import clinical_table
+from radweave.evaluation.floors import Floor, build_floors
+from radweave.evaluation.honesty import honesty_rows
+from radweave.evaluation.language import ONE_STUDY_CIDER, definitions, language_statistics
+from radweave.evaluation.pairs import Pair, check_pairs
+from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
+from radweave.evaluation.protocols import EvalProtocol, Vocabulary, get_protocol, protocol_record
+from radweave.evaluation.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
+from radweave.labels import Labeler
+
+FORMAT = "radweave-evaluation"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A corpus score with its interval; ``unavailable`` gives the reason where there is no value."""
+
+    value: float | None
+    interval: Interval | None = None
+    unavailable: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        bounds = None
+        if self.interval is not None and self.interval.low is not None:
+            bounds = [self.interval.low, self.interval.high]
+        record: dict[str, Any] = {"value": self.value, "interval": bounds}
+        if self.interval is not None and self.interval.note:
+            record["interval_note"] = self.interval.note
+        if self.unavailable:
+            record["unavailable"] = self.unavailable
+        return record
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """The scores of one set of reports under one protocol.
+
+    ``statistics`` hold what comparisons resample; the other fields are values that JSON can hold.
+    """
+
+    protocol: dict[str, Any]
+    study_ids: tuple[str, ...]
+    patients: tuple[str | None, ...]
+    statistics: dict[str, Statistic]
+    clinical_statistics: dict[tuple[str, str, str, str], Statistic]
+    corpus: dict[str, Score]
+    floors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    honesty: dict[str, dict[str, Any]] = field(default_factory=dict)
+    clinical: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, Any] = field(default_factory=dict)
+    resampling: dict[str, Any] = field(default_factory=dict)
+    definitions: dict[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def per_study(self) -> dict[str, dict[str, float | None]]:
+        """Study id -> metric -> score; None where a study by itself has none."""
+        columns = {name: statistic.per_study.tolist() for name, statistic in self.statistics.items()}
+        missing = {name: None for name, score in self.corpus.items() if name not in columns}
+        return {
+            study: {**{name: _number(values[i]) for name, values in columns.items()}, **missing}
+            for i, study in enumerate(self.study_ids)
+        }
+
+    def to_json(self, *, per_study: bool = True) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "protocol": self.protocol,
+            "studies": len(self.study_ids),
+            "corpus": {name: score.to_json() for name, score in self.corpus.items()},
+            "definitions": self.definitions,
+            "floors": self.floors,
+            "honesty": self.honesty,
+            "clinical": self.clinical,
+            "texts": self.texts,
+            "left_out": dict(self.left_out),
+            "resampling": self.resampling,
+            **({"per_study": self.per_study()} if per_study else {}),
+        }
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is computed, apart from the protocol.
+
+    Attributes:
+        meteor: start Java for METEOR if it is there; without Java the row says unavailable.
+        floors: score the baselines.
+        resamples: bootstrap resamples; 0 for no intervals.
+        seed: of the resamples and of the shuffled and copied baselines.
+    """
+
+    meteor: bool = True
+    floors: bool = True
+    resamples: int = RESAMPLES
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.resamples < 0:
+            raise InputError("not a number of resamples", field="resamples", got=self.resamples, expected="0 or more")
+        if self.seed < 0:
+            raise InputError("not a seed", field="seed", got=self.seed, expected="0 or more")
+
+
+def evaluate_pairs(
+    pairs: Iterable[Pair],
+    protocol: str | EvalProtocol = "full",
+    *,
+    labeler: Labeler | None = None,
+    train_texts: Sequence[str] | None = None,
+    options: Options | None = None,
+    left_out: Mapping[str, int] | None = None,
+) -> Evaluation:
+    """Score generated reports against their references.
+
+    Args:
+        pairs: one per study.
+        protocol: name or record of the scoring protocol.
+        labeler: reads findings for the clinical table and the honesty rows; None leaves both without findings.
+        train_texts: reports of the *training* split, for the baselines and a protocol's vocabulary.
+        options: what is computed beside.
+        left_out: lines that were not usable, by reason, to stand in the result.
+
+    Raises:
+        InputError: for duplicate ids, a text that is none, an empty reference, or a protocol that needs Java where
+            there is none.
+    """
+    options = options or Options()
+    rules = get_protocol(protocol)
+    checked = check_pairs(pairs)
+    vocabulary = Vocabulary.of(train_texts, rules) if train_texts else None
+    prepared = prepare(checked, rules, vocabulary)
+    statistics = language_statistics(prepared, rules)
+    unavailable, versions = _add_meteor(statistics, prepared, options)
+    labelled = label_pairs(checked, labeler) if labeler else None
+    clinical = clinical_statistics(labelled) if labelled else {}
+    patients = tuple(pair.patient_id for pair in checked)
+    clusters = cluster_index(patients)
+    named = {f"CE/{'/'.join(key)}": statistic for key, statistic in clinical.items()}
+    intervals: dict[str, Interval] = {}
+    if options.resamples:
+        intervals = bootstrap({**statistics, **named}, clusters, resamples=options.resamples, seed=options.seed)
+    return Evaluation(
+        protocol=protocol_record(
+            rules, vocabulary=vocabulary, labeler=labelled.labeler if labelled else None, versions=versions
+        ),
+        study_ids=tuple(pair.study_id for pair in checked),
+        patients=patients,
+        statistics=statistics,
+        clinical_statistics=clinical,
+        corpus=_corpus(statistics, intervals, unavailable),
+        floors=_floor_table(checked, prepared, rules, train_texts, options) if options.floors else {},
+        honesty=honesty_rows(checked, prepared, labelled),
+        clinical=_clinical(labelled, clinical, intervals, rules),
+        texts=_text_counts(prepared),
+        resampling={
+            "method": "percentile bootstrap, 95 %, document frequencies of CIDEr kept fixed",
+            "unit": "study" if all(patient is None for patient in patients) else "patient",
+            "units": int(clusters.max()) + 1,
+            "resamples": options.resamples,
+            "seed": options.seed,
+        },
+        definitions=definitions(rules),
+        left_out=dict(left_out or {}),
+    )
+
+
+def _add_meteor(
+    statistics: dict[str, Statistic], prepared: PreparedTexts, options: Options
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Add METEOR's statistics; return what is unavailable, with the reason, and the versions of programs used."""
+    unavailable = {} if "CIDEr" in statistics else {"CIDEr": ONE_STUDY_CIDER, "CIDEr_plain": ONE_STUDY_CIDER}
+    names = ("METEOR", "METEOR_segment_mean")
+    if not options.meteor:
+        return {**unavailable, **dict.fromkeys(names, "unavailable: not asked for")}, {}
+    from radweave.evaluation.meteor import Unavailable, meteor_statistics
+
+    found = meteor_statistics(prepared.hyps, prepared.refs)
+    if isinstance(found, Unavailable):
+        return {**unavailable, **dict.fromkeys(names, f"unavailable: {found.reason}")}, {}
+    statistics.update(found.statistics)
+    return unavailable, {"meteor": found.version}
+
+
+def _corpus(
+    statistics: Mapping[str, Statistic], intervals: Mapping[str, Interval], unavailable: Mapping[str, str]
+) -> dict[str, Score]:
+    scores = {}
+    for name, statistic in statistics.items():
+        value = _number(statistic.corpus())
+        scores[name] = Score(value, intervals.get(name), None if value is not None else "undefined: no values")
+    scores.update({name: Score(None, None, reason) for name, reason in unavailable.items()})
+    return dict(sorted(scores.items()))
+
+
+def _floor_table(
+    pairs: Sequence[Pair],
+    prepared: PreparedTexts,
+    protocol: EvalProtocol,
+    train_texts: Sequence[str] | None,
+    options: Options,
+) -> dict[str, dict[str, Any]]:
+    """Each baseline's corpus scores; METEOR is left out of them, it takes Java's time for every one."""
+    floors = build_floors(pairs, protocol, train_texts, options.seed)
+    return {name: _floor_scores(floor, prepared, protocol) for name, floor in floors.items()}
+
+
+def _floor_scores(floor: Floor, prepared: PreparedTexts, protocol: EvalProtocol) -> dict[str, Any]:
+    if floor.texts is None:
+        return {"source": floor.source, "corpus": None}
+    texts = PreparedTexts(prepare_hypotheses(floor.texts, protocol), prepared.refs)
+    scores = {name: _number(statistic.corpus()) for name, statistic in language_statistics(texts, protocol).items()}
+    distinct = len(set(floor.texts)) / len(floor.texts)
+    return {"source": floor.source, "distinct_reports_share": distinct, "corpus": scores}
+
+
+def _clinical(
+    labelled: LabelledPairs | None,
+    statistics: Mapping[tuple[str, str, str, str], Statistic],
+    intervals: Mapping[str, Interval],
+    protocol: EvalProtocol,
+) -> dict[str, Any]:
+    if labelled is None:
+        return {"unavailable": "no labeler given"}
+    return clinical_table(labelled, statistics, intervals, protocol)
+
+
+def _text_counts(prepared: PreparedTexts) -> dict[str, Any]:
+    effects = prepared.effects
+    return {name: getattr(effects, name) for name in effects.__slots__}

@@ -1,0 +1,163 @@
+"""Baselines that look at no image, or at nothing but the image: no n-gram score is shown without them.
+
+A constant report scores as high as published systems on normal-heavy sets, so a score means little until it stands
+beside one. Baselines that come with the predictions (a line's ``floors``) are made from training data by whoever wrote
+them; the others are made here, from training reports if given. A constant chosen from the evaluated references says
+so: it is chosen for each study without that study, and still a little better than an honest one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.evaluation.bleu import MAX_ORDER
+from radweave.evaluation.ngrams import count_ngrams
+from radweave.evaluation.pairs import Pair
+from radweave.evaluation.prepare import prepare_hypotheses
+from radweave.evaluation.protocols import EvalProtocol
+
+CANDIDATES = 200
+_SELECTION_TEXTS = 2000
+
+# Names under which a line's ``floors`` may give a baseline, and the name it gets in the table.
+_GIVEN_NAMES = {"constant": "constant_report", "nearest_neighbor": "nearest_neighbour"}
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """One baseline: a report per study, or the reason why there is none."""
+
+    source: str
+    texts: tuple[str, ...] | None
+
+
+def build_floors(
+    pairs: Sequence[Pair], protocol: EvalProtocol, train_texts: Sequence[str] | None, seed: int
+) -> dict[str, Floor]:
+    """Make every baseline there is material for; the rest is named with what it needs."""
+    floors = _given_floors(pairs)
+    if "constant_report" not in floors:
+        floors["constant_report"] = _constant(pairs, protocol, train_texts)
+    if "train_copy" not in floors:
+        floors["train_copy"] = _train_copy(pairs, train_texts, seed)
+    if "shuffled_pairing" not in floors:
+        floors["shuffled_pairing"] = _shuffled(pairs, seed)
+    if "nearest_neighbour" not in floors:
+        reason = "unavailable: the predictions carry no floors.nearest_neighbour text"
+        floors["nearest_neighbour"] = Floor(reason, None)
+    return dict(sorted(floors.items()))
+
+
+def _given_floors(pairs: Sequence[Pair]) -> dict[str, Floor]:
+    names = sorted({name for pair in pairs for name in pair.floors})
+    floors = {}
+    for name in names:
+        texts = [pair.floors[name] for pair in pairs if name in pair.floors]
+        missing = len(pairs) - len(texts)
+        floors[_GIVEN_NAMES.get(name, name)] = (
+            Floor(f"unavailable: {missing} of {len(pairs)} predictions lack floors.{name}", None)
+            if missing
+            else Floor("given with the predictions", tuple(texts))
+        )
+    return floors
+
+
+def _constant(pairs: Sequence[Pair], protocol: EvalProtocol, train_texts: Sequence[str] | None) -> Floor:
+    if train_texts:
+        best = _best_for_itself(train_texts, protocol)
+        return Floor(f"best of the training reports on the training set ({len(train_texts)})", (best,) * len(pairs))
+    if len(pairs) < 3:
+        return Floor("unavailable: fewer than three studies and no training reports", None)
+    source = "chosen from the evaluated references, for each study without that study (no training reports given)"
+    return Floor(source, _leave_one_out([pair.refs[0] for pair in pairs], protocol))
+
+
+def _candidates(texts: Sequence[str]) -> list[str]:
+    """The most frequent texts, ties in order of appearance, then evenly spread ones: at most ``CANDIDATES``."""
+    counts = Counter(texts)
+    repeated = [text for text, count in counts.most_common(CANDIDATES // 2) if count > 1]
+    others = [text for text in counts if text not in set(repeated)]
+    step = max(1, -(-len(others) // (CANDIDATES - len(repeated))))
+    return repeated + others[::step]
+
+
+def _match_rows(candidates: Sequence[str], refs: Sequence[str]) -> NDArray[np.int64]:
+    """BLEU sums of every candidate against every reference (C, R, 10), in the order of ``bleu`` rows."""
+    split = [text.split() for text in (*refs, *candidates)]
+    lengths = np.array([len(tokens) for tokens in split], dtype=np.int64)
+    num_refs, num_candidates = len(refs), len(candidates)
+    rows = np.zeros((num_candidates, num_refs, 2 * MAX_ORDER + 2), dtype=np.int64)
+    for order, table in enumerate(count_ngrams(split, MAX_ORDER)):
+        cut = int(np.searchsorted(table.text, num_refs))
+        ref_text, ref_gram, ref_count = table.text[:cut], table.gram[:cut], table.count[:cut]
+        in_candidate = np.zeros(max(table.num_grams, 1), dtype=np.int64)
+        for candidate in range(num_candidates):
+            first, last = np.searchsorted(table.text, [num_refs + candidate, num_refs + candidate + 1])
+            in_candidate[table.gram[first:last]] = table.count[first:last]
+            matched = np.minimum(in_candidate[ref_gram], ref_count)
+            rows[candidate, :, order] = np.bincount(ref_text, matched, num_refs)
+            in_candidate[table.gram[first:last]] = 0
+        rows[:, :, MAX_ORDER + order] = np.maximum(lengths[num_refs:, None] - order, 0)
+    rows[:, :, 8] = lengths[num_refs:, None]
+    rows[:, :, 9] = lengths[None, :num_refs]
+    return rows
+
+
+def _bleu_4(sums: NDArray[np.int64]) -> NDArray[np.float64]:
+    """BLEU-4 from summed rows (..., 10); only to rank candidates."""
+    precision = (sums[..., :4] + 1e-9) / (sums[..., 4:8] + 1e-6)
+    ratio = np.maximum(sums[..., 8], 1e-9) / np.maximum(sums[..., 9], 1e-9)
+    return np.asarray(np.prod(precision, axis=-1) ** 0.25 * np.exp(np.minimum(1.0 - 1.0 / ratio, 0.0)))
+
+
+def _best_for_itself(train_texts: Sequence[str], protocol: EvalProtocol) -> str:
+    """The training report with the highest BLEU-4 against (an even spread of) the training reports."""
+    spread = train_texts[:: max(1, -(-len(train_texts) // _SELECTION_TEXTS))]
+    return best_candidate(_candidates(train_texts), spread, protocol)
+
+
+def best_candidate(candidates: Sequence[str], refs: Sequence[str], protocol: EvalProtocol) -> str:
+    """The candidate with the highest BLEU-4 when it is given for every reference."""
+    rows = _match_rows(prepare_hypotheses(candidates, protocol), prepare_hypotheses(refs, protocol))
+    return candidates[int(np.argmax(_bleu_4(rows.sum(axis=1))))]
+
+
+def _leave_one_out(refs: Sequence[str], protocol: EvalProtocol) -> tuple[str, ...]:
+    """For each study the reference of another study that scores best on all studies but this one."""
+    candidates = _candidates(refs)
+    place = {text: index for index, text in enumerate(candidates)}
+    step = max(1, -(-len(refs) // _SELECTION_TEXTS))
+    rows = _match_rows(prepare_hypotheses(candidates, protocol), prepare_hypotheses(refs[::step], protocol))
+    total = rows.sum(axis=1)
+    copies = Counter(refs)
+    chosen = []
+    for study, ref in enumerate(refs):
+        own = rows[:, study // step] if study % step == 0 else 0
+        score = _bleu_4(total - own)
+        if copies[ref] == 1 and ref in place:
+            score[place[ref]] = -1.0
+        chosen.append(candidates[int(np.argmax(score))])
+    return tuple(chosen)
+
+
+def _train_copy(pairs: Sequence[Pair], train_texts: Sequence[str] | None, seed: int) -> Floor:
+    if not train_texts:
+        return Floor("unavailable: needs training reports", None)
+    drawn = np.random.default_rng([seed, 1]).integers(len(train_texts), size=len(pairs))
+    return Floor(f"a random training report for each study (seed {seed})", tuple(train_texts[i] for i in drawn))
+
+
+def _shuffled(pairs: Sequence[Pair], seed: int) -> Floor:
+    """Give each study another study's generated report: a random cycle, so that nobody keeps the own one."""
+    if len(pairs) < 2:
+        return Floor("unavailable: one study only", None)
+    order = np.random.default_rng([seed, 2]).permutation(len(pairs))
+    texts = [""] * len(pairs)
+    for place, study in enumerate(order.tolist()):
+        texts[study] = pairs[int(order[(place + 1) % len(order)])].hyp
+    return Floor(f"the generated reports of other studies (seed {seed})", tuple(texts))

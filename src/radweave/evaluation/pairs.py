@@ -1,0 +1,216 @@
+"""Generated and reference reports, paired by study id, and the file they come from.
+
+A line of a pairs file holds ``study_id``, ``hyp`` and ``ref`` or ``refs``. Optional: ``floors`` (name -> text, a
+baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "constant": "..."}``), ``patient_id`` (one
+patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
+``labels`` (class -> state, set by hand for the reference). Other keys are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from radweave.errors import InputError
+from radweave.storage import read_jsonl
+from radweave.types import LabelState
+
+# C0, DEL, C1, and the Unicode line and paragraph separators; tab, line feed and carriage return are ordinary blanks.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One study: what was generated (``hyp``) and what was written (``refs``, at least one)."""
+
+    study_id: str
+    hyp: str
+    refs: tuple[str, ...]
+    floors: Mapping[str, str] = field(default_factory=dict)
+    patient_id: str | None = None
+    has_prior: bool | None = None
+    labels: Mapping[str, LabelState] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairsFile:
+    """The pairs of a file, and the lines that were left out by reason (only with ``skip_invalid``)."""
+
+    pairs: tuple[Pair, ...]
+    left_out: Mapping[str, int]
+
+
+def replace_control(text: str) -> str:
+    """Put a blank for each control character; they would shift lines in a line-based scorer."""
+    return _CONTROL.sub(" ", text)
+
+
+def has_control(text: str) -> bool:
+    return _CONTROL.search(text) is not None
+
+
+def check_text(value: Any, field_name: str, **place: Any) -> str:
+    """Return ``value`` if it is usable text.
+
+    Raises:
+        InputError: if it is not a string (None and NaN included) or holds a lone surrogate.
+    """
+    if not isinstance(value, str):
+        raise InputError("not a text", field=field_name, got=type(value).__name__, expected="a string", **place)
+    if _SURROGATE.search(value):
+        raise InputError("holds a lone surrogate, which is no valid text", field=field_name, **place)
+    return value
+
+
+def check_pairs(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+    """Check pairs built in Python: texts, one pair per id, no empty reference.
+
+    Raises:
+        InputError: naming the study and the field; also if there are no pairs at all.
+    """
+    checked = tuple(pairs)
+    if not checked:
+        raise InputError("no pairs to evaluate", expected="at least one study")
+    seen: set[str] = set()
+    for pair in checked:
+        if not isinstance(pair.study_id, str) or not pair.study_id:
+            raise InputError("not a study id", field="study_id", got=type(pair.study_id).__name__)
+        if pair.study_id in seen:
+            raise InputError("study id comes twice", field="study_id", got=pair.study_id)
+        seen.add(pair.study_id)
+        place: dict[str, Any] = {"file": f"study {pair.study_id}"}
+        check_text(pair.hyp, "hyp", **place)
+        refs: Any = pair.refs
+        if not isinstance(refs, (tuple, list)) or not refs:
+            raise InputError("not a list of references", field="refs", got=type(refs).__name__, **place)
+        for ref in pair.refs:
+            if not check_text(ref, "refs", **place).strip():
+                raise InputError("reference is empty", field="refs", **place)
+    return checked
+
+
+def pair_up(hyps: Mapping[str, str], refs: Mapping[str, str | Sequence[str]]) -> tuple[Pair, ...]:
+    """Pair generated with reference reports by id, in the order of the references.
+
+    Raises:
+        InputError: if an id is on one side only; nothing is scored on the part that fits.
+    """
+    missing = [study for study in refs if study not in hyps]
+    extra = [study for study in hyps if study not in refs]
+    if missing or extra:
+        raise InputError(
+            "study ids of generated and reference reports differ",
+            field="study_id",
+            got=f"{len(missing)} without a generated report, {len(extra)} without a reference"
+            f" (first: {(missing + extra)[0]})",
+            expected="the same ids on both sides",
+        )
+    return check_pairs(
+        Pair(study, hyps[study], (ref,) if isinstance(ref, str) else tuple(ref)) for study, ref in refs.items()
+    )
+
+
+def read_pairs(path: Path, *, skip_invalid: bool = False) -> PairsFile:
+    """Read a pairs file.
+
+    Args:
+        path: JSON lines.
+        skip_invalid: leave bad lines out and count them by reason, instead of refusing the file. Duplicate ids are
+            refused all the same: no line can be said to be the bad one.
+
+    Raises:
+        InputError: naming file, line and field.
+    """
+    pairs: list[Pair] = []
+    left_out: Counter[str] = Counter()
+    seen: set[str] = set()
+    for number, row in read_jsonl(path):
+        try:
+            pair = _pair_of(row, path, number)
+        except InputError as error:
+            if not skip_invalid:
+                raise
+            left_out[f"{error.field or 'line'}: {error.reason}"] += 1
+            continue
+        if pair.study_id in seen:
+            raise InputError("study id comes twice", file=path, line=number, field="study_id", got=pair.study_id)
+        seen.add(pair.study_id)
+        pairs.append(pair)
+    if not pairs:
+        raise InputError("holds no usable pair", file=path, expected="lines with study_id, hyp and ref or refs")
+    return PairsFile(tuple(pairs), dict(sorted(left_out.items())))
+
+
+def _pair_of(row: Mapping[str, Any], path: Path, number: int) -> Pair:
+    place: dict[str, Any] = {"file": path, "line": number}
+    for name in ("study_id", "hyp"):
+        if name not in row:
+            raise InputError("field is missing", field=name, **place)
+    study_id = row["study_id"]
+    if not isinstance(study_id, str) or not study_id.strip():
+        raise InputError("not a study id", field="study_id", got=repr(study_id)[:40], expected="a string", **place)
+    if ("ref" in row) == ("refs" in row):
+        raise InputError("needs either 'ref' or 'refs'", field="ref", **place)
+    given = [row["ref"]] if "ref" in row else row["refs"]
+    name = "ref" if "ref" in row else "refs"
+    if row[name] is None:
+        raise InputError("the study has no reference report", field=name, **place)
+    if not isinstance(given, list) or not given:
+        raise InputError("not a list of references", field=name, got=type(given).__name__, **place)
+    refs = tuple(check_text(text, name, **place) for text in given)
+    if not all(text.strip() for text in refs):
+        raise InputError("reference is empty", field=name, **place)
+    has_prior = row.get("has_prior")
+    if has_prior is not None and not isinstance(has_prior, bool):
+        raise InputError("not true or false", field="has_prior", got=type(has_prior).__name__, **place)
+    patient = row.get("patient_id")
+    if patient is not None and not isinstance(patient, str):
+        raise InputError("not a text", field="patient_id", got=type(patient).__name__, **place)
+    return Pair(
+        study_id=study_id,
+        hyp=check_text(row["hyp"], "hyp", **place),
+        refs=refs,
+        floors=_floors_of(row.get("floors"), place),
+        patient_id=patient,
+        has_prior=has_prior,
+        labels=_labels_of(row.get("labels"), place),
+    )
+
+
+def _floors_of(value: Any, place: dict[str, Any]) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InputError("not a mapping of baseline name to text", field="floors", got=type(value).__name__, **place)
+    return {str(name): check_text(text, f"floors.{name}", **place) for name, text in value.items() if text is not None}
+
+
+def _labels_of(value: Any, place: dict[str, Any]) -> dict[str, LabelState] | None:
+    """Read hand-set labels: state names, or 1 / 0 / -1 / null in the order positive, negative, uncertain, blank."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise InputError("not a mapping of class to state", field="labels", got=type(value).__name__, **place)
+    return {str(name): _state_of(state, str(name), place) for name, state in value.items()}
+
+
+def _state_of(value: Any, name: str, place: dict[str, Any]) -> LabelState:
+    numbers = {1: LabelState.POSITIVE, 0: LabelState.NEGATIVE, -1: LabelState.UNCERTAIN}
+    if value is None:
+        return LabelState.BLANK
+    if isinstance(value, str) and value in set(LabelState):
+        return LabelState(value)
+    if isinstance(value, (int, float)) and value in numbers:
+        return numbers[int(value)]
+    raise InputError(
+        "not a label state",
+        field=f"labels.{name}",
+        got=repr(value)[:40],
+        expected="positive, negative, uncertain, blank, or 1, 0, -1, null",
+        **place,
+    )

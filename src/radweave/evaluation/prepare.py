@@ -1,0 +1,97 @@
+"""Apply a protocol's text rules to pairs, and count what they did to the texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from radweave.evaluation.cleaning import UNKNOWN_WORD, clean, ptb_like_tokens
+from radweave.evaluation.pairs import Pair, has_control, replace_control
+from radweave.evaluation.protocols import EvalProtocol, SideRule, Vocabulary
+
+
+@dataclass(slots=True)
+class TextEffects:
+    """What happened to the texts. Shares are of all texts of that side."""
+
+    hypotheses: int = 0
+    references: int = 0
+    empty_hypotheses: int = 0
+    texts_with_control_characters: int = 0
+    references_cut: int = 0
+    references_with_unknown_words: int = 0
+    hypotheses_cut: int = 0
+    mean_hypothesis_tokens: float = 0.0
+    mean_reference_tokens: float = 0.0
+
+
+@dataclass(slots=True)
+class PreparedTexts:
+    """Texts ready to split: one hypothesis and at least one reference per study, in the order of the pairs."""
+
+    hyps: list[str]
+    refs: list[list[str]]
+    effects: TextEffects = field(default_factory=TextEffects)
+
+
+def prepare(pairs: Sequence[Pair], protocol: EvalProtocol, vocabulary: Vocabulary | None = None) -> PreparedTexts:
+    """Clean, tokenize, map rare words and cut, each side by its rule.
+
+    Raises:
+        InputError: if the protocol needs Java's tokenizer and it is not there.
+    """
+    effects = TextEffects(hypotheses=len(pairs))
+    raw_hyps = [pair.hyp for pair in pairs]
+    raw_refs = [ref for pair in pairs for ref in pair.refs]
+    effects.references = len(raw_refs)
+    effects.empty_hypotheses = sum(not text.strip() for text in raw_hyps)
+    effects.texts_with_control_characters = sum(has_control(text) for text in (*raw_hyps, *raw_refs))
+    hyps = _tokenized(raw_hyps, protocol.hypothesis)
+    refs = _tokenized(raw_refs, protocol.reference)
+    if vocabulary is not None:
+        mapped = [_with_unknown_words(text, vocabulary) for text in refs]
+        effects.references_with_unknown_words = sum(UNKNOWN_WORD in text.split() for text in mapped)
+        refs = mapped
+    hyps, effects.hypotheses_cut = _cut(hyps, protocol.hypothesis.max_tokens)
+    refs, effects.references_cut = _cut(refs, protocol.reference.max_tokens)
+    effects.mean_hypothesis_tokens = sum(len(text.split()) for text in hyps) / max(len(hyps), 1)
+    effects.mean_reference_tokens = sum(len(text.split()) for text in refs) / max(len(refs), 1)
+    grouped = iter(refs)
+    return PreparedTexts(hyps, [[next(grouped) for _ in pair.refs] for pair in pairs], effects)
+
+
+def prepare_hypotheses(texts: Sequence[str], protocol: EvalProtocol) -> list[str]:
+    """Apply the hypothesis rule alone, for baselines scored against the same references."""
+    return _cut(_tokenized(texts, protocol.hypothesis), protocol.hypothesis.max_tokens)[0]
+
+
+def _tokenized(texts: Sequence[str], rule: SideRule) -> list[str]:
+    cleaned = [clean(replace_control(text), rule.cleaner) for text in texts]
+    if rule.tokenizer == "ptb_like":
+        return [" ".join(ptb_like_tokens(text)) for text in cleaned]
+    if rule.tokenizer == "ptb_java":
+        from radweave.evaluation.java import ptb_tokenize
+
+        return ptb_tokenize(cleaned)
+    return cleaned
+
+
+def _with_unknown_words(text: str, vocabulary: Vocabulary) -> str:
+    return " ".join(word if word in vocabulary.words else UNKNOWN_WORD for word in text.split())
+
+
+_SINGLE_BLANK = re.compile(" ")
+
+
+def _cut(texts: list[str], max_tokens: int | None) -> tuple[list[str], int]:
+    """Cut at single blanks, so that a leading blank counts as an (empty) token where the source counted it."""
+    if max_tokens is None:
+        return texts, 0
+    cut = []
+    number = 0
+    for text in texts:
+        tokens = _SINGLE_BLANK.split(text, maxsplit=max_tokens)
+        number += len(tokens) > max_tokens
+        cut.append(" ".join(tokens[:max_tokens]))
+    return cut, number

@@ -1,0 +1,190 @@
+"""Named scoring protocols: everything that decides a score, in one record with a hash.
+
+In this field the protocol moves scores more than the model does, so numbers of different hashes never share a column.
+``full`` is the default: whole references, nothing cut, no unknown words, our own Treebank-like tokens. The others are
+what papers did, kept to compare with them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from radweave.config import Config
+from radweave.errors import InputError
+from radweave.evaluation.cleaning import CleanerName, TokenizerName, clean
+from radweave.storage import sha256_json
+
+# Raised when a change of code changes a score; part of every protocol hash.
+IMPLEMENTATION = "radweave-metrics 1"
+
+Average = Literal["micro", "macro", "weighted", "example"]
+UncertainPolicy = Literal["negative", "positive"]
+
+
+class SideRule(Config):
+    """How one side's text becomes tokens. ``max_tokens`` cuts at blanks; None keeps the whole text."""
+
+    cleaner: CleanerName = "none"
+    tokenizer: TokenizerName = "none"
+    max_tokens: int | None = None
+
+
+class ClinicalRule(Config):
+    """Which of the clinical averages the source of a protocol printed."""
+
+    average: Average = "micro"
+    uncertain: UncertainPolicy = "negative"
+
+
+class EvalProtocol(Config):
+    """A way to score reports. ``vocabulary_threshold``: words rarer than this in training references become <unk>."""
+
+    name: str
+    description: str
+    reference: SideRule = SideRule()
+    hypothesis: SideRule = SideRule()
+    metrics: Literal["coco", "hf"] = "coco"
+    vocabulary_threshold: int | None = None
+    clinical: ClinicalRule | None = None
+    deviations: tuple[str, ...] = ()
+
+
+def _both(name: str, description: str, rule: SideRule, **settings: Any) -> EvalProtocol:
+    return EvalProtocol(name=name, description=description, reference=rule, hypothesis=rule, **settings)
+
+
+_NO_VOCABULARY = "without training reports no vocabulary is built: no reference word becomes <unk>"
+_R2GEN_CLINICAL = ClinicalRule(average="macro", uncertain="negative")
+
+PROTOCOLS: dict[str, EvalProtocol] = {
+    protocol.name: protocol
+    for protocol in (
+        _both(
+            "full",
+            "whole references, Treebank-like tokens without punctuation, lower case",
+            SideRule(tokenizer="ptb_like"),
+            clinical=ClinicalRule(average="micro", uncertain="negative"),
+        ),
+        _both("ws", "raw text, split at blanks", SideRule()),
+        _both("ws_lower", "lower case, split at blanks", SideRule(cleaner="lower")),
+        _both("dots", "full stops set off, nothing else (RGRG style)", SideRule(cleaner="dots")),
+        _both("ptb", "Stanford's Treebank tokenizer as coco calls it; needs Java", SideRule(tokenizer="ptb_java")),
+        _both(
+            "r2gen_iu",
+            "R2Gen's IU X-Ray cleaner on both sides, nothing cut",
+            SideRule(cleaner="r2gen_iu"),
+            clinical=_R2GEN_CLINICAL,
+        ),
+        _both(
+            "r2gen_mimic",
+            "R2Gen's MIMIC-CXR cleaner on both sides, nothing cut",
+            SideRule(cleaner="r2gen_mimic"),
+            clinical=_R2GEN_CLINICAL,
+        ),
+        EvalProtocol(
+            name="r2gen_iu_60",
+            description="R2Gen on IU X-Ray as published: references cut to 59 tokens, rare words <unk>",
+            reference=SideRule(cleaner="r2gen_iu", max_tokens=59),
+            hypothesis=SideRule(cleaner="r2gen_iu"),
+            vocabulary_threshold=3,
+            clinical=_R2GEN_CLINICAL,
+            deviations=(_NO_VOCABULARY,),
+        ),
+        EvalProtocol(
+            name="r2gen_mimic_100",
+            description="R2Gen on MIMIC-CXR as published: references cut to 99 tokens, rare words <unk>",
+            reference=SideRule(cleaner="r2gen_mimic", max_tokens=99),
+            hypothesis=SideRule(cleaner="r2gen_mimic"),
+            vocabulary_threshold=10,
+            clinical=_R2GEN_CLINICAL,
+            deviations=(_NO_VOCABULARY,),
+        ),
+        EvalProtocol(
+            name="r2gengpt_mimic",
+            description="R2GenGPT: its MIMIC-CXR cleaner (keeps ':') on references, generated text as it is",
+            reference=SideRule(cleaner="r2gengpt_mimic"),
+            hypothesis=SideRule(cleaner="r2gengpt_output"),
+            deviations=("references are not cut to 100 LLaMA tokens and decoded again",),
+        ),
+        EvalProtocol(
+            name="promptmrg",
+            description="PromptMRG: R2Gen's MIMIC-CXR cleaner and 100 words on references, its own rule on outputs",
+            reference=SideRule(cleaner="r2gen_mimic", max_tokens=100),
+            hypothesis=SideRule(cleaner="promptmrg_output"),
+            clinical=ClinicalRule(average="example", uncertain="negative"),
+        ),
+        _both(
+            "hf",
+            "Reg2RG: HF evaluate's smoothed sentence BLEU (13a tokens), rouge-score, CIDEr on raw text",
+            SideRule(cleaner="region_prefix"),
+            metrics="hf",
+            clinical=ClinicalRule(average="weighted", uncertain="negative"),
+            deviations=("the METEOR of nltk is not computed; METEOR here is always Java METEOR 1.5",),
+        ),
+    )
+}
+
+
+def get_protocol(protocol: str | EvalProtocol) -> EvalProtocol:
+    """Find a protocol by name.
+
+    Raises:
+        InputError: with the names there are.
+    """
+    if isinstance(protocol, EvalProtocol):
+        return protocol
+    if protocol not in PROTOCOLS:
+        close = difflib.get_close_matches(protocol, PROTOCOLS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise InputError(f"no protocol '{protocol}'{hint}", field="protocol", expected=", ".join(PROTOCOLS))
+    return PROTOCOLS[protocol]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Words frequent enough in the training references."""
+
+    words: frozenset[str]
+    threshold: int
+
+    @classmethod
+    def of(cls, train_texts: Iterable[str], protocol: EvalProtocol) -> Vocabulary | None:
+        """Count the words of cleaned *training* reports; None if the protocol has no vocabulary."""
+        if protocol.vocabulary_threshold is None:
+            return None
+        counts = Counter(word for text in train_texts for word in clean(text, protocol.reference.cleaner).split())
+        kept = (word for word, count in counts.items() if count >= protocol.vocabulary_threshold)
+        return cls(frozenset(kept), protocol.vocabulary_threshold)
+
+    def settings(self) -> dict[str, Any]:
+        return {"size": len(self.words), "threshold": self.threshold, "sha256": sha256_json(sorted(self.words))}
+
+
+def protocol_record(
+    protocol: EvalProtocol, *, vocabulary: Vocabulary | None, labeler: str | None, versions: dict[str, str]
+) -> dict[str, Any]:
+    """Name, hash and settings as they stand in every result.
+
+    The hash covers the rules, the vocabulary, the labeler's name and version, and the versions of the programs used.
+    """
+    settings: dict[str, Any] = {
+        **protocol.model_dump(mode="json", exclude={"name", "description"}),
+        "vocabulary": vocabulary.settings() if vocabulary else None,
+        "labeler": labeler,
+        "implementation": IMPLEMENTATION,
+        "versions": dict(sorted(versions.items())),
+    }
+    return {
+        "name": protocol.name,
+        "hash": sha256_json(settings)[:16],
+        "description": protocol.description,
+        "settings": settings,
+    }
+
+
+def names() -> Sequence[str]:
+    return tuple(PROTOCOLS)

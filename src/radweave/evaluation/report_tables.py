@@ -1,0 +1,172 @@
+"""Which tables an evaluation is shown as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from radweave.evaluation.tables import DASH, TextTable, number, score_cell
+
+# Order of the rows; metrics a protocol adds follow in the order of their names.
+_METRICS = (
+    "BLEU_1",
+    "BLEU_2",
+    "BLEU_3",
+    "BLEU_4",
+    "METEOR",
+    "METEOR_segment_mean",
+    "ROUGE_1",
+    "ROUGE_2",
+    "ROUGE_L",
+    "ROUGE_L_F1",
+    "CIDEr",
+    "CIDEr_plain",
+)
+_SHOWN = {"CIDEr": "CIDEr (= CIDEr-D, as coco)", "ROUGE_L_F1": "ROUGE_L_F1 (rouge-score)"}
+_FLOOR_METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
+_PREFERRED_GROUP = "all"
+
+Result = Mapping[str, Any]
+
+
+def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
+    """All tables of one or several runs (name -> evaluation JSON, optionally with ``beside``)."""
+    tables = [_language(runs)]
+    for name, result in runs.items():
+        suffix = f" - {name}" if len(runs) > 1 else ""
+        if result["floors"]:
+            tables.append(_floors(result, suffix))
+    tables.append(_honesty(runs))
+    if any("policies" in result["clinical"] for result in runs.values()):
+        tables.append(_clinical(runs))
+        tables.extend(
+            _per_class(result, f" - {name}" if len(runs) > 1 else "")
+            for name, result in runs.items()
+            if "policies" in result["clinical"]
+        )
+    return tables
+
+
+def _label(protocol: Mapping[str, Any]) -> str:
+    return f"{protocol['name']} {protocol['hash'][:8]}"
+
+
+def _ordered(names: set[str]) -> list[str]:
+    return [name for name in _METRICS if name in names] + sorted(names - set(_METRICS))
+
+
+def _language(runs: Mapping[str, Result]) -> TextTable:
+    columns: list[tuple[str, Mapping[str, Any]]] = []
+    notes: dict[str, None] = {}
+    for name, result in runs.items():
+        prefix = f"{name}: " if len(runs) > 1 else ""
+        columns.append((prefix + _label(result["protocol"]), result["corpus"]))
+        if "beside" in result:
+            columns.append((prefix + _label(result["beside"]["protocol"]), result["beside"]["corpus"]))
+        notes[f"{prefix}{_studies(result)}"] = None
+        for corpus in (corpus for _, corpus in columns):
+            for metric, score in corpus.items():
+                if "unavailable" in score:
+                    notes[f"{metric}: {score['unavailable']}"] = None
+    rows = [
+        (
+            _SHOWN.get(metric, metric),
+            *(score_cell(corpus[metric]) if metric in corpus else DASH for _, corpus in columns),
+        )
+        for metric in _ordered({metric for _, corpus in columns for metric in corpus})
+    ]
+    return TextTable("Language", ("metric", *(head for head, _ in columns)), tuple(rows), tuple(notes))
+
+
+def _studies(result: Result) -> str:
+    resampling, texts = result["resampling"], result["texts"]
+    text = f"{result['studies']} studies"
+    if resampling["resamples"]:
+        text += (
+            f"; 95 % intervals, {resampling['resamples']} resamples by {resampling['unit']}, seed {resampling['seed']}"
+        )
+    left_out = sum(result["left_out"].values())
+    if left_out:
+        text += f"; {left_out} lines left out"
+    if texts["references_cut"] or texts["references_with_unknown_words"]:
+        text += (
+            f"; references cut: {texts['references_cut']}, with <unk>: {texts['references_with_unknown_words']}"
+            f" of {texts['references']}"
+        )
+    return text
+
+
+def _floors(result: Result, suffix: str) -> TextTable:
+    corpora = {"this run": {name: score["value"] for name, score in result["corpus"].items()}}
+    notes = []
+    for name, floor in result["floors"].items():
+        notes.append(f"{name}: {floor['source']}")
+        if floor["corpus"] is not None:
+            corpora[name] = floor["corpus"]
+    rows = [(name, *(number(corpus.get(metric)) for metric in _FLOOR_METRICS)) for name, corpus in corpora.items()]
+    title = f"Beside baselines that do not read the image{suffix}"
+    return TextTable(title, (_label(result["protocol"]), *_FLOOR_METRICS), tuple(rows), tuple(notes))
+
+
+def _honesty(runs: Mapping[str, Result]) -> TextTable:
+    meanings: dict[str, str] = {}
+    for result in runs.values():
+        meanings.update({name: row["meaning"] for name, row in result["honesty"].items()})
+    head = ["row"]
+    for name in runs:
+        head.extend([name if len(runs) > 1 else "generated", "reference"])
+    rows = []
+    for row_name in meanings:
+        cells = [row_name]
+        for result in runs.values():
+            row = result["honesty"].get(row_name, {})
+            cells.extend([number(row.get("value")), number(row.get("reference"))])
+        rows.append(tuple(cells))
+    notes = tuple(f"{name}: {meaning}" for name, meaning in meanings.items())
+    return TextTable("Honesty", tuple(head), tuple(rows), notes)
+
+
+def _clinical(runs: Mapping[str, Result]) -> TextTable:
+    """Precision, recall and F1 of every average under both policies; the protocol's own is marked with *."""
+    found = {name: result["clinical"] for name, result in runs.items() if "policies" in result["clinical"]}
+    first = next(iter(found.values()))
+    head = ["uncertain / classes / average"]
+    for name in found:
+        head.extend(f"{name}: {short}" if len(found) > 1 else short for short in ("P", "R", "F1"))
+    rows = []
+    for policy, content in first["policies"].items():
+        for group, averages in content["groups"].items():
+            for average in averages:
+                marked = {"average": average, "policy": policy, "group": group}
+                star = " *" if first["marked"] == marked else ""
+                cells = [f"{policy.removeprefix('uncertain_')} / {group} / {average}{star}"]
+                for clinical in found.values():
+                    scores = clinical["policies"][policy]["groups"][group][average]
+                    cells.extend([number(scores["precision"]["value"]), number(scores["recall"]["value"])])
+                    cells.append(score_cell(scores["f1"]))
+                rows.append(tuple(cells))
+    notes = [f"labels: {first['labeler']}; reference: {first['reference_labels']}"]
+    if first["marked"]:
+        notes.append("* the average that the protocol's source prints")
+    return TextTable("Clinical efficacy", tuple(head), tuple(rows), tuple(notes))
+
+
+def _per_class(result: Result, suffix: str) -> TextTable:
+    policy = (result["clinical"]["marked"] or {"policy": "uncertain_as_negative"})["policy"]
+    content = result["clinical"]["policies"][policy]
+    rows = sorted(content["per_class"].items(), key=lambda item: -item[1]["support"])
+    undefined = content["undefined"]["f1"]["number"]
+    notes = [f"{policy.replace('_', ' ')}; {undefined} classes undefined (no positive on either side)"]
+    columns = ("class", "P", "R", "F1", "reference", "generated")
+    cells: Sequence[tuple[str, ...]] = [
+        (
+            name,
+            number(scores["precision"], 3),
+            number(scores["recall"], 3),
+            number(scores["f1"], 3),
+            str(scores["support"]),
+            str(scores["predicted"]),
+        )
+        for name, scores in rows
+    ]
+    return TextTable(f"Findings by class{suffix}", columns, tuple(cells), tuple(notes))

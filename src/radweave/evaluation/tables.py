@@ -1,0 +1,119 @@
+"""Results as tables: on the terminal, in Markdown, in LaTeX. The same cells everywhere.
+
+Runs stand side by side only where they were scored by the same protocol hash; a column never mixes two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DASH = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table of strings. The first column is left-aligned, the others right-aligned."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def number(value: Any, digits: int = 4) -> str:
+    if value is None:
+        return DASH
+    if isinstance(value, float):
+        return f"{value:.{digits}f}"
+    return str(value)
+
+
+def print_tables(tables: Sequence[TextTable], console: Console) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    for table in tables:
+        shown = Table(title=escape(table.title), title_justify="left", title_style="bold", header_style="")
+        for index, column in enumerate(table.columns):
+            shown.add_column(escape(column), justify="left" if index == 0 else "right", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(escape(cell) for cell in row))
+        console.print(shown)
+        for note in table.notes:
+            console.print(note, style="dim", markup=False, highlight=False)
+        console.print()
+
+
+def markdown_tables(tables: Sequence[TextTable]) -> str:
+    parts = []
+    for table in tables:
+        ruler = ["---"] + ["---:"] * (len(table.columns) - 1)
+        lines = [_markdown_row(table.columns), _markdown_row(ruler), *(_markdown_row(row) for row in table.rows)]
+        parts.append(f"### {table.title}\n\n" + "\n".join(lines) + "\n")
+        parts.extend(f"{note}\n" for note in table.notes)
+    return "\n".join(parts)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+_LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def latex_escape(text: str) -> str:
+    return "".join(_LATEX_SPECIAL.get(character, character) for character in text)
+
+
+def latex_tables(tables: Sequence[TextTable]) -> str:
+    """Plain ``tabular`` environments that need no package."""
+    parts = []
+    for table in tables:
+        align = "l" + "r" * (len(table.columns) - 1)
+        rows = [table.columns, *table.rows]
+        body = [" & ".join(latex_escape(cell) for cell in row) + r" \\" for row in rows]
+        body.insert(1, r"\hline")
+        notes = [latex_escape(note) + r"\\" for note in table.notes]
+        parts.append(
+            "\n".join(
+                [
+                    r"\begin{table}",
+                    rf"\caption{{{latex_escape(table.title)}}}",
+                    rf"\begin{{tabular}}{{{align}}}",
+                    r"\hline",
+                    *body,
+                    r"\hline",
+                    r"\end{tabular}",
+                    *([r"\par\footnotesize", *notes] if notes else []),
+                    r"\end{table}",
+                ]
+            )
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def score_cell(score: Mapping[str, Any]) -> str:
+    """``value [low, high]``, or a dash."""
+    if score["value"] is None:
+        return DASH
+    bounds = score.get("interval")
+    text = number(score["value"])
+    return f"{text} [{bounds[0]:.3f}, {bounds[1]:.3f}]" if bounds else text
