@@ -35,24 +35,30 @@ _HEART = Structure(
     doubtful=("upper limit|limits of? normal", "at|near the? upper limit|limits", "borderline"),
 )
 
-_NODES = Structure(
+_CALCIFIED = ("calcif*", "atherom*", "atheroscl*", "arterioscl*", "plaque*")
+
+_ARTERIES = Structure(
     nouns=(
-        "lymph node|nodes|nodule|nodules",
-        "lymphatic node|nodes",
-        "node|nodes",
+        "aorta|aortic|aortas|supraaortic",
+        "aortic arch|wall|walls|valve",
+        "carotid|subclavian|iliac|renal|splenic|celiac|mesenteric|brachiocephalic|pulmonary|thoracic artery|arteries",
+        "vascular structure|structures|wall|walls",
+        "arterial wall|walls|structures|vessels",
+        "great|main|major vessels",
     ),
-    abnormal=(
-        "enlarg*",
-        "patholog*",
-        "increased in? size",
-        "large|larger",
-        "conglomerat*",
-        "necrotic|metasta*",
-        "suspicious",
-    ),
+    abnormal=_CALCIFIED,
+)
+_CORONARIES = Structure(
+    nouns=("coronary|coronaries", "lad|rca|lmca|lcx|cx", "anterior descending", "circumflex"),
+    abnormal=_CALCIFIED,
 )
 
-_CALCIFIED = "calcif*|atherom*|atheroscl*|arterioscl*|plaque*"
+_LUNG = (
+    "lung|lungs|pulmonary|pulmoner|intrapulmonary",
+    "*pleura*|fissur*|lingul*|hemithora*",
+    "upper|middle|lower lobe|lobes|zone|zones",
+    "segment|segments",
+)
 
 _TERMS = {
     "Medical material": Terms(
@@ -74,20 +80,13 @@ _TERMS = {
             "graft|grafts",
             "balloon",
         ),
-        look_alikes=("plate like", "tube of", "eustachian tube", "portal", "contrast material"),
+        look_alikes=("plate like", "end plate|plates", "contrast material", "omental|peritoneal implant*"),
     ),
     "Arterial wall calcification": Terms(
-        findings=(
-            f"{_CALCIFIED} .. aort*|arter*|arch|supraaortic|vascular|vessels|walls|wall",
-            f"aort*|arter*|vascular|arch .. {_CALCIFIED}",
-            f"aort* and|, .. coronary arter* .. {_CALCIFIED}",
-            "atherosclero*|atheroma*",
-        ),
-        look_alikes=(
-            f"{_CALCIFIED} in|of|on|at the? walls? of? the? coronary",
-            f"coronary arter*|vessel* .. {_CALCIFIED}",
-            f"coronary {_CALCIFIED}",
-        ),
+        findings=("atherosclerotic|atheromatous change|changes", "atherosclerosis|arteriosclerosis"),
+        elsewhere=("coronar*", "lad|rca|lmca"),
+        home=("aort*", "arch", "vascular|arterial"),
+        structures=(_ARTERIES,),
     ),
     "Cardiomegaly": Terms(
         findings=("cardiomegal*", "cardiac|heart enlargement", "enlargement of|in the? heart|cardiac"),
@@ -95,26 +94,22 @@ _TERMS = {
     ),
     "Pericardial effusion": Terms(
         findings=(
-            "pericardial|pericardium .. effusion*|fluid",
-            "effusion*|fluid .. pericardi*",
-            "pericardial , pleural effusion*",
-            "pericardial or|and pleural effusion*",
+            "pericard* .. effusion*|fluid",
+            "effusion*|fluid .. pericard*",
+            "effusion*|fluid ... pericardial space|area|region|sac|cavity|recess|distance",
+            "hemopericard*|hydropericard*",
         ),
     ),
-    "Coronary artery wall calcification": Terms(
-        findings=(
-            f"coronary .. {_CALCIFIED}",
-            f"{_CALCIFIED} .. coronar*",
-            f"{_CALCIFIED} .. aort* .. coronar*",
-            f"{_CALCIFIED} .. aort* , .. coronar*",
-        ),
-    ),
+    "Coronary artery wall calcification": Terms(structures=(_CORONARIES,)),
     "Hiatal hernia": Terms(
         findings=("hiatal|hiatus hernia*", "sliding type? .. hernia*", "esophageal|paraesophageal hernia*")
     ),
     "Lymphadenopathy": Terms(
-        findings=("lymphadenopath*|adenopath*|lymphadenomegal*", "lap|laps"),
-        structures=(_NODES,),
+        findings=(
+            "lymphadenopath*|adenopath*|lymphadenomegal*",
+            "lap|laps",
+            "lymph|lymphatic node|nodes|nodule|nodules",
+        ),
     ),
     "Emphysema": Terms(
         findings=("emphysem*",),
@@ -122,52 +117,84 @@ _TERMS = {
     ),
     "Atelectasis": Terms(findings=("atelecta*", "collapse|collapsed")),
     "Lung nodule": Terms(
-        findings=("nodul*|micronodul*|nodulat*",),
-        look_alikes=(
-            "lymph nodul*",
-            "thyroid .. nodul*",
-            "nodul* .. thyroid|liver|spleen|kidney|adrenal|breast|gland",
-            "adrenal|surrenal|hepatic|breast|splenic .. nodul*",
+        findings=(
+            "nodule|nodules|micronodul*|nodulation*",
+            "nodular lesion|lesions|formation|formations|structure|structures|appearance|appearances",
+        ),
+        look_alikes=("lymph nodul*", "schmorl nodul*"),
+        home=_LUNG,
+        elsewhere=(
+            "thyroid*|thyroidal|isthmus",
+            "adrenal|adrenals|surrenal|suprarenal",
+            "breast|breasts|mammar*|retroareolar",
+            "liver|hepatic|spleen|splenic|kidney|renal|pancrea*|omental|omentum|mesenter*|periton*",
+            "vertebra*|rib|ribs|bone|schmorl",
+            "mediastin* adipose|fat*",
+            "skin|subcutaneous|axilla*",
         ),
     ),
     "Lung opacity": Terms(
         findings=(
-            "ground glass",
+            "ground|frosted glass",
             "groundglass",
             "opacit*|opacif*",
             "infiltrat*",
-            "density|densities .. increase|increases|areas",
-            "increased|increase density|densities",
-            "increase in density",
+            "density|densities .. increase|increases|increased",
+            "increase|increases|increased in? density|densities",
             "crazy paving",
         ),
-        look_alikes=("infiltrat* of", "mesenteric .. density", "fatty infiltrat*"),
+        look_alikes=(
+            "sequel*|fibrot*|linear|band*|pleuroparenchymal|pleural|atelecta* .. density|densities",
+            "fat|fatty .. infiltrat*|density|densities",
+            "ground glass nodul*",
+            "infiltrat* of|into the",
+            "bone density",
+        ),
+        home=_LUNG,
+        elsewhere=(
+            "breast|breasts|retroareolar|gynecomast*",
+            "bone|bones|vertebra*|rib|ribs",
+            "mediastinal|mesenter*|perirenal|perigastric|omental|omentum|periton*|subcutaneous|skin|abdom*|intraabdominal",
+            "fat|fatty plane|planes|tissue|pad",
+            "liver|hepat*|gallbladder|kidney|renal|spleen|pancrea*",
+            "thymus|thymic|thyroid*",
+        ),
     ),
     "Pulmonary fibrotic sequela": Terms(
         findings=(
             "fibro*",
-            "sequela|sequelae|sequelas|sequel",
+            "sequel*",
             "scar|scars|scarring",
-            "parenchymal band|bands",
-            "honeycomb*",
-            "reticular|reticulation*",
+            "parenchymal|parenchyma|pleuroparenchymal band|bands",
+            "pleuroparenchymal .. densit*|thick*|change|changes|distortion|retraction",
         ),
-        look_alikes=("fibroadenoma*|fibroid*|fibrolip*", "sequela|sequelae .. fracture*"),
+        look_alikes=("fibroadenoma*|fibroid*|fibrolip*|fibroglandular", "fibrous"),
+        home=_LUNG,
+        elsewhere=(
+            "rib|ribs|costa*|vertebra*|humer*|clavic*|scapul*|sternum|bone|bones",
+            "lymph|lymphatic",
+            "liver|hepat*|kidney|renal|spleen|splenic",
+        ),
     ),
     "Pleural effusion": Terms(
         findings=(
-            "pleural .. effusion*|fluid",
-            "effusion*|fluid .. pleura*|hemithora*",
-            "hydrothora*|hemothora*|hydropneumothora*|empyem*",
             "effusion|effusions",
+            "pleural fluid|liquid",
+            "fluid|liquid .. pleura*|hemithora*",
+            "hydrothora*|hemothora*|hydropneumothora*|empyem*",
         ),
-        look_alikes=("pericardial effusion*", "pericardial fluid"),
+        look_alikes=("pericard* effusion*",),
+        home=("pleura*|hemithora*|intrapleural|thora*",),
+        elsewhere=(
+            "pericard*",
+            "abdom*|intraabdominal|perirenal|perihepatic|perisplenic|pelvi*|joint|ascit*|mediastin*",
+        ),
     ),
     "Mosaic attenuation pattern": Terms(findings=("mosaic",)),
     "Peribronchial thickening": Terms(
         findings=(
-            "peribronchial|bronchial|bronchi|bronchus|bronchiolar .. thicken*|thickness",
-            "thicken*|thickness .. bronch*|peribronch*",
+            "peribronch*|bronchial|bronchi|bronchus|bronchiolar|endobronchial .. thick*",
+            "thick* .. bronch*|peribronch*",
             "peribronchial cuffing",
         ),
     ),
@@ -175,9 +202,10 @@ _TERMS = {
     "Bronchiectasis": Terms(findings=("bronchiecta*|bronchiolectas*|bronchectas*",)),
     "Interlobular septal thickening": Terms(
         findings=(
-            "septal|septa|septum|septae .. thicken*|prominen*",
-            "interlobular|interlobar|intralobular .. thicken*|prominen*",
-            "thicken*|prominen* .. septa|septal|septum|septae|interlobular",
+            "septal|septa|septae .. thick*|prominen*",
+            "interlobular|interlobar|intralobular .. thick*|prominen*",
+            "thick*|prominen* .. septa|septal|septae|interlobular",
+            "thick*|prominen* ... interlobular septa|septae",
         ),
     ),
 }

@@ -88,7 +88,6 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "may|might|could",
         "may|might|could also|still|possibly|potentially? be|represent|reflect|indicate|suggest|correspond",
         "cannot|can't exclude|rule|excluded|confidently out?",
-        "cannot be excluded|ruled",
         "can|could|does|do|to not exclude|rule out?",
         "not exclude|excluded",
         "difficult|hard to exclude",
@@ -187,109 +186,33 @@ def _by_length() -> PhraseBook[Cue]:
 
 CUE_BOOK = _by_length()
 
-FINITE_VERBS = frozenset(
-    [
-        "is",
-        "are",
-        "was",
-        "were",
-        "has",
-        "have",
-        "had",
-        "remains",
-        "remain",
-        "appears",
-        "appear",
-        "demonstrates",
-        "demonstrate",
-        "shows",
-        "show",
-        "reveals",
-        "reveal",
-        "seems",
-        "seem",
-        "measures",
-        "measure",
-        "contains",
-        "extends",
-        "continues",
-        "persists",
-        "projects",
-        "overlies",
-        "overlie",
-        "lies",
-        "does",
-        "do",
-        "did",
-        "became",
-        "become",
-        "becomes",
-        "includes",
-        "contain",
-    ]
-)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FINITE_VERBS = _words("""
+    is are was were has have had remains remain appears appear demonstrates demonstrate shows show reveals reveal
+    seems seem measures measure contains extends continues persists projects overlies overlie lies does do did
+    became become becomes includes contain
+""")
+
+# Behind "is" or "are" these say that something is there, and tell no quality.
+SEEN = _words("""
+    seen identified noted observed detected visualized visualised demonstrated appreciated found evident present shown
+    suspected been
+""")
 
 # A clause that begins so says something of its own: "no effusion, there is atelectasis".
-CLAUSE_OPENERS = frozenset(["there", "the", "this", "these", "those", "it", "its", "they", "a", "an"])
+CLAUSE_OPENERS = _words("there the this these those it its they a an")
 
 # A finding described so is there: "no pneumothorax, small effusion". Not "large": "no consolidation, large effusion".
-PRESENT_QUALITIES = frozenset(
-    [
-        "mild",
-        "mildly",
-        "minimal",
-        "minimally",
-        "small",
-        "tiny",
-        "trace",
-        "moderate",
-        "moderately",
-        "severe",
-        "marked",
-        "markedly",
-        "slight",
-        "slightly",
-        "stable",
-        "unchanged",
-        "persistent",
-        "persisting",
-        "residual",
-        "worsening",
-        "worsened",
-        "increased",
-        "increasing",
-        "improving",
-        "improved",
-        "improvement",
-        "multiple",
-        "several",
-        "few",
-        "scattered",
-        "chronic",
-        "old",
-        "healed",
-        "healing",
-        "bibasilar",
-        "left",
-        "right",
-        "stably",
-        "again",
-        "unchanged",
-        "status",
-        "redemonstrated",
-        "known",
-        "prominent",
-        "interval",
-        "postoperative",
-        "postsurgical",
-        "low",
-        "hyperexpanded",
-        "tortuous",
-        "degenerative",
-        "mildly",
-        "borderline",
-    ]
-)
+PRESENT_QUALITIES = _words("""
+    mild mildly minimal minimally small tiny trace moderate moderately severe marked markedly slight slightly stable
+    unchanged persistent persisting residual worsening worsened increased increasing improving improved improvement
+    multiple several few scattered chronic old healed healing bibasilar left right stably again status
+    redemonstrated known prominent interval postoperative postsurgical low hyperexpanded tortuous degenerative
+    borderline
+""")
 
 # What makes a structure normal, and what says only that it did not change.
 NORMAL = (

@@ -29,13 +29,16 @@ class Terms:
     """Phrases of one class, in the language of ``radweave.labels.phrases``.
 
     ``findings`` state the class by being mentioned. ``doubtful`` state it as uncertain whatever is around them.
-    ``look_alikes`` cancel every hit they overlap ("pericardial effusion" is no pleural effusion).
+    ``look_alikes`` cancel every hit they overlap ("pericardial effusion" is no pleural effusion). A sentence that names
+    a place ``elsewhere`` and none at ``home`` speaks of something else ("a nodule in the left thyroid lobe").
     """
 
     findings: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
     look_alikes: tuple[str, ...] = ()
     structures: tuple[Structure, ...] = ()
+    home: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

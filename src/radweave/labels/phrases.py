@@ -2,6 +2,7 @@
 
     "pleural effusion*"          two words; ``*`` stands for any ending (or beginning)
     "widen*|enlarg* .. aorta"    ``a|b`` alternatives; ``..`` up to three words in between, no punctuation
+    "effusion ... space"         ``...`` up to eight words
     "not very? large"            ``very?`` may be absent
 
 A phrase begins with a word that must be there: the matcher looks a token up once and tries only the phrases that
@@ -19,7 +20,7 @@ from radweave.labels.text import Sentence
 
 T = TypeVar("T")
 
-_GAP = r"(?:[^ ,:()?/]+ ){0,3}?"
+_GAPS = {"..": r"(?:[^ ,:()?/]+ ){0,3}?", "...": r"(?:[^ ,:()?/]+ ){0,8}?"}
 # Words seen so far keep their candidate phrases; texts full of made-up words must not fill the memory.
 _MAX_KNOWN_WORDS = 50_000
 
@@ -41,12 +42,12 @@ def _word_pattern(word: str) -> str:
 def phrase_pattern(phrase: str) -> tuple[str, str]:
     """Regular expressions of a phrase's first word and of the whole phrase, over words joined by blanks."""
     parts = phrase.split()
-    if not parts or parts[0] == ".." or (parts[0] != "?" and parts[0].endswith("?")) or parts[-1] == "..":
+    if not parts or parts[0] in _GAPS or parts[-1] in _GAPS or (len(parts[0]) > 1 and parts[0].endswith("?")):
         raise ValueError(f"a phrase begins and ends with a word that must be there: {phrase!r}")
     pattern = ""
     for part in parts:
-        if part == "..":
-            pattern += _GAP
+        if part in _GAPS:
+            pattern += _GAPS[part]
         elif part.endswith("?") and len(part) > 1:
             pattern += f"(?:{_word_pattern(part[:-1])} )?"
         else:

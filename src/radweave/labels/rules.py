@@ -9,18 +9,19 @@ from functools import lru_cache
 from itertools import chain
 
 from radweave.errors import InputError
-from radweave.labels.cues import FINITE_VERBS, NORMAL, UNCHANGED
+from radweave.labels.cues import FINITE_VERBS, NORMAL, SEEN, UNCHANGED
 from radweave.labels.labeler import BLANK, Mention
 from radweave.labels.lexicon import Lexicon, Structure
 from radweave.labels.ontology import NO_FINDING
 from radweave.labels.phrases import Match, PhraseBook, longest
-from radweave.labels.scope import Scope, read_scope
+from radweave.labels.scope import Scope, read_scope, statement_end
 from radweave.labels.text import Sentence, fold, sentences, tokenize
 from radweave.types import LabelState
 
 _OTHER = "other findings"
 _CACHED_SENTENCES = 8192
 _LONGEST_CACHED = 400
+_REACH = 12  # tokens between a quality and the structure behind it
 
 
 class _Role(Enum):
@@ -32,6 +33,8 @@ class _Role(Enum):
     UNSURE = "borderline"
     NORMAL = "normal"
     UNCHANGED = "unchanged"
+    HOME = "place of the class"
+    ELSEWHERE = "another place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class RuleLabeler:
         """All mentions of one folded sentence."""
         sentence = tokenize(text)
         matches = list(self._book.matches(sentence))
-        findings = _without_look_alikes(matches)
+        findings = _claims(matches)
         nouns = [match for match in matches if match.what.role is _Role.NOUN]
         if not findings and not nouns:
             return ()
@@ -127,9 +130,8 @@ def strongest(mentions: Sequence[Mention], *, doubt_beats_denial: bool) -> Menti
     one place and doubted in another is uncertain, whatever else is said: the published rule of the CheXpert labeler.
     """
     states = {mention.state for mention in mentions}
-    if doubt_beats_denial and LabelState.UNCERTAIN in states and LabelState.NEGATIVE in states:
-        order = (LabelState.UNCERTAIN,)
-    else:
+    order: tuple[LabelState, ...] = (LabelState.UNCERTAIN,)
+    if not (doubt_beats_denial and LabelState.UNCERTAIN in states and LabelState.NEGATIVE in states):
         order = (LabelState.POSITIVE, LabelState.UNCERTAIN, LabelState.NEGATIVE)
     for state in order:
         for mention in mentions:
@@ -153,6 +155,8 @@ def _entries(lexicon: Lexicon) -> Iterator[tuple[str, _Entry]]:
             (_Role.FINDING, terms.findings),
             (_Role.DOUBTFUL, terms.doubtful),
             (_Role.LOOK_ALIKE, terms.look_alikes),
+            (_Role.HOME, terms.home),
+            (_Role.ELSEWHERE, terms.elsewhere),
         ):
             for phrase in phrases:
                 yield phrase, _Entry(role, label)
@@ -178,11 +182,16 @@ def _predicates() -> Iterator[tuple[str, _Entry]]:
         yield phrase, _Entry(_Role.UNCHANGED, "")
 
 
-def _without_look_alikes(matches: Sequence[Match[_Entry]]) -> list[Match[_Entry]]:
-    """Finding mentions, the longest of each class at each place, without those a look-alike covers."""
+_CLAIMS = frozenset({_Role.FINDING, _Role.DOUBTFUL, _Role.LOOK_ALIKE})
+
+
+def _claims(matches: Sequence[Match[_Entry]]) -> list[Match[_Entry]]:
+    """Finding mentions, the longest of each class at each place, without look-alikes and findings elsewhere."""
     by_label: dict[str, list[Match[_Entry]]] = {}
+    at_home = {match.what.label for match in matches if match.what.role is _Role.HOME}
+    away = {match.what.label for match in matches if match.what.role is _Role.ELSEWHERE} - at_home
     for match in matches:
-        if match.what.role in (_Role.FINDING, _Role.DOUBTFUL, _Role.LOOK_ALIKE):
+        if match.what.role in _CLAIMS and match.what.label not in away:
             by_label.setdefault(match.what.label, []).append(match)
     kept = []
     for group in by_label.values():
@@ -229,12 +238,14 @@ def _predicate_of(
 ) -> Match[_Entry] | None:
     """The words that say how a structure is: right before it, else behind it, else further before it."""
     first, last = scope.clause(noun.last)
+    last = min(last, statement_end(sentence.tokens, noun.last + 1, scope.parts))
     inside = [match for match in predicates if first <= match.first and match.last < last]
     overlapping = [match for match in inside if match.first <= noun.last and match.last >= noun.first]
     before = [match for match in inside if match.last < noun.first]
     behind = [match for match in inside if match.first > noun.last]
     close = [match for match in before if _attached(sentence.tokens[match.last + 1 : noun.first])]
-    for group in (overlapping, close[::-1], behind, before[::-1]):
+    near = [match for match in before if _same_phrase(sentence.tokens[match.last + 1 : noun.first])]
+    for group in (overlapping, close[::-1], behind, near[::-1]):
         telling = [match for match in group if match.what.role is not _Role.UNCHANGED]
         if telling or group:
             return (telling or group)[0]
@@ -245,6 +256,17 @@ def _attached(between: Sequence[str]) -> bool:
     if between[:1] == ("and",) and len(between) == 2:
         return between[1] in {"stable", "unchanged"}  # "normal and stable contours"
     return len(between) <= 3 and not any(token in FINITE_VERBS or token in {",", "and", "with"} for token in between)
+
+
+def _same_phrase(between: Sequence[str]) -> bool:
+    """Whether a quality may reach a noun across these words.
+
+    "Normal heart size and mediastinal contours", "plaques are seen in the aorta"; not "plaques are large, the aorta".
+    """
+    for index, token in enumerate(between):
+        if token in FINITE_VERBS and not (index + 1 < len(between) and between[index + 1] in SEEN):
+            return False
+    return len(between) <= _REACH
 
 
 def _said(scope: Scope, predicate: Match[_Entry], structure: Structure) -> LabelState:

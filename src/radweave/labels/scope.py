@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
 
-from radweave.labels.cues import CLAUSE_OPENERS, CUE_BOOK, FINITE_VERBS, PRESENT_QUALITIES, Cue
+from radweave.labels.cues import CLAUSE_OPENERS, CUE_BOOK, FINITE_VERBS, PRESENT_QUALITIES, SEEN, Cue
 from radweave.labels.phrases import Match, longest
 from radweave.labels.text import Sentence
 from radweave.types import LabelState
+
+T = TypeVar("T")
 
 _NEGATED, _DOUBTED = 1, 2
 _JOINS = frozenset({",", "and"})
@@ -44,7 +48,7 @@ class Scope:
         return first, last
 
 
-def read_scope(sentence: Sentence, findings: Sequence[Match[object]]) -> Scope:
+def read_scope(sentence: Sentence, findings: Sequence[Match[T]]) -> Scope:
     """Find the cues of a sentence and mark what they govern. ``findings`` are joined by "or" into doubt."""
     tokens = sentence.tokens
     cues = longest(CUE_BOOK.matches(sentence))
@@ -85,6 +89,18 @@ def _forward_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> in
     return len(tokens)
 
 
+def statement_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
+    """Where the statement about a subject ends: at a join that opens a new one, once its own verb has come."""
+    verb = False
+    for index in range(start, len(tokens)):
+        if index in parts:
+            return index
+        if verb and tokens[index] in _JOINS and _opens_statement(tokens, index + 1, parts):
+            return index
+        verb = verb or tokens[index] in FINITE_VERBS
+    return len(tokens)
+
+
 def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int]) -> bool:
     """Whether the words after a comma or "and" say something of their own, rather than go on with a list."""
     if start >= len(tokens):
@@ -95,7 +111,7 @@ def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int]) -
     while end < len(tokens) and end not in parts and tokens[end] not in _JOINS:
         if tokens[end] in FINITE_VERBS:
             # "..., and pneumothorax is seen" closes the list; "..., heart is enlarged" is a statement.
-            return not (end + 1 < len(tokens) and tokens[end + 1] in _CLOSES_LIST)
+            return not (end + 1 < len(tokens) and tokens[end + 1] in SEEN)
         if tokens[end] in ("or", "nor"):
             return False
         end += 1
@@ -103,27 +119,6 @@ def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int]) -
         rest = tokens[end:]
         return "or" not in rest and "nor" not in rest
     return False
-
-
-_CLOSES_LIST = frozenset(
-    [
-        "seen",
-        "identified",
-        "noted",
-        "observed",
-        "detected",
-        "visualized",
-        "visualised",
-        "demonstrated",
-        "appreciated",
-        "found",
-        "evident",
-        "present",
-        "shown",
-        "suspected",
-        "been",
-    ]
-)
 
 
 def _phrase_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
@@ -137,13 +132,32 @@ def _phrase_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int
 
 
 def _backward_start(tokens: Sequence[str], end: int, parts: frozenset[int]) -> int:
-    """Start of the subject of a verb phrase that begins at token ``end``."""
+    """Start of the subject of a verb phrase that begins at token ``end``.
+
+    A relative clause between subject and verb is stepped over: "the effusion, which was seen before, is not seen". A
+    question inside brackets stays inside.
+    """
+    relative = _relative_clause(tokens, end)
     for index in range(end - 1, -1, -1):
+        if relative and relative[0] <= index < relative[1]:
+            continue
+        if tokens[index] == "(":
+            return index + 1
         if index in parts or tokens[index] in FINITE_VERBS or tokens[index] == ":":
             return index + 1
         if tokens[index] == "," and _opens_subject(tokens, index, end):
             return index + 1
     return 0
+
+
+def _relative_clause(tokens: Sequence[str], end: int) -> tuple[int, int] | None:
+    """Tokens [first, last) of a ", which ... ," right before the verb at ``end``."""
+    if end < 2 or tokens[end - 1] != ",":
+        return None
+    for index in range(end - 2, 0, -1):
+        if tokens[index] in ("which", "that") and tokens[index - 1] == ",":
+            return index - 1, end
+    return None
 
 
 def _opens_subject(tokens: Sequence[str], comma: int, end: int) -> bool:
@@ -152,10 +166,10 @@ def _opens_subject(tokens: Sequence[str], comma: int, end: int) -> bool:
     return not joined and tokens[0] in PRESENT_QUALITIES | CLAUSE_OPENERS
 
 
-def _mark_alternatives(scope: Scope, tokens: Sequence[str], findings: Sequence[Match[object]]) -> None:
-    """ "Scarring or atelectasis": of two findings joined by "or" it is open which one is there."""
+def _mark_alternatives(scope: Scope, tokens: Sequence[str], findings: Sequence[Match[T]]) -> None:
+    """Of two findings joined by "or" it is open which one is there: "scarring or atelectasis"."""
     ordered = sorted(findings, key=lambda match: match.first)
-    for left, right in zip(ordered, ordered[1:], strict=False):
+    for left, right in pairwise(ordered):
         between = tokens[left.last + 1 : right.first]
         if between and len(between) <= 4 and ("or" in between or "/" in between) and "," not in between[1:]:
             scope.flags[left.last] |= _DOUBTED
