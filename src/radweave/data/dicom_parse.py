@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from pydicom import config
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import generate_frames
 from pydicom.filereader import dcmread, read_dataset
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.uid import UID
@@ -29,6 +31,7 @@ from radweave.data.dicom_codes import (
     VOI_FUNCTIONS,
 )
 from radweave.data.dicom_fields import Fields, body_part_of, view_of
+from radweave.data.jpeg import decode_grey
 from radweave.errors import InputError
 
 config.settings.reading_validation_mode = config.IGNORE
@@ -36,6 +39,7 @@ config.settings.reading_validation_mode = config.IGNORE
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_PIXEL_BYTES: Final = 1 << 30
 
+SEQUENTIAL_JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
 # Transfer syntax -> (pydicom's name of the decoding plugin, package that brings it).
 DECODERS: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys(["1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2"], ("", "pydicom")),
@@ -171,6 +175,8 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> wire.Ar
     if "PixelData" not in dataset:
         raise InputError("holds floating-point pixel data, which no radiograph or CT image has", field="PixelData")
     _check_size(header, max_bytes)
+    if header["transfer_syntax"] in SEQUENTIAL_JPEG and header["samples"] == 1 and (header["frames"] or 1) == 1:
+        return _decode_jpeg(dataset, header)
     plugin = _plugin(header["transfer_syntax"])
     decoder = get_decoder(UID(dataset.file_meta.TransferSyntaxUID))
     try:
@@ -180,6 +186,18 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> wire.Ar
     except BaseException as error:  # a codec may raise anything on damaged data, PanicException included
         raise _explain(error, dataset) from None
     return np.asarray(pixels)
+
+
+def _decode_jpeg(dataset: Dataset, header: dict[str, Any]) -> wire.Array:
+    """One grey frame of JPEG baseline or extended; gdcm serves the colour ones and those of several frames."""
+    try:
+        frame = next(generate_frames(dataset.PixelData, number_of_frames=1))
+    except (ValueError, StopIteration, struct.error):
+        raise InputError("the compressed image is not framed as it should be", field="PixelData") from None
+    pixels = decode_grey(frame)
+    if pixels.shape != (header["rows"], header["columns"]):
+        raise InputError("the compressed image has another size than the header states", field="PixelData")
+    return pixels.astype(np.uint8) if header["bits_allocated"] == 8 else pixels
 
 
 def _check_size(header: dict[str, Any], max_bytes: int) -> None:
