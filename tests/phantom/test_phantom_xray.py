@@ -12,7 +12,7 @@ from radweave.phantom.rays import Rays, difference, union_length
 from radweave.phantom.scene import build_scene
 from radweave.phantom.shapes import Box, Ellipsoid, Tube
 from radweave.phantom.study import PhantomOptions, draw_xray_study
-from radweave.phantom.xray import Exposure, develop, line_integrals, make_rays
+from radweave.phantom.xray import Exposure, Projector, develop, make_rays
 from radweave.types import LabelState
 
 SMALL = PhantomOptions(image_size=64)
@@ -57,6 +57,8 @@ def test_union_and_difference_of_intervals_count_nothing_twice() -> None:
     low, high = rng.uniform(0, 5, (2, 3, 4)).astype(np.float32)
     low, high = np.minimum(low, high), np.maximum(low, high) + 3
     holes = [tuple(np.sort(rng.uniform(0, 10, (2, 3, 4)).astype(np.float32), axis=0)) for _ in range(4)]
+    far = np.float32(1e6)
+    holes[1][0][0], holes[1][1][0] = far, -far  # some rays miss one of the solids
     grid = np.linspace(0, 12, 24_001)[:, None, None]
     inside = (grid > low) & (grid < high)
     in_hole = np.zeros_like(inside)
@@ -72,7 +74,7 @@ def test_union_and_difference_of_intervals_count_nothing_twice() -> None:
 def test_a_tube_casts_the_chord_of_a_cylinder() -> None:
     rays = straight_rays()
     image = np.zeros((41, 41), np.float32)
-    rays.add_tube(Tube(((0.0, 0.0, -40.0), (0.0, 0.0, 40.0)), 6.0), image)
+    rays.add_tubes([Tube(((0.0, 0.0, -40.0), (0.0, 0.0, 40.0)), 6.0)], [1.0], image)
     assert image[20, 20] == pytest.approx(12.0, rel=0.01)
     assert image[20, 16] == pytest.approx(2 * np.sqrt(36 - 16), rel=0.01)
     assert image[20, 30] == 0
@@ -92,7 +94,7 @@ def test_lungs_are_dark_heart_lies_left_and_right_dome_is_higher() -> None:
     for seed in range(5):
         anatomy = draw_anatomy(np.random.default_rng(seed))
         exposure = Exposure("PA", size=128, seed=seed)
-        image = develop(line_integrals(build_scene(anatomy), make_rays(exposure)), exposure).astype(float)
+        image = develop(Projector(exposure).depth(build_scene(anatomy)), exposure).astype(float)
         right, middle, left = image[55:75, 25:45].mean(), image[55:75, 60:68].mean(), image[55:75, 85:105].mean()
         assert middle > right + 40
         assert middle > left + 40
@@ -106,9 +108,9 @@ def test_lungs_are_dark_heart_lies_left_and_right_dome_is_higher() -> None:
 def test_an_effusion_is_on_its_side(side: str) -> None:
     anatomy = draw_anatomy(np.random.default_rng(3))
     exposure = Exposure("PA", size=96)
-    rays = make_rays(exposure)
+    projector = Projector(exposure)
     finding = Finding(name="Pleural Effusion", kind="typical", side=side, severity="severe", size_mm=80)
-    change = line_integrals(make_scene(anatomy, [finding]), rays) - line_integrals(make_scene(anatomy, []), rays)
+    change = projector.depth(make_scene(anatomy, [finding])) - projector.depth(make_scene(anatomy, []))
     here, there = (change[:, :44], change[:, 52:]) if side == "right" else (change[:, 52:], change[:, :44])
     assert here.max() > 0.5
     assert np.abs(there).max() < 1e-4

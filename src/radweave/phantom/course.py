@@ -28,7 +28,7 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "Edema": (0, 0, 0),
     "Atelectasis": (7, 14, 24),
     "Pneumothorax": (13, 25, 45),
-    "Pleural Effusion": (24, 48, 82),
+    "Pleural Effusion": (21, 48, 85),
     "Pleural Other": (6, 9, 12),
 }
 # Chance that a finding is only suspected in the report.

@@ -12,9 +12,9 @@ from radweave.phantom.anatomy import Anatomy, Side, sign
 from radweave.phantom.devices import add_devices
 from radweave.phantom.findings import Finding
 from radweave.phantom.scene import AIR_HU, Filling, Item, Scene, build_scene, rib
-from radweave.phantom.shapes import Box, Ellipsoid, Scaling, Tube, Vector
+from radweave.phantom.shapes import Box, Ellipsoid, Scaling, Tube, Vector, contains
 
-Apply = Callable[[Finding, Side, Anatomy, Scene, np.random.Generator], None]
+Apply = Callable[[Finding, Side, Anatomy, Scene, np.random.Generator], list[Item]]
 
 FLUID_HU = 15.0
 
@@ -29,8 +29,9 @@ def make_scene(anatomy: Anatomy, findings: Sequence[Finding], *, arms_up: bool =
         for side in finding.sides or ("right",):
             rng = np.random.default_rng([finding.seed, 0 if side == "right" else 1])
             apply = _APPLY.get(finding.name)
-            if apply is not None:
-                apply(finding, side, anatomy, scene, rng)
+            items = apply(finding, side, anatomy, scene, rng) if apply is not None else []
+            if items:
+                scene.groups.append(tuple(items))
     return scene
 
 
@@ -86,51 +87,61 @@ def point_of(values: NDArray[np.float64]) -> Vector:
     return float(values[0]), float(values[1]), float(values[2])
 
 
-def _opacity(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _opacity(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     strength = {"mild": 120.0, "moderate": 170.0, "severe": 220.0}[f.severity]
-    scene.items += cloud(spot(a, side, f.zone, rng), f.size_mm, strength, rng, puffs=10)
+    items += cloud(spot(a, side, f.zone, rng), f.size_mm, strength, rng, puffs=10)
+    return items
 
 
-def _pneumonia(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _pneumonia(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     strength = {"mild": 200.0, "moderate": 260.0, "severe": 320.0}[f.severity]
     center = spot(a, side, f.zone, rng)
-    scene.items += cloud(center, f.size_mm, strength, rng, puffs=8)
+    items += cloud(center, f.size_mm, strength, rng, puffs=8)
     for _ in range(10):
         where = rng.normal(0, 0.5, 3) * f.size_mm + np.asarray(center)
         r = float(rng.uniform(4, 8))
-        scene.items.append(Item(Ellipsoid((where[0], where[1], where[2]), (r, r, r)), 480.0, in_lung=True))
+        items.append(Item(Ellipsoid((where[0], where[1], where[2]), (r, r, r)), 480.0, in_lung=True))
+    return items
 
 
-def _consolidation(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _consolidation(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     strength = {"mild": 560.0, "moderate": 680.0, "severe": 800.0}[f.severity]
     center = spot(a, side, f.zone, rng, reach=0.55)
     r = f.size_mm / 2
-    scene.items.append(Item(Ellipsoid(center, (r * 1.05, r * 0.95, r * 0.85)), strength, in_lung=True))
+    items.append(Item(Ellipsoid(center, (r * 0.8, r * 0.75, r * 0.62)), 0.55 * strength, in_lung=True))
+    items += cloud(center, f.size_mm * 1.05, 0.5 * strength, rng, puffs=14, flat=0.8)
     root = np.asarray(a.root(side))
     for _ in range(4):
         end = np.asarray(center) + rng.normal(0, 0.45, 3) * r
         start = np.asarray(center) + 0.5 * (root - np.asarray(center)) / max(np.linalg.norm(root - center), 1) * r
         line = (point_of(start), point_of(end))
-        scene.items.append(Item(Tube(line, 2.4, 1.6), -650.0))
+        items.append(Item(Tube(line, 2.4, 1.6), -650.0))
+    return items
 
 
-def _edema(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _edema(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     strength = {"mild": 55.0, "moderate": 85.0, "severe": 125.0}[f.severity]
     root = a.root(side)
     for k in range(3):
         center = (root[0] + sign(side) * (14 + 6 * k), root[1], root[2] - 18 + 4 * k)
         semi = (42.0 + 7 * k, 58.0, 62.0 + 8 * k)
-        scene.items.append(Item(Ellipsoid(center, semi), strength, in_lung=True))
-    scene.items += cloud((root[0] + sign(side) * 22, root[1], root[2] - 15), 95, strength * 0.9, rng, puffs=14)
+        items.append(Item(Ellipsoid(center, semi), strength, in_lung=True))
+    items += cloud((root[0] + sign(side) * 22, root[1], root[2] - 15), 95, strength * 0.9, rng, puffs=14)
     for _ in range({"mild": 6, "moderate": 9, "severe": 12}[f.severity]):
         z = a.dome_top_mm(side) + float(rng.uniform(4, 45))
         half_x, half_y = a.outer_half_width(z)
         y = float(rng.uniform(-0.2, 0.2)) * half_y
         line = ((sign(side) * (half_x - 17), y, z), (sign(side) * (half_x - 2), y, z - 2))
-        scene.items.append(Item(Tube(line, 0.9), 1500.0))
+        items.append(Item(Tube(line, 0.9), 1500.0))
+    return items
 
 
-def _atelectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _atelectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     top = a.dome_top_mm(side)
     count = 1 + {"mild": 1, "moderate": 1, "severe": 2}[f.severity]
     for k in range(count):
@@ -138,27 +149,31 @@ def _atelectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.rando
         x = sign(side) * float(rng.uniform(76, 92)) * a.width
         thick = {"mild": 3.0, "moderate": 4.0, "severe": 5.5}[f.severity]
         plate = Ellipsoid((x, 6.0, z), (30 + 0.5 * f.size_mm, 42, thick), tilt_deg=float(rng.uniform(-14, 14)))
-        scene.items.append(Item(plate, 700.0, in_lung=True))
+        items.append(Item(plate, 700.0, in_lung=True))
     if f.severity != "mild":
-        scene.items += cloud((sign(side) * 70 * a.width, 20.0, top + 5), 44, 240.0, rng, puffs=7, flat=0.45)
+        items += cloud((sign(side) * 70 * a.width, 20.0, top + 5), 44, 240.0, rng, puffs=7, flat=0.45)
+    return items
 
 
-def _lesion(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _lesion(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     r = f.size_mm / 2
     for _ in range(f.count):
         center = spot(a, side, f.zone, rng, reach=0.72)
         semi = r * rng.uniform(0.88, 1.12, 3)
         ball = Ellipsoid(center, (float(semi[0]), float(semi[1]), float(semi[2])), turn_deg=float(rng.uniform(0, 90)))
-        scene.items.append(Item(ball, 900.0, in_lung=True))
+        items.append(Item(ball, 900.0, in_lung=True))
         if f.kind == "mass":
             for _ in range(5):
                 bump = np.asarray(center) + rng.normal(0, 0.6, 3) * r
-                scene.items.append(
+                items.append(
                     Item(Ellipsoid((bump[0], bump[1], bump[2]), (0.4 * r, 0.4 * r, 0.4 * r)), 300.0, in_lung=True)
                 )
+    return items
 
 
-def _pneumothorax(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _pneumothorax(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     lower, upper = scene.cavities[side]
     across = 1.0 - f.size_mm / (108.0 * a.width)
     anchor = (sign(side) * 22.0 * a.width, 20.0, a.dome_top_mm(side) - 60)
@@ -168,7 +183,8 @@ def _pneumothorax(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.rand
     rim = Scaling(anchor, (across - 0.016, 0.99 * (0.5 + 0.5 * across), shrink.factor[2] - 0.008))
     inner = (rim.ellipsoid(lower), rim.ellipsoid(upper))
     scene.fillings[side].append(Filling(inner, -120.0))
-    scene.items = [_collapse(item, shrink, side) for item in scene.items]
+    scene.groups = [tuple(_collapse(item, shrink, side) for item in group) for group in scene.groups]
+    return items
 
 
 def _collapse(item: Item, shrink: Scaling, side: Side) -> Item:
@@ -179,18 +195,38 @@ def _collapse(item: Item, shrink: Scaling, side: Side) -> Item:
     return replace(item, shape=shrink.shape(item.shape)) if x * sign(side) > 0 else item
 
 
-def _effusion(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _effusion(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
     """Free fluid in an upright chest: a level that climbs the chest wall as a meniscus."""
-    level = a.dome_top_mm(side) - 16 + f.size_mm
+    items: list[Item] = []
+    level = a.dome_top_mm(side) - 26 + f.size_mm
     climb = 34.0
     half_x, half_y = a.outer_half_width(level)
     center = (sign(side) * 0.5 * half_x, 8.0, level + climb)
     bowl = Ellipsoid(center, (half_x * 0.56, half_y * 1.05, climb))
     above = Box((center[0], 0.0, level + climb + 200), (200.0, 200.0, 200.0))
     scene.fillings[side].append(Filling((bowl, above), FLUID_HU))
+    scene.groups = [tuple(_above_fluid(item, bowl, side) for item in group) for group in scene.groups]
+    return items
 
 
-def _pleural_other(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _above_fluid(item: Item, bowl: Ellipsoid, side: Side) -> Item:
+    """Vessels in lung that fluid has pushed away are not seen: end them where they enter it."""
+    tube = item.shape
+    if not item.in_lung or not isinstance(tube, Tube) or tube.points[0][0] * sign(side) < 0:
+        return item
+    points = []
+    for point in tube.points:
+        if point[2] < bowl.center[2] and not contains(bowl, point):
+            break
+        points.append(point)
+    if len(points) == len(tube.points):
+        return item
+    points = points if len(points) > 1 else [tube.points[0]] * 2  # a tube of no length casts a dot at its start
+    return replace(item, shape=replace(tube, points=tuple(points)))
+
+
+def _pleural_other(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     lower, upper = scene.cavities[side]
     if f.kind == "plaque":
         for k in range(4):
@@ -198,16 +234,18 @@ def _pleural_other(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.ran
             half_x, half_y = a.outer_half_width(z)
             angle = float(rng.uniform(-0.5, 0.5))
             where = (sign(side) * (half_x - 3) * float(np.cos(angle)), half_y * float(np.sin(angle)), z)
-            scene.items.append(Item(Ellipsoid(where, (3.0, 13.0, 9.0)), 1300.0))
-        return
+            items.append(Item(Ellipsoid(where, (3.0, 13.0, 9.0)), 1300.0))
+        return items
     thick = f.size_mm
     shift = 1.0 - thick / (63.0 * a.width)
     anchor = (sign(side) * 18.0 * a.width, 10.0, -40.0)
     shrink = Scaling(anchor, (shift, 0.97, 1.0 - 1.2 * thick / 150.0))
     scene.fillings[side].append(Filling((shrink.ellipsoid(lower), shrink.ellipsoid(upper)), 30.0))
+    return items
 
 
-def _fracture(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> None:
+def _fracture(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items: list[Item] = []
     first = int(rng.integers(4, 8 - min(f.count, 3)))
     for number in range(first, first + f.count):
         line = rib(a, number, side)
@@ -215,11 +253,15 @@ def _fracture(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.G
         step = f.size_mm
         outer = [(p[0], p[1], p[2] - step) for p in line[at:]]
         broken = (line[: at - 1], (*outer,))
-        scene.items = [i for i in scene.items if not (isinstance(i.shape, Tube) and i.shape.points == line)]
+        scene.groups = [
+            tuple(i for i in group if not (isinstance(i.shape, Tube) and i.shape.points == line))
+            for group in scene.groups
+        ]
         for piece in broken:
-            scene.items += [Item(Tube(tuple(piece), 6.0), 800.0), Item(Tube(tuple(piece), 4.2), -480.0)]
+            items += [Item(Tube(tuple(piece), 6.0), 800.0), Item(Tube(tuple(piece), 4.2), -480.0)]
         if f.kind == "healing":
-            scene.items.append(Item(Ellipsoid(line[at - 1], (10.0, 10.0, 9.0)), 500.0))
+            items.append(Item(Ellipsoid(line[at - 1], (10.0, 10.0, 9.0)), 500.0))
+    return items
 
 
 _APPLY: dict[str, Apply] = {

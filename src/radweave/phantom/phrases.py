@@ -210,7 +210,7 @@ def _lesion(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelS
         return f"possible {size} {f.kind} in {where}", {"Lung Lesion": UNC}
     if f.count > 1:
         many = ("", "", "two", "three", "four")[f.count]
-        return f"{many} {f.kind if f.kind == 'mass' else 'nodule'}s in {where} measuring up to {size}", {
+        return f"{many} {'masses' if f.kind == 'mass' else 'nodules'} in {where} measuring up to {size}", {
             "Lung Lesion": POS
         }
     return choose(rng, (f"{size} {f.kind} in {where}", f"there is a {size} {f.kind} in {where}")), {"Lung Lesion": POS}
@@ -293,4 +293,29 @@ def _device(f: Finding, rng: np.random.Generator) -> Sentence:
     return Sentence(choose(rng, options), {"Support Devices": POS}, "devices")
 
 
-IMPRESSION_NOUN = _NOUN
+_CHANGE = {"new": "new ", "increased": "increased ", "decreased": "decreased ", "unchanged": "stable "}
+
+
+def conclude(finding: Finding, rng: np.random.Generator) -> Sentence:
+    """One line of the impression. It states no more than the findings section does."""
+    change = _CHANGE.get(finding.trend, "")
+    doubt = "possible " if finding.certainty == "possible" else ""
+    noun, side = _NOUN.get(finding.name, finding.kind), finding.side
+    where = "" if side == "midline" else f"{side} "
+    if finding.name == "Pleural Effusion" and side == "bilateral":
+        noun = "pleural effusions"
+    elif finding.name == "Edema":
+        where = ""
+    elif finding.name == "Atelectasis":
+        where = "bibasilar " if side == "bilateral" else f"{side} basilar "
+    elif finding.name == "Lung Opacity" and side == "bilateral":
+        noun = "opacities"
+    elif finding.name in ("Fracture", "Lung Lesion"):
+        noun = {"Fracture": "rib fracture", "Lung Lesion": f"lung {finding.kind}"}[finding.name]
+        noun += ("es" if noun.endswith("s") else "s") if finding.count > 1 else ""
+    elif finding.name in ("Pneumonia", "Consolidation"):
+        where = f"{side} {finding.zone} lung "
+    graded = finding.name in _GRADE and finding.name not in ("Pneumonia", "Consolidation", "Lung Opacity")
+    word = grade(finding, rng) + " " if graded and not doubt else ""
+    state = UNC if doubt else POS
+    return Sentence(_capital(f"{doubt}{change}{word}{where}{noun}."), {finding.name: state}, TOPIC[finding.name])

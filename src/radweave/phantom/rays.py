@@ -6,6 +6,8 @@ of t; unions and differences of solids are unions and differences of intervals, 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -150,80 +152,91 @@ class Rays:
         hit = high > low
         return np.where(hit, low, _FAR), np.where(hit, high, -_FAR)
 
-    def add_tube(self, tube: Tube, into: Floats, scale: float = 1.0) -> None:
-        """Add the chord lengths in mm through a tube, times ``scale``, to an image (rows, columns).
+    def add_tubes(self, tubes: Sequence[Tube], scales: Sequence[float], into: Floats) -> None:
+        """Add the chord lengths in mm through tubes, each times its scale, to an image (rows, columns).
 
-        A tube's segments join smoothly, so a ray counts once: the longest chord over the segments, each that of a
-        cylinder met at its angle (cut at four diameters where the ray runs along it).
+        A tube's segments join smoothly, so a ray counts once per tube: the longest chord over its segments, each that
+        of a cylinder met at its angle (cut at four diameters where the ray runs along it).
         """
-        window = self.window(tube)
-        if window is None:
+        if not tubes:
             return
-        chord: Floats = np.zeros((window[0].stop - window[0].start, window[1].stop - window[1].start), np.float32)
-        points = np.asarray(tube.points, dtype=np.float64)
+        points = np.concatenate([np.asarray(t.points, dtype=np.float64) for t in tubes])
+        radii = np.concatenate([t.radii() for t in tubes])
         spots = self.project(points)
-        zoom = np.linalg.norm(self.origin - self.source) / np.linalg.norm(points - self.source, axis=1)
-        radii = tube.radii()
-        for i in range(len(points) - 1):
-            along = points[i + 1] - points[i]
-            ray = (points[i] + points[i + 1]) / 2 - self.source
-            cosine = float(along @ ray / max(np.linalg.norm(along) * np.linalg.norm(ray), 1e-9))
-            stretch = min(1.0 / np.sqrt(max(1.0 - cosine * cosine, 1e-6)), 4.0)
-            ends = (spots[i], spots[i + 1])
-            shadow = (radii[i] * zoom[i] / self.pixel_mm, radii[i + 1] * zoom[i + 1] / self.pixel_mm)
-            _draw_segment(chord, window, ends, shadow, 2 * stretch * float(radii[i] + radii[i + 1]) / 2)
-        into[window] += np.float32(scale) * chord
+        far = np.linalg.norm(points - self.source, axis=1)
+        shadow = radii * (np.linalg.norm(self.origin - self.source) / far) / self.pixel_mm
+        along = np.diff(points, axis=0)
+        ray = (points[:-1] + points[1:]) / 2 - self.source
+        cosine = (along * ray).sum(1) / np.maximum(np.linalg.norm(along, axis=1) * np.linalg.norm(ray, axis=1), 1e-9)
+        thick = (radii[:-1] + radii[1:]) * np.minimum(1.0 / np.sqrt(np.maximum(1.0 - cosine**2, 1e-6)), 4.0)
+        start = 0
+        for tube, scale in zip(tubes, scales, strict=True):
+            end = start + len(tube.points)
+            own, wide = spots[start:end], shadow[start:end]
+            low = np.floor((own - np.maximum(wide, 1)[:, None]).min(0)).astype(int)
+            high = np.ceil((own + np.maximum(wide, 1)[:, None]).max(0)).astype(int) + 1
+            r0, r1 = max(int(low[0]), 0), min(int(high[0]), self.rows)
+            c0, c1 = max(int(low[1]), 0), min(int(high[1]), self.columns)
+            if r0 < r1 and c0 < c1:
+                chord: Floats = np.zeros((r1 - r0, c1 - c0), np.float32)
+                for i in range(len(own) - 1):
+                    ends = own[i : i + 2] - (r0, c0)
+                    _draw_segment(chord, ends, (float(wide[i]), float(wide[i + 1])), float(thick[start + i]))
+                into[r0:r1, c0:c1] += np.float32(scale) * chord
+            start = end
 
 
-def _draw_segment(
-    chord: Floats,
-    window: Window,
-    ends: tuple[NDArray[np.float64], NDArray[np.float64]],
-    radii_px: tuple[float, float],
-    thickness_mm: float,
-) -> None:
+def _draw_segment(chord: Floats, ends: NDArray[np.float64], radii_px: tuple[float, float], thickness_mm: float) -> None:
     """Raise ``chord`` to the profile of one cylinder; shadows under a pixel wide keep their area."""
+    (y0, x0), (y1, x1) = ends.tolist()
     wide = max(*radii_px, 0.75)
-    low = np.floor(np.minimum(*ends) - wide).astype(int) - (window[0].start, window[1].start)
-    high = np.ceil(np.maximum(*ends) + wide).astype(int) + 1 - (window[0].start, window[1].start)
-    r0, c0 = max(int(low[0]), 0), max(int(low[1]), 0)
-    r1, c1 = min(int(high[0]), chord.shape[0]), min(int(high[1]), chord.shape[1])
+    r0, r1 = max(math.floor(min(y0, y1) - wide), 0), min(math.ceil(max(y0, y1) + wide) + 1, chord.shape[0])
+    c0, c1 = max(math.floor(min(x0, x1) - wide), 0), min(math.ceil(max(x0, x1) + wide) + 1, chord.shape[1])
     if r0 >= r1 or c0 >= c1:
         return
-    y = np.arange(r0, r1, dtype=np.float32)[:, None] + np.float32(window[0].start - ends[0][0])
-    x = np.arange(c0, c1, dtype=np.float32)[None, :] + np.float32(window[1].start - ends[0][1])
-    step = ends[1] - ends[0]
-    along = np.clip((y * step[0] + x * step[1]) / max(float(step @ step), 1e-6), 0, 1)
-    squared = (y - along * step[0]) ** 2 + (x - along * step[1]) ** 2
-    radius = radii_px[0] + along * (radii_px[1] - radii_px[0])
-    drawn = np.maximum(radius, 0.75)
-    profile = np.sqrt(np.maximum(1 - squared / drawn**2, 0)) * (radius / drawn) * thickness_mm
+    y = np.arange(r0 - y0, r1 - y0 - 0.5, dtype=np.float32)[:, None]
+    x = np.arange(c0 - x0, c1 - x0 - 0.5, dtype=np.float32)[None, :]
+    dy, dx = y1 - y0, x1 - x0
+    scale = 1.0 / max(dy * dy + dx * dx, 1e-6)
+    along = np.minimum(np.maximum(y * np.float32(dy * scale) + x * np.float32(dx * scale), 0), 1)
+    squared = (y - along * np.float32(dy)) ** 2 + (x - along * np.float32(dx)) ** 2
+    radius = np.float32(radii_px[0]) + along * np.float32(radii_px[1] - radii_px[0])
+    drawn = np.maximum(radius, np.float32(0.75))
+    profile = np.sqrt(np.maximum(drawn * drawn - squared, 0)) * (radius / (drawn * drawn)) * np.float32(thickness_mm)
     patch = chord[r0:r1, c0:c1]
-    np.maximum(patch, profile, out=patch, casting="same_kind")
+    np.maximum(patch, profile, out=patch)
 
 
-def difference(low: Floats, high: Floats, holes: list[tuple[Floats, Floats]]) -> Intervals:
-    """One interval per ray minus the union of ``holes``."""
+def difference(low: Floats, high: Floats, holes: Sequence[tuple[Floats, Floats]]) -> Intervals:
+    """One interval per ray minus the union of ``holes``.
+
+    After k holes have begun and k have ended there is a gap, from the k-th end to the next start, if it is not empty:
+    starts and ends can be sorted on their own. A hole that a ray misses begins and ends beyond everything.
+    """
     if not holes:
         return Intervals(low[None], high[None])
-    starts = np.stack([h[0] for h in holes])
-    # A hole that a ray misses goes last and ends nowhere, or the gap before it would count twice.
-    ends = np.where(starts >= _FAR, _FAR, np.stack([h[1] for h in holes]))
-    order = np.argsort(starts, axis=0)
-    starts = np.take_along_axis(starts, order, 0)
-    ends = np.maximum.accumulate(np.take_along_axis(ends, order, 0), axis=0)
-    lows = np.concatenate([low[None], np.maximum(low[None], ends)])
-    highs = np.concatenate([np.minimum(high[None], starts), high[None]])
-    return Intervals(lows, highs).pruned()
+    starts = _sorted_layers([h[0] for h in holes])
+    ends = _sorted_layers([np.where(h[0] >= _FAR, _FAR, h[1]) for h in holes])
+    lows = [low, *(np.maximum(low, e) for e in ends)]
+    highs = [*(np.minimum(high, s) for s in starts), high]
+    return Intervals(np.stack(lows), np.stack(highs)).pruned()
 
 
-def union_length(parts: list[tuple[Floats, Floats]]) -> Floats:
-    """Length covered by the union of one interval per ray and solid."""
-    starts = np.stack([p[0] for p in parts])
-    ends = np.stack([p[1] for p in parts])
-    order = np.argsort(starts, axis=0)
-    starts = np.take_along_axis(starts, order, 0)
-    ends = np.take_along_axis(ends, order, 0)
-    reached = np.maximum.accumulate(ends, axis=0)
-    before = np.concatenate([np.full_like(starts[:1], -_FAR), reached[:-1]])
-    return np.asarray(np.maximum(ends - np.maximum(starts, before), 0).sum(0), dtype=np.float32)
+def union_length(parts: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """Length covered by the union of one interval per ray and solid: all lengths less what neighbours share."""
+    starts = _sorted_layers([p[0] for p in parts])
+    ends = _sorted_layers([np.where(p[0] >= _FAR, _FAR, p[1]) for p in parts])
+    total = sum((end - start for end, start in zip(ends, starts, strict=True)), np.zeros_like(starts[0]))
+    for end, start in zip(ends[:-1], starts[1:], strict=True):
+        total = total - np.maximum(end - start, 0)
+    return np.asarray(total, dtype=np.float32)
+
+
+def _sorted_layers(layers: list[Floats]) -> list[Floats]:
+    """Sort along the list, pixel by pixel: a network of whole-image minima and maxima (odd-even transposition)."""
+    layers = list(layers)
+    for turn in range(len(layers)):
+        for i in range(turn % 2, len(layers) - 1, 2):
+            a, b = layers[i], layers[i + 1]
+            layers[i], layers[i + 1] = np.minimum(a, b), np.maximum(a, b)
+    return layers

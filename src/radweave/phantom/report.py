@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radweave.phantom.findings import CHEXPERT14, Finding
-from radweave.phantom.phrases import NEG, TOPIC, Sentence, choose, describe
+from radweave.phantom.findings import CHEXPERT14, SEVERITIES, Finding
+from radweave.phantom.phrases import NEG, TOPIC, Sentence, choose, conclude, describe
 from radweave.types import LabelState
 
 _ORDERS: tuple[tuple[str, ...], ...] = (
@@ -33,7 +33,7 @@ class WrittenReport:
 def write_report(findings: Sequence[Finding], rng: np.random.Generator, *, has_prior: bool) -> WrittenReport:
     """Write the report of a radiograph; ``findings`` hold those that have resolved since the prior study."""
     body = body_sentences(findings, rng)
-    closing = impression_sentences(findings, body, rng)
+    closing = impression_sentences(findings, rng)
     return WrittenReport(
         findings=" ".join(s.text for s in body),
         impression=" ".join(s.text for s in closing),
@@ -142,9 +142,7 @@ def _normal_pleura(mentioned: set[str], rng: np.random.Generator) -> list[Senten
     return []
 
 
-def impression_sentences(
-    findings: Sequence[Finding], body: Sequence[Sentence], rng: np.random.Generator
-) -> list[Sentence]:
+def impression_sentences(findings: Sequence[Finding], rng: np.random.Generator) -> list[Sentence]:
     """The impression: the claims in short, or that there is nothing acute."""
     claims = [f for f in findings if f.visible and f.name != "Support Devices"]
     if not claims:
@@ -152,12 +150,8 @@ def impression_sentences(
             rng, ("No acute cardiopulmonary abnormality.", "No acute cardiopulmonary disease.", "Normal chest.")
         )
         return [Sentence(text)]
-    order = sorted(claims, key=lambda f: -("mild", "moderate", "severe").index(f.severity))
-    said = []
-    for finding in order[:3]:
-        source = describe(finding.model_copy(update={"trend": "first"}), rng)
-        said.append(source)
-    return said
+    order = sorted(claims, key=lambda f: -SEVERITIES.index(f.severity))
+    return [conclude(finding, rng) for finding in order[:3]]
 
 
 def state_labels(sentences: Sequence[Sentence]) -> dict[str, LabelState]:

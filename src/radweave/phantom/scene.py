@@ -36,14 +36,17 @@ class Filling:
 
 @dataclass(slots=True)
 class Scene:
-    """Everything to draw. ``solids`` are soft tissue that displaces lung."""
+    """Everything to draw. ``solids`` are soft tissue that displaces lung; ``groups`` hold items that belong together.
+
+    Groups are tuples of frozen values: what two scenes share (most of them differ by one finding) is drawn once.
+    """
 
     body: list[Solid]
     cavities: dict[Side, tuple[Ellipsoid, Ellipsoid]]
     solids: list[Solid]
     lung_hu: dict[Side, float]
     fillings: dict[Side, list[Filling]] = field(default_factory=lambda: {"right": [], "left": []})
-    items: list[Item] = field(default_factory=list)
+    groups: list[tuple[Item, ...]] = field(default_factory=list)
 
 
 def build_scene(anatomy: Anatomy, *, arms_up: bool = False) -> Scene:
@@ -55,9 +58,10 @@ def build_scene(anatomy: Anatomy, *, arms_up: bool = False) -> Scene:
         solids=solids,
         lung_hu=dict.fromkeys(SIDES, LUNG_HU),
     )
-    scene.items += [Item(shape, hu) for shape, hu in _bones(anatomy, arms_up)]
-    scene.items += [Item(shape, hu) for shape, hu in _airways(anatomy)]
-    scene.items += [Item(tube, 800.0, in_lung=True) for side in SIDES for tube in vessels(anatomy, side)]
+    scene.groups.append(tuple(Item(shape, hu) for shape, hu in _bones(anatomy, arms_up)))
+    scene.groups.append(tuple(Item(shape, hu) for shape, hu in _airways(anatomy)))
+    for side in SIDES:
+        scene.groups.append(tuple(Item(tube, 800.0, in_lung=True) for tube in vessels(anatomy, side)))
     return scene
 
 
@@ -76,7 +80,7 @@ def _body(anatomy: Anatomy, arms_up: bool) -> list[Solid]:
             body.append(Ellipsoid((s * 138 * w, 12, reach * h), (62 + fat / 2, 56, 62)))
         if anatomy.breast_mm:
             skin = -0.87 * (104 * d + fat)
-            body.append(Ellipsoid((s * 82 * w, skin, -72 * h), (60, anatomy.breast_mm, 50)))
+            body.append(Ellipsoid((s * 76 * w, skin, -72 * h), (54, anatomy.breast_mm, 47)))
     return body
 
 

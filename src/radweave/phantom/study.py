@@ -15,7 +15,7 @@ from radweave.phantom.course import draw_findings, next_visit
 from radweave.phantom.findings import Finding, Prevalence
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.report import write_report
-from radweave.phantom.xray import Exposure, Projection, develop, line_integrals, make_rays
+from radweave.phantom.xray import Exposure, Projection, Projector, develop
 from radweave.types import ImageRef, Split, Study, View
 
 # Visits of five patients in eight studies; a patient's studies stand together. Random access needs no counting.
@@ -153,19 +153,19 @@ def draw_exposure(rng: np.random.Generator, projection: Projection, size: int) -
 
 def _take(anatomy: Anatomy, findings: tuple[Finding, ...], exposure: Exposure, path: str, masks: bool) -> PhantomImage:
     """Draw one image; with ``masks``, leave one finding out at a time to see what it changes."""
-    rays = make_rays(exposure)
+    projector = Projector(exposure)
     arms_up = exposure.projection == "LATERAL"
-    clean = line_integrals(make_scene(anatomy, (), arms_up=arms_up), rays)
+    clean = projector.depth(make_scene(anatomy, (), arms_up=arms_up))
     shown = [f for f in findings if f.visible]
-    depth = line_integrals(make_scene(anatomy, findings, arms_up=arms_up), rays) if shown else clean
-    spacing = exposure.field_mm / exposure.size
-    ref = ImageRef(path=path, view=View(exposure.projection), spacing_mm=(round(spacing, 4), round(spacing, 4)))
+    depth = projector.depth(make_scene(anatomy, shown, arms_up=arms_up)) if shown else clean
+    spacing = round(exposure.field_mm / exposure.size, 4)
+    ref = ImageRef(path=path, view=View(exposure.projection), spacing_mm=(spacing, spacing))
     image = PhantomImage(ref, develop(depth, exposure, clean))
     if masks:
         image.twin = develop(clean, exposure, clean)
         for finding in findings:
-            rest = tuple(f for f in findings if f is not finding)
-            without = line_integrals(make_scene(anatomy, rest, arms_up=arms_up), rays)
+            rest = [f for f in shown if f is not finding]
+            without = projector.depth(make_scene(anatomy, rest, arms_up=arms_up))
             image.masks.append(np.abs(depth - without) > MASK_DEPTH)
     return image
 

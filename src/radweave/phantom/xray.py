@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from radweave.phantom.anatomy import SIDES, Side
 from radweave.phantom.rays import Intervals, Rays, Window, difference, union_length
 from radweave.phantom.scene import AIR_HU, SOFT_HU, Item, Scene
-from radweave.phantom.shapes import Floats, Tube
+from radweave.phantom.shapes import Ellipsoid, Floats, Solid, Tube
 
 Projection = Literal["PA", "AP", "LATERAL"]
 
@@ -56,70 +56,105 @@ def make_rays(exposure: Exposure) -> Rays:
     )
 
 
-def lung_intervals(scene: Scene, rays: Rays, side: Side) -> tuple[Window, Intervals, Floats] | None:
-    """Where the rays run through aerated lung, and the soft-tissue-relative HU-mm of cavity that is not lung."""
-    lower, upper = scene.cavities[side]
-    first, second = rays.window(lower), rays.window(upper)
-    if first is None or second is None:
-        return None
-    window = (
-        slice(min(first[0].start, second[0].start), max(first[0].stop, second[0].stop)),
-        slice(min(first[1].start, second[1].start), max(first[1].stop, second[1].stop)),
-    )
-    holes = [rays.interval(solid, window) for solid in scene.solids if rays.window(solid) is not None]
-    low = rays.interval(lower, window)
-    high = rays.interval(upper, window)
-    parts = [difference(*low, holes), difference(*high, [*holes, low])]
-    space = Intervals(np.concatenate([p.low for p in parts]), np.concatenate([p.high for p in parts])).pruned()
-    filled: Floats = np.zeros(low[0].shape, dtype=np.float32)
-    for filling in scene.fillings[side]:
-        before = space.length()
-        space = space.within_either(*(rays.interval(solid, window) for solid in filling.kept))
-        filled += (before - space.length()) * np.float32(filling.hu - SOFT_HU)
-    return window, space, filled
+class Projector:
+    """Line integrals along one set of rays. What scenes share is computed once: keys are the frozen solids."""
 
+    def __init__(self, exposure: Exposure) -> None:
+        self.rays = make_rays(exposure)
+        self._bodies: dict[tuple[Solid, ...], Floats] = {}
+        self._spaces: dict[tuple[object, ...], tuple[Window, Intervals]] = {}
+        self._groups: dict[tuple[Item, ...], Floats] = {}
 
-def line_integrals(scene: Scene, rays: Rays) -> Floats:
-    """Optical depth (rows, columns): the integral of attenuation along each ray."""
-    body = [rays.interval(solid) for solid in scene.body]
-    hu_t = union_length(body) * np.float32(SOFT_HU - AIR_HU)
-    lungs: dict[Side, tuple[Window, Intervals]] = {}
-    for side in SIDES:
-        found = lung_intervals(scene, rays, side)
+    def depth(self, scene: Scene) -> Floats:
+        """Optical depth (rows, columns): the integral of attenuation along each ray."""
+        hu_t = self._body(tuple(scene.body)) * np.float32(SOFT_HU - AIR_HU)
+        lungs = {side: self._lung(scene, side, hu_t) for side in SIDES}
+        hu_mm = hu_t * self.rays.length_mm
+        for group in scene.groups:
+            loose = tuple(i for i in group if isinstance(i.shape, Tube) or not i.in_lung)
+            if loose:
+                hu_mm += self._group(loose)
+            for item in group:
+                if item.in_lung and not isinstance(item.shape, Tube):
+                    self._add_clipped(item.shape, item.hu, lungs, hu_mm)
+        return np.asarray(np.maximum(hu_mm, 0) * np.float32(WATER_PER_MM / 1000.0), dtype=np.float32)
+
+    def _body(self, body: tuple[Solid, ...]) -> Floats:
+        if body not in self._bodies:
+            self._bodies[body] = union_length([self.rays.interval(solid) for solid in body])
+        return self._bodies[body]
+
+    def _group(self, items: tuple[Item, ...]) -> Floats:
+        """HU-mm of items that nothing clips."""
+        if items not in self._groups:
+            image: Floats = np.zeros((self.rays.rows, self.rays.columns), dtype=np.float32)
+            tubes = [(i.shape, i.hu) for i in items if isinstance(i.shape, Tube)]
+            self.rays.add_tubes([tube for tube, _ in tubes], [hu for _, hu in tubes], image)
+            for item in items:
+                if isinstance(item.shape, Tube):
+                    continue
+                window = self.rays.window(item.shape)
+                if window is not None:
+                    low, high = self.rays.interval(item.shape, window)
+                    image[window] += np.maximum(high - low, 0) * self.rays.length_mm[window] * np.float32(item.hu)
+            self._groups[items] = image
+        return self._groups[items]
+
+    def _lung(self, scene: Scene, side: Side, hu_t: Floats) -> tuple[Window, Intervals] | None:
+        """Where the rays run through aerated lung; what stands in the cavity is added to ``hu_t``."""
+        found = self._space(tuple(scene.solids), scene.cavities[side])
         if found is None:
-            continue
-        window, space, filled = found
-        lungs[side] = (window, space)
-        hu_t[window] += filled + space.length() * np.float32(scene.lung_hu[side] - SOFT_HU)
-    hu_mm = hu_t * rays.length_mm
-    for item in scene.items:
-        add_item(item, rays, lungs, hu_mm)
-    return np.asarray(np.maximum(hu_mm, 0) * np.float32(WATER_PER_MM / 1000.0), dtype=np.float32)
+            return None
+        window, space = found
+        for filling in scene.fillings[side]:
+            before = space.length()
+            kept = [self.rays.interval(solid, window) for solid in filling.kept]
+            space = space.within_either(kept[0], kept[1])
+            hu_t[window] += (before - space.length()) * np.float32(filling.hu - SOFT_HU)
+        hu_t[window] += space.length() * np.float32(scene.lung_hu[side] - SOFT_HU)
+        return window, space
+
+    def _space(self, solids: tuple[Solid, ...], cavity: tuple[Ellipsoid, Ellipsoid]) -> tuple[Window, Intervals] | None:
+        """A chest cavity without the solids that reach into it."""
+        key = (solids, cavity)
+        if key not in self._spaces:
+            rays = self.rays
+            windows = [w for w in (rays.window(part) for part in cavity) if w is not None]
+            if len(windows) < len(cavity):
+                return None
+            window = (
+                slice(min(w[0].start for w in windows), max(w[0].stop for w in windows)),
+                slice(min(w[1].start for w in windows), max(w[1].stop for w in windows)),
+            )
+            holes = [rays.interval(s, window) for s in solids if _meet(rays.window(s), window)]
+            lower, upper = (rays.interval(part, window) for part in cavity)
+            parts = [difference(*lower, holes), difference(*upper, [*holes, lower])]
+            low, high = (np.concatenate([getattr(p, end) for p in parts]) for end in ("low", "high"))
+            self._spaces[key] = (window, Intervals(low, high).pruned())
+        return self._spaces[key]
+
+    def _add_clipped(
+        self, solid: Solid, hu: float, lungs: dict[Side, tuple[Window, Intervals] | None], hu_mm: Floats
+    ) -> None:
+        """Add the HU-mm of a solid where it lies in aerated lung."""
+        own = self.rays.window(solid)
+        for lung in lungs.values():
+            if lung is None or own is None or (shared := _meet(own, lung[0])) is None:
+                continue
+            inner = (
+                slice(shared[0].start - lung[0][0].start, shared[0].stop - lung[0][0].start),
+                slice(shared[1].start - lung[0][1].start, shared[1].stop - lung[0][1].start),
+            )
+            length = lung[1].window(inner).overlap(*self.rays.interval(solid, shared))
+            hu_mm[shared] += length * self.rays.length_mm[shared] * np.float32(hu)
 
 
-def add_item(item: Item, rays: Rays, lungs: dict[Side, tuple[Window, Intervals]], hu_mm: Floats) -> None:
-    """Add one item's HU-mm to an image."""
-    if isinstance(item.shape, Tube):
-        rays.add_tube(item.shape, hu_mm, item.hu)
-        return
-    window = rays.window(item.shape)
-    if window is None:
-        return
-    if not item.in_lung:
-        low, high = rays.interval(item.shape, window)
-        hu_mm[window] += np.maximum(high - low, 0) * rays.length_mm[window] * np.float32(item.hu)
-        return
-    for lung_window, space in lungs.values():
-        rows = slice(max(window[0].start, lung_window[0].start), min(window[0].stop, lung_window[0].stop))
-        columns = slice(max(window[1].start, lung_window[1].start), min(window[1].stop, lung_window[1].stop))
-        if rows.start >= rows.stop or columns.start >= columns.stop:
-            continue
-        inner = (
-            slice(rows.start - lung_window[0].start, rows.stop - lung_window[0].start),
-            slice(columns.start - lung_window[1].start, columns.stop - lung_window[1].start),
-        )
-        shared = space.window(inner).overlap(*rays.interval(item.shape, (rows, columns)))
-        hu_mm[rows, columns] += shared * rays.length_mm[rows, columns] * np.float32(item.hu)
+def _meet(first: Window | None, second: Window) -> Window | None:
+    """The rows and columns two windows share."""
+    if first is None:
+        return None
+    rows, columns = (slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(first, second, strict=True))
+    return (rows, columns) if rows.start < rows.stop and columns.start < columns.stop else None
 
 
 def develop(depth: Floats, exposure: Exposure, reference: Floats | None = None) -> NDArray[np.uint8]:
