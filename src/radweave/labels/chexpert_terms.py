@@ -114,7 +114,7 @@ _TERMS = {
             "congestion",
             "cephalization",
             "volume|fluid overload",
-            "vascular prominence|engorgement|redistribution",
+            "vascular prominence|redistribution",
         ),
         look_alikes=("soft tissue edema", "laryngeal edema", "subcutaneous edema"),
     ),

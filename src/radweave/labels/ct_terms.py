@@ -47,10 +47,12 @@ _ARTERIES = Structure(
         "great|main|major vessels",
     ),
     abnormal=_CALCIFIED,
+    denied_by_normal=False,
 )
 _CORONARIES = Structure(
     nouns=("coronary|coronaries", "lad|rca|lmca|lcx|cx", "anterior descending", "circumflex"),
     abnormal=_CALCIFIED,
+    denied_by_normal=False,
 )
 
 _LUNG = (

@@ -77,6 +77,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "is|are|was|were|has|have been? ruled|excluded out?",
         "has|have been? now|since|completely|entirely|nearly|essentially|almost|interval? resolved|cleared|disappeared",
         "has|have resolved|cleared|disappeared",
+        "is|are|was|were|has|have been? completely|totally|entirely regressed",
         "is|are|was|were now? completely? resolved",
         "has|have been removed|excluded",
         "was|were|been removed",
@@ -87,6 +88,9 @@ CUES: dict[Cue, tuple[str, ...]] = {
     Cue.DOUBTS: (
         "may|might|could",
         "may|might|could also|still|possibly|potentially? be|represent|reflect|indicate|suggest|correspond",
+        "may|might|could also|still|possibly|potentially? be .. related|due|secondary|attributed|attributable to",
+        "possibly|probably|perhaps|potentially|presumably .. related|due|secondary|attributed|attributable to",
+        "no new",
         "cannot|can't exclude|rule|excluded|confidently out?",
         "can|could|does|do|to not exclude|rule out?",
         "not exclude|excluded",
@@ -156,7 +160,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
     Cue.NOTHING: (
         "no|without further|evidence? of? significant|interval|definite|appreciable|substantial|obvious|gross|major?"
         " .. change|changes|difference",
-        "no|without significant|interval|definite|appreciable|substantial|apparent|obvious? increase|decrease|progression",
+        "no|without significant|interval|definite|appreciable|substantial|apparent? increase|decrease|progression",
         "not significantly|appreciably|substantially|much? changed|different",
         "not only|just|merely",
         "no longer",
@@ -167,7 +171,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "not evaluated|assessed|characterized",
         "could|can|cannot not? be? evaluated|assessed optimally?",
         "if any|present|clinically|indicated|there|needed|necessary|desired",
-        "no prior|previous|comparison|comparisons|films studies|study|exam|exams|examination|examinations|available|films?",
+        "no prior|previous|comparison studies|study|exam|exams|examination|examinations|available|films?",
         "may be? better|due|helpful|useful|beneficial",
         "as could be? seen",
         "could be? seen|observed|evaluated",

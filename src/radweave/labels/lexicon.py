@@ -13,8 +13,9 @@ class Structure:
     """A part of the body that every report names, and the words that make it a finding of a class.
 
     "Heart size is normal" denies cardiomegaly, "the heart is large" states it, "the heart is stable" gives
-    ``unchanged``, and "the heart" alone says nothing. ``before`` are abnormal words that count in front of the noun
-    only ("large heart"); ``abnormal`` and ``normal`` count anywhere in its clause.
+    ``unchanged``, and "the heart" alone says nothing. ``abnormal``, ``doubtful`` and ``normal`` are qualities that make
+    the class positive, uncertain and negative. Without ``denied_by_normal`` the common words for normal do not deny it:
+    an aorta of normal width may well be calcified.
     """
 
     nouns: tuple[str, ...]
@@ -22,6 +23,7 @@ class Structure:
     normal: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
     unchanged: LabelState = LabelState.BLANK
+    denied_by_normal: bool = True
 
 
 @dataclass(frozen=True, slots=True)

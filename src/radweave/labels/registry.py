@@ -8,11 +8,11 @@ from radweave.errors import InputError
 from radweave.labels.labeler import Labeler
 from radweave.labels.rules import RuleLabeler
 
-RULE_BASED = ("chexpert14", "ct18")
+RULE_BASED = ("chexpert14", "ct18", "nih14")
 
 
 def get_labeler(name: str) -> Labeler:
-    """The rule-based labeler of a label set: "chexpert14" or "ct18".
+    """The rule-based labeler of a label set: "chexpert14", "ct18" or "nih14".
 
     Raises:
         InputError: for any other name.
@@ -28,6 +28,10 @@ def _rule_labeler(name: str) -> RuleLabeler:
         from radweave.labels.chexpert_terms import CHEXPERT14_LEXICON
 
         return RuleLabeler(CHEXPERT14_LEXICON)
+    if name == "nih14":
+        from radweave.labels.nih_terms import NIH14_LEXICON
+
+        return RuleLabeler(NIH14_LEXICON)
     from radweave.labels.ct_terms import CT18_LEXICON
 
     return RuleLabeler(CT18_LEXICON)

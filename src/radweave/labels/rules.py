@@ -219,12 +219,13 @@ def _structures(
     for group in by_structure.values():
         structure = group[0].what.structure
         assert structure is not None
+        shared = None if structure.denied_by_normal else structure
         predicates = longest(
-            match for match in matches if match.what.role in _PREDICATES and match.what.structure in (None, structure)
+            match for match in matches if match.what.role in _PREDICATES and match.what.structure in (shared, structure)
         )
         for noun in longest(group):
             chosen = _predicate_of(sentence, scope, noun, predicates)
-            state = _said(scope, chosen, structure) if chosen else LabelState.BLANK
+            state = _said(sentence, scope, chosen, structure) if chosen else LabelState.BLANK
             if chosen and state is not LabelState.BLANK:
                 first, last = min(noun.first, chosen.first), max(noun.last, chosen.last)
                 yield _reading(sentence, noun.what.label, state, first, last)
@@ -269,14 +270,15 @@ def _same_phrase(between: Sequence[str]) -> bool:
     return len(between) <= _REACH
 
 
-def _said(scope: Scope, predicate: Match[_Entry], structure: Structure) -> LabelState:
+def _said(sentence: Sentence, scope: Scope, predicate: Match[_Entry], structure: Structure) -> LabelState:
     state = scope.state(predicate.last)
     role = predicate.what.role
     if role is _Role.UNCHANGED:
         return structure.unchanged
     if role is _Role.NORMAL:
-        flipped = {LabelState.POSITIVE: LabelState.NEGATIVE, LabelState.NEGATIVE: LabelState.POSITIVE}
-        return flipped.get(state, state)
+        if "not" in sentence.tokens[max(0, predicate.first - 2) : predicate.first]:
+            return LabelState.POSITIVE
+        return LabelState.UNCERTAIN if state is LabelState.UNCERTAIN else LabelState.NEGATIVE
     if role is _Role.UNSURE and state is LabelState.POSITIVE:
         return LabelState.UNCERTAIN
     return state
