@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
+from radweave.types import SPLITS, ImageRef, LabelState, Study, View
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Small enough that a run trains in seconds; the same parts as the tiny preset.
+TOY_OVERRIDES = (
+    "data.image_size=32",
+    "data.max_tokens=40",
+    "data.tokenizer.vocab_size=300",
+    "stages.report.batch_size=4",
+    "stages.report.optimizer.warmup_steps=2",
+    "decoding.max_new_tokens=40",
+)
+TOY_SIZES: dict[str, Sequence[str]] = {
+    "baseline": (
+        "model.vision_encoder.embedding_size=8",
+        "model.vision_encoder.hidden_sizes=[8,16]",
+        "model.vision_encoder.depths=[1,1]",
+        "model.language_model.hidden_size=32",
+        "model.language_model.num_layers=2",
+    ),
+}
+"""Per method, overrides that shrink it for tests; the contract tests need an entry for every method."""
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +44,68 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("real test data is not here (set RADWEAVE_TEST_DATA to its folder)")
     return folder
+
+
+def toy_image(path: Path, *, bright_side: str, seed: int, size: tuple[int, int] = (48, 40)) -> Path:
+    """A grey PNG, (width, height) ``size``, with a bright patch on one side."""
+    rng = np.random.default_rng(seed)
+    width, height = size
+    pixels = rng.integers(0, 60, (height, width)).astype(np.uint8)
+    left = slice(4, width // 3) if bright_side == "left" else slice(2 * width // 3, width - 4)
+    pixels[height // 4 : 3 * height // 4, left] += 160
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+TOY_REPORTS = {
+    "left": "There is an opacity on the left. The heart is normal.",
+    "right": "There is an opacity on the right. The heart is enlarged. No effusion.",
+}
+
+
+def write_toy_dataset(folder: Path, sources: Path, *, counts: Sequence[int] = (12, 4, 6)) -> Dataset:
+    """A dataset folder with ``counts`` studies in train, val and test; every third study has two views."""
+    with DatasetWriter(folder, DatasetCard(name="toy", split_provenance="made up")) as writer:
+        index = 0
+        for split, count in zip(SPLITS, counts, strict=True):
+            for _ in range(count):
+                side = "left" if index % 2 else "right"
+                views = [View.PA, View.LATERAL] if index % 3 == 0 else [View.PA]
+                files = {
+                    f"images/{index}_{place}.png": toy_image(
+                        sources / f"{index}_{place}.png", bright_side=side, seed=10 * index + place
+                    )
+                    for place in range(len(views))
+                }
+                writer.add(
+                    Study(
+                        study_id=f"s{index:03d}",
+                        patient_id=f"p{index:03d}",
+                        split=split,
+                        images=tuple(ImageRef(path=path, view=view) for path, view in zip(files, views, strict=True)),
+                        report=TOY_REPORTS[side],
+                        findings=TOY_REPORTS[side],
+                        labels={"chexpert14": {"Lung Opacity": LabelState.POSITIVE}},
+                    ),
+                    files,
+                )
+                index += 1
+    return Dataset.open(folder)
+
+
+@pytest.fixture(scope="session")
+def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A dataset of 22 made-up studies. Do not change it; copy it first."""
+    folder = tmp_path_factory.mktemp("toy")
+    return write_toy_dataset(folder / "dataset", folder / "sources")
+
+
+@pytest.fixture(scope="session")
+def toy_run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A baseline run trained for a few epochs on the toy dataset. Do not change it; copy it first."""
+    from radweave.runs import train
+
+    out = tmp_path_factory.mktemp("runs") / "run"
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=6"]
+    return train("baseline", toy_dataset.path, out, overrides=overrides)

@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 
 class DataConfig(Config):
-    """How studies become batches. ``max_tokens`` counts the report's tokens and its end token."""
+    """How studies become batches.
+
+    ``max_tokens`` counts the report's tokens and its end token. ``hidden_views`` is the share of training studies
+    whose view kinds are hidden, since files in use often do not state theirs.
+    """
 
     image_size: int = Field(default=128, ge=16)
     max_views: int = Field(default=2, ge=1)
     max_tokens: int = Field(default=128, ge=2)
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
     augmentation: AugmentationConfig = NoAugmentation()
+    hidden_views: float = Field(default=0.2, ge=0, le=1)
     label_set: Literal["chexpert14", "ct18", "nih14"] = "chexpert14"
 
 

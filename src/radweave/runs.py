@@ -195,6 +195,7 @@ def _run_stages(training: _Training) -> tuple[dict[str, int], dict[str, Any]]:
             seed=experiment.seed,
             shuffle=True,
             augmentation=experiment.data.augmentation,
+            hidden_views=experiment.data.hidden_views,
         )
         trainer = StageTrainer(
             model=training.model,

@@ -59,8 +59,8 @@ def training_watch() -> Iterator[TrainingWatch]:
                 text = f"loss {figures['loss']:.3f}  {figures['studies_per_s']:.0f} studies/s"
                 progress.update(task, completed=number, total=total, figures=text)
 
-            def epoch(number: int, figures: dict[str, float]) -> None:
-                text = "  ".join(f"{key} {value:.4f}" for key, value in figures.items())
+            def epoch(number: int, figures: dict[str, float | None]) -> None:
+                text = "  ".join(f"{key} {'-' if value is None else f'{value:.4f}'}" for key, value in figures.items())
                 console.print(f"epoch {number + 1}: validation {text}")
 
             return Watch(step=step, epoch=epoch)

@@ -98,7 +98,11 @@ def _add_text(batch: Batch, examples: Sequence[Example], pad_id: int) -> None:
 
 @dataclass(slots=True)
 class StudyLoader:
-    """Batches of a list of examples; shuffled and augmented by seed and epoch, or in order."""
+    """Batches of a list of examples; shuffled and augmented by seed and epoch, or in order.
+
+    ``hidden_views`` is the share of studies whose view kinds are set to unknown, so that a model learns to read images
+    that do not say which view they are (most PNG files).
+    """
 
     examples: Sequence[Example]
     batch_size: int
@@ -106,6 +110,7 @@ class StudyLoader:
     seed: int = 0
     shuffle: bool = False
     augmentation: AugmentationConfig = field(default_factory=NoAugmentation)
+    hidden_views: float = 0.0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -119,8 +124,11 @@ class StudyLoader:
         for step in range(first_step, self.steps_per_epoch):
             chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
             batch = collate([self.examples[index] for index in chosen], pad_id=self.pad_id)
+            generator = torch.Generator().manual_seed(hash((self.seed, epoch, step)) & 0x7FFFFFFF)
+            if batch.view_ids is not None and self.hidden_views:
+                hidden = torch.rand(len(batch), generator=generator) < self.hidden_views
+                batch.view_ids[hidden] = 0
             if batch.pixel_values is not None and not isinstance(self.augmentation, NoAugmentation):
-                generator = torch.Generator().manual_seed(hash((self.seed, epoch, step)) & 0x7FFFFFFF)
                 shape = batch.pixel_values.shape
                 flat = self.augmentation.apply(batch.pixel_values.flatten(0, 1), generator)
                 batch.pixel_values = flat.view(shape)

@@ -18,10 +18,18 @@ from radweave.storage import read_json, sha256_file, write_folder, write_json
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write every parameter and persistent buffer; tensors that share memory are stored once."""
+    """Write every parameter and persistent buffer; tensors that share memory are stored once.
+
+    Raises:
+        InputError: if the disk is full or the file cannot be written.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_model
 
-    save_model(model, str(path))
+    try:
+        save_model(model, str(path))
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"cannot write: {error}", file=path) from None
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -46,12 +54,17 @@ def save_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, state: dict[str, Any]
 ) -> None:
     """Write a checkpoint folder; an old one of that name is replaced only when the new one is whole."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     with write_folder(folder, overwrite=True) as partial:
         save_weights(model, partial / "model.safetensors")
         if optimizer is not None:
-            save_file(_optimizer_tensors(optimizer), str(partial / "optimizer.safetensors"))
+            path = partial / "optimizer.safetensors"
+            try:
+                save_file(_optimizer_tensors(optimizer), str(path))
+            except (SafetensorError, OSError) as error:
+                raise InputError(f"cannot write: {error}", file=path) from None
         files = {path.name: sha256_file(path) for path in sorted(partial.iterdir())}
         write_json(partial / "state.json", {**state, "files": files})
 

@@ -52,7 +52,7 @@ class Watch:
     """Who is told what: ``step(step, total, figures)`` per update, ``epoch(epoch, figures)`` after validation."""
 
     step: Callable[[int, int, dict[str, float]], None] = lambda step, total, figures: None
-    epoch: Callable[[int, dict[str, float]], None] = lambda epoch, figures: None
+    epoch: Callable[[int, dict[str, float | None]], None] = lambda epoch, figures: None
 
 
 @dataclass(slots=True)
@@ -137,6 +137,7 @@ class StageTrainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         started = time.perf_counter()
+        buffers = {name: value.clone() for name, value in self.model.named_buffers()}
         terms: dict[str, Tensor] = self.model.loss(batch)  # type: ignore[operator]
         loss = total_loss(terms, self.stage.losses)
         self.optimizer.zero_grad(set_to_none=True)
@@ -147,7 +148,7 @@ class StageTrainer:
         if math.isfinite(value) and math.isfinite(norm):
             self.optimizer.step()
         else:
-            self._skip(batch)
+            self._skip(batch, buffers)
         self.progress.step = step + 1
         figures = {"loss": value, **{term: float(tensor.detach()) for term, tensor in sorted(terms.items())}}
         figures["learning_rate"] = rate
@@ -155,7 +156,11 @@ class StageTrainer:
         self._append({"step": step + 1, "epoch": epoch, **figures})
         self.watch.step(step + 1, self.total_steps, figures)
 
-    def _skip(self, batch: Batch) -> None:
+    def _skip(self, batch: Batch, buffers: dict[str, Tensor]) -> None:
+        """Leave the weights, and put back running statistics that the batch has poisoned."""
+        with torch.no_grad():
+            for name, value in self.model.named_buffers():
+                value.copy_(buffers[name])
         self.progress.skipped += 1
         if self.progress.skipped > self.stage.max_skipped_steps:
             raise InputError(
@@ -167,12 +172,13 @@ class StageTrainer:
 
     def _end_of_epoch(self, epoch: int) -> None:
         self.model.eval()
-        figures = self.validate()
+        figures = _finite(self.validate())
         self.progress.history.append({"epoch": epoch, "step": self.progress.step, **figures})
         self._append({"step": self.progress.step, "epoch": epoch, "validation": figures})
         if self.stage.select != "last":
-            value = -figures["loss"] if self.stage.select == "loss" else figures[self.stage.select]
-            if math.isfinite(value) and (self.progress.best is None or value > self.progress.best):
+            value = figures[self.stage.select]
+            value = -value if self.stage.select == "loss" and value is not None else value
+            if value is not None and (self.progress.best is None or value > self.progress.best):
                 self.progress.best, self.progress.best_step = value, self.progress.step
                 state = {"fingerprint": self.fingerprint, "step": self.progress.step}
                 save_checkpoint(self.checkpoints / "best", self.model, None, state)
@@ -199,6 +205,7 @@ class StageTrainer:
             return
         if broken:
             raise InputError(f"no checkpoint can be read: {broken[0]}", file=self.checkpoints)
+        self._rewind_metrics()
 
     def _rewind_metrics(self) -> None:
         """Drop what was logged after the checkpoint: those steps come again."""

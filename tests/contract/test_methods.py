@@ -1,0 +1,153 @@
+"""What every method promises. A new folder under methods/ is tested here without a line being added,
+except its sizes in conftest's TOY_SIZES."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example, collate
+from radweave.data.tokenizer import encode
+from radweave.errors import InputError
+from radweave.experiment import BuildContext, Experiment
+from radweave.labels.ontology import CLASSES
+from radweave.methods import load_method, method_names, method_summary
+from radweave.runs import resolve, restore, train
+from radweave.train.stage import apply_finetune, build_optimizer, total_loss
+from radweave.types import Batch, ReportModel
+
+METHODS = method_names()
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def experiment(request: pytest.FixtureRequest) -> Experiment:
+    return resolve(request.param, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[request.param]])
+
+
+@pytest.fixture(scope="module")
+def context(experiment: Experiment) -> BuildContext:
+    tokenizer = experiment.data.tokenizer.build(list(TOY_REPORTS.values()) * 4)
+    return BuildContext(tokenizer, experiment.data.image_size, CLASSES[experiment.data.label_set])
+
+
+@pytest.fixture
+def model(experiment: Experiment, context: BuildContext) -> nn.Module:
+    torch.manual_seed(0)
+    return experiment.model.build(context)  # type: ignore[no-any-return]
+
+
+def example(context: BuildContext, index: int, *, views: int = 1) -> Example:
+    """A study whose image decides its report."""
+    side = "left" if index % 2 else "right"
+    pixels = np.random.default_rng(index).integers(0, 60, (views, context.image_size, context.image_size))
+    half = context.image_size // 2
+    pixels[:, :, slice(0, half) if side == "left" else slice(half, None)] += 150
+    tokenizer = context.tokenizer
+    return Example(
+        study_id=f"s{index}",
+        patient_id=f"p{index}",
+        source=pixels.astype(np.uint8),
+        rows=tuple(range(views)),
+        view_ids=tuple(range(1, views + 1)),
+        token_ids=(*encode(tokenizer, TOY_REPORTS[side]), int(tokenizer.eos_token_id)),
+        class_states=tuple(index % 4 for _ in context.classes),
+    )
+
+
+def batch_of(context: BuildContext, *examples: Example) -> Batch:
+    return collate(examples, pad_id=int(context.tokenizer.pad_token_id))
+
+
+def test_the_method_is_described_and_has_all_presets(experiment: Experiment) -> None:
+    module = load_method(experiment.method)
+    assert method_summary(experiment.method).endswith(".")
+    assert set(module.PRESETS) == {"tiny", "small", "paper"}
+    for preset in module.PRESETS.values():
+        assert preset().method == experiment.method
+    page = Path(__file__).parents[2] / "docs" / "methods" / f"{experiment.method}.md"
+    assert page.is_file(), "every method has its page"
+
+
+def test_every_ablation_row_validates_and_builds(experiment: Experiment, context: BuildContext) -> None:
+    ablations = load_method(experiment.method).ABLATIONS
+    assert ablations["full"] == []
+    for row, overrides in ablations.items():
+        changed = resolve(experiment.method, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[experiment.method], *overrides])
+        assert row == "full" or changed != experiment, row
+        built = changed.model.build(context)
+        terms = built.loss(batch_of(context, example(context, 0), example(context, 1)))
+        for stage in changed.named_stages().values():
+            assert torch.isfinite(total_loss(terms, stage.losses)), row
+
+
+def test_gradients_reach_exactly_the_trainable_parts(
+    experiment: Experiment, model: nn.Module, context: BuildContext
+) -> None:
+    for stage in experiment.named_stages().values():
+        apply_finetune(model, stage.finetune)
+        model.zero_grad(set_to_none=True)
+        terms = model.loss(batch_of(context, example(context, 0, views=2), example(context, 1)))  # type: ignore[operator]
+        total_loss(terms, stage.losses).backward()
+        reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+        trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        assert reached == trainable
+        assert trainable, "a stage trains something"
+
+
+def test_it_overfits_two_studies_and_says_what_it_saw(
+    experiment: Experiment, model: nn.Module, context: BuildContext
+) -> None:
+    assert isinstance(model, ReportModel)
+    batch = batch_of(context, example(context, 0), example(context, 1))
+    stage = list(experiment.named_stages().values())[-1]
+    apply_finetune(model, stage.finetune)
+    optimizer = build_optimizer(model, stage.optimizer)
+    for group in optimizer.param_groups:
+        group["lr"] = 3e-3
+    model.train()
+    for _ in range(150):
+        loss = total_loss(model.loss(batch), stage.losses)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    model.eval()
+    generation = model.generate(batch, experiment.decoding)
+    texts = [context.tokenizer.decode(ids) for ids in generation.token_ids]
+    assert texts == [TOY_REPORTS["right"], TOY_REPORTS["left"]]
+
+
+def test_a_report_does_not_depend_on_batch_mates(
+    experiment: Experiment, model: nn.Module, context: BuildContext
+) -> None:
+    model.eval()
+    studies = [example(context, index, views=1 + index % 2) for index in range(16)]
+    together = model.generate(batch_of(context, *studies), experiment.decoding)  # type: ignore[operator]
+    for index, study in enumerate(studies):
+        alone = model.generate(batch_of(context, study), experiment.decoding)  # type: ignore[operator]
+        assert alone.token_ids[0] == together.token_ids[index]
+
+
+def test_save_and_restore_give_the_identical_report(
+    experiment: Experiment, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES[experiment.method], "stages.report.epochs=1"]
+    run = train(experiment.method, toy_dataset.path, tmp_path / "run", overrides=overrides)
+    first, second = restore(run), restore(run)
+    assert first.experiment == resolve(experiment.method, "tiny", overrides)
+    for (name, left), right in zip(first.model.state_dict().items(), second.model.state_dict().values(), strict=True):
+        assert torch.equal(left, right), name
+    images = [toy_dataset.image_path("images/0_0.png"), toy_dataset.image_path("images/0_1.png")]
+    reports = [restored.predictor().report(images) for restored in (first, second)]
+    assert reports[0].text == reports[1].text
+    assert reports[0].evidence == reports[1].evidence
+
+
+def test_an_unknown_method_is_answered_with_those_that_exist() -> None:
+    with pytest.raises(InputError, match="baseline"):
+        load_method("base")

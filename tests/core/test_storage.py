@@ -1,0 +1,78 @@
+"""Files are whole or absent."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from radweave.errors import InputError
+from radweave.storage import read_json, read_jsonl, sha256_json, write_aside, write_folder, write_json, write_jsonl
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"old": 1})
+
+    def rows() -> object:
+        yield {"new": 1}
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        write_jsonl(path, rows())  # type: ignore[arg-type]
+    assert read_json(path) == {"old": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_full_disk_is_a_clear_error_and_the_old_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(InputError, match=r"a\.txt: cannot write: No space left"), write_aside(path) as partial:
+        partial.write_text("half")
+        raise OSError(28, os.strerror(28))
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with pytest.raises(KeyError), write_folder(target) as partial:
+        (partial / "file").write_text("x")
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    with write_folder(target) as partial:
+        (partial / "file").write_text("x")
+    assert (target / "file").read_text() == "x"
+
+
+def test_an_existing_folder_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with write_folder(target) as partial:
+        (partial / "old").touch()
+    with pytest.raises(InputError, match="--overwrite"), write_folder(target):
+        pass
+    with write_folder(target, overwrite=True) as partial:
+        (partial / "new").touch()
+    assert [file.name for file in target.iterdir()] == ["new"]
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("line", ["{not json", "[1, 2]", '"text"', "{" * 3000, "\udcff"])
+def test_a_broken_line_is_named_by_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"a": 1}\n\n' + line.encode("utf-8", "surrogateescape") + b"\n")
+    with pytest.raises(InputError, match=r"m\.jsonl, line 3"):
+        list(read_jsonl(path))
+
+
+def test_hash_of_json_does_not_depend_on_key_order() -> None:
+    assert sha256_json({"a": 1, "b": [2]}) == sha256_json({"b": [2], "a": 1})
+    assert sha256_json({"a": 1}) != sha256_json({"a": 2})
+
+
+def test_the_error_names_everything_it_was_given_and_survives_pickling() -> None:
+    error = InputError("bad value", file="x.dcm", line=3, field="Rows", got=0, expected="at least 1")
+    assert str(error) == "x.dcm, line 3, field 'Rows': bad value (got 0, expected at least 1)"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

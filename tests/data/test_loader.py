@@ -1,0 +1,125 @@
+"""Batches: order, padding, views, augmentation and the cache they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import write_toy_dataset
+from radweave.data.cache import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.examples import prepare_split
+from radweave.data.loader import Example, StudyLoader, collate, ordered_views
+from radweave.data.transforms import LightAugmentation, to_square
+from radweave.types import ImageRef, View
+
+
+def example(index: int, views: int = 1, tokens: int = 3) -> Example:
+    source = np.full((views, 8, 8), index, dtype=np.uint8)
+    return Example(f"s{index}", f"p{index}", source, tuple(range(views)), (1,) * views, tuple(range(3, 3 + tokens)))
+
+
+def test_collate_pads_views_and_text() -> None:
+    batch = collate([example(1, views=2, tokens=2), example(2, views=1, tokens=4)], pad_id=0)
+    assert batch.pixel_values is not None
+    assert batch.pixel_values.shape == (2, 2, 1, 8, 8)
+    assert batch.view_mask is not None
+    assert batch.view_mask.tolist() == [[True, True], [True, False]]
+    assert batch.input_ids is not None
+    assert batch.input_ids.tolist() == [[3, 4, 0, 0], [3, 4, 5, 6]]
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [[3, 4, -100, -100], [3, 4, 5, 6]]
+    assert float(batch.pixel_values[1, 0].max()) == pytest.approx(2 / 255)
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 5))
+def test_every_epoch_holds_each_study_once_and_resumes_at_any_step(count: int, size: int, epoch: int) -> None:
+    loader = StudyLoader([example(index) for index in range(count)], size, 0, seed=3, shuffle=True)
+    batches = [batch.study_ids for batch in loader.epoch(epoch)]
+    assert len(batches) == loader.steps_per_epoch
+    assert sorted(study for batch in batches for study in batch) == sorted(f"s{index}" for index in range(count))
+    for first in range(len(batches)):
+        assert [batch.study_ids for batch in loader.epoch(epoch, first)] == batches[first:]
+
+
+def test_augmentation_depends_on_seed_epoch_and_step_only() -> None:
+    source = np.random.default_rng(0).integers(0, 255, (4, 16, 16)).astype(np.uint8)
+    examples = [Example(f"s{i}", "p", source, (i,), (1,), (3,)) for i in range(4)]
+    loader = StudyLoader(examples, 2, 0, seed=1, shuffle=True, augmentation=LightAugmentation(), hidden_views=0.5)
+    first, again = list(loader.epoch(2)), list(loader.epoch(2, 1))
+    assert first[1].pixel_values is not None
+    assert again[0].pixel_values is not None
+    assert torch.equal(first[1].pixel_values, again[0].pixel_values)
+    assert first[1].view_ids is not None
+    assert again[0].view_ids is not None
+    assert torch.equal(first[1].view_ids, again[0].view_ids)
+    other = next(iter(loader.epoch(3)))
+    assert other.pixel_values is not None
+    assert not torch.equal(other.pixel_values, first[0].pixel_values)
+
+
+def test_augmentation_stays_in_range_and_never_mirrors() -> None:
+    pixels = torch.zeros(64, 1, 32, 32)
+    pixels[:, :, 8:24, 2:8] = 1.0
+    moved = LightAugmentation().apply(pixels, torch.Generator().manual_seed(0))
+    assert float(moved.min()) >= 0
+    assert float(moved.max()) <= 1
+    left, right = moved[..., :16].sum((1, 2, 3)), moved[..., 16:].sum((1, 2, 3))
+    assert (left > right).all()
+
+
+@pytest.mark.parametrize("shape", [(40, 20), (20, 40), (30, 30), (7, 100)])
+def test_a_square_keeps_the_aspect_ratio(shape: tuple[int, int]) -> None:
+    square = to_square(np.ones(shape, dtype=np.float32), 20)
+    rows, columns = (square > 0).any(1).sum(), (square > 0).any(0).sum()
+    assert max(rows, columns) == 20
+    assert min(rows, columns) == max(1, round(20 * min(shape) / max(shape)))
+    assert set(np.unique(square)) <= {0, 255}
+
+
+def test_frontal_views_come_first() -> None:
+    refs = [
+        ImageRef(path=f"{i}.png", view=view) for i, view in enumerate([View.UNKNOWN, View.LATERAL, View.AP, View.PA])
+    ]
+    assert [ref.path for ref in ordered_views(refs, 3)] == ["2.png", "3.png", "1.png"]
+
+
+def test_the_cache_is_built_once_and_lists_what_it_cannot_read(tmp_path: Path) -> None:
+    dataset = write_toy_dataset(tmp_path / "dataset", tmp_path / "sources")
+    (dataset.path / "images/1_0.png").write_bytes(b"no image")
+    first = build_cache(dataset, size=32)
+    assert list(first.unreadable) == ["images/1_0.png"]
+    assert len(first.rows) == 29
+    calls: list[int] = []
+    again = build_cache(dataset, size=32, progress=lambda done, total: calls.append(done))
+    assert calls == []
+    assert np.array_equal(first.pixels, again.pixels)
+
+
+def test_a_cached_square_equals_a_fresh_one(toy_dataset: Dataset) -> None:
+    from radweave.data.cache import read_square
+
+    cache = build_cache(toy_dataset, size=32)
+    for study in toy_dataset.studies():
+        for ref in study.images:
+            assert np.array_equal(cache.pixels[cache.rows[ref.path]], read_square(toy_dataset, ref, 32))
+
+
+def test_unusable_studies_are_left_out_by_reason_and_long_reports_cut(toy_dataset: Dataset) -> None:
+    cache = build_cache(toy_dataset, size=32)
+    studies = list(toy_dataset.studies("train"))
+    studies[0] = studies[0].model_copy(update={"report": " "})
+    studies[1] = studies[1].model_copy(update={"images": ()})
+    prepared = prepare_split(
+        studies, cache, encode=lambda text: [5] * len(text.split()), end_id=2, max_views=1, max_tokens=6,
+        label_set="chexpert14", classes=("Lung Opacity",), need_text=True,
+    )  # fmt: skip
+    assert prepared.left_out == {"s000": "the report is empty", "s001": "no image"}
+    assert all(item.token_ids == (5, 5, 5, 5, 5, 2) for item in prepared.examples)
+    assert all(item.class_states == (1,) for item in prepared.examples)
+    assert all(len(item.rows) == 1 for item in prepared.examples)

@@ -1,0 +1,152 @@
+"""Faults of spec rows 22-28 and 34, as far as training and run folders meet them: one test per row."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from conftest import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from radweave.data.dataset import Dataset
+from radweave.errors import InputError
+from radweave.run_folder import hash_files, locked
+from radweave.runs import restore, train
+
+OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
+
+
+@pytest.fixture
+def run(toy_run: Path, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    return Path(shutil.copytree(toy_run, tmp_path / "run"))
+
+
+def _rehash(folder: Path) -> None:
+    card = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(card | {"files": hash_files(folder)}))
+
+
+def _drop_layer(folder: Path) -> None:
+    weights = load_file(str(folder / "weights.safetensors"))
+    weights.popitem()
+    save_file(weights, str(folder / "weights.safetensors"))
+    _rehash(folder)
+
+
+def _smaller_vocabulary(folder: Path) -> None:
+    path = folder / "tokenizer" / "tokenizer.json"
+    data = json.loads(path.read_text())
+    words = data["model"]["vocab"]
+    last = max(words, key=words.get)
+    data["model"]["merges"] = [merge for merge in data["model"]["merges"] if "".join(merge) != last]
+    del words[last]
+    path.write_text(json.dumps(data))
+    _rehash(folder)
+
+
+def _other_width(folder: Path) -> None:
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("hidden_size: 32", "hidden_size: 64"))
+    _rehash(folder)
+
+
+@pytest.mark.parametrize("harm", [_drop_layer, _smaller_vocabulary, _other_width])
+def test_row_22_weights_tokenizer_or_config_that_do_not_fit_are_refused(
+    run: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(run)
+    with pytest.raises(InputError, match=r"weights\.safetensors.*do not fit"):
+        restore(run)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "config.yaml", "tokenizer/tokenizer.json"])
+def test_row_22_a_missing_file_is_named(run: Path, name: str) -> None:
+    (run / name).unlink()
+    with pytest.raises(InputError, match=f"{Path(name).name}: file of the run is missing"):
+        restore(run)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "config.yaml", "tokenizer/tokenizer.json"])
+def test_row_23_one_flipped_bit_is_found(run: Path, name: str) -> None:
+    data = bytearray((run / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (run / name).write_bytes(data)
+    with pytest.raises(InputError, match=f"{Path(name).name}.*SHA-256"):
+        restore(run)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": "radweave-run"}', ""])
+def test_row_22_a_damaged_run_card_is_refused(run: Path, text: str) -> None:
+    (run / "run.json").write_text(text)
+    with pytest.raises(InputError, match=r"run\.json"):
+        restore(run)
+
+
+def test_row_24_a_pickle_in_place_of_weights_is_never_opened(run: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    # A pickle that would create the marker if anything loaded it.
+    payload = f"cposix\nsystem\n(S'touch {marker}'\ntR.".encode()
+    (run / "weights.safetensors").write_bytes(payload)
+    _rehash(run)
+    with pytest.raises(InputError, match=r"weights\.safetensors"):
+        restore(run)
+    assert not marker.exists()
+
+
+def test_row_28_a_full_disk_leaves_the_last_checkpoint_loadable(toy_dataset: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    script = (
+        "import sys; from radweave.cli import main; "
+        "sys.argv = ['radweave', 'train', 'baseline', sys.argv[1], '--out', sys.argv[2], *sys.argv[3:]]; main()"
+    )
+    options = [*OVERRIDES, "stages.report.epochs=3", "stages.report.checkpoint_every=1"]
+    command = [sys.executable, "-c", script, str(toy_dataset.path), str(out), *options]
+
+    def limit() -> None:
+        # A write past the limit fails like one on a full disk does, once the signal is ignored.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
+
+    failed = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True)
+    assert failed.returncode == 2, failed.stderr
+    assert "cannot write" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert not list(out.rglob("*.partial"))
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert restore(out).card.trained_steps == {"report": 9}
+
+
+def test_row_32_unusable_studies_are_counted_and_the_rest_trains(tmp_path: Path) -> None:
+    dataset = write_toy_dataset(tmp_path / "dataset", tmp_path / "sources")
+    (dataset.path / "images/1_0.png").write_bytes(b"no image")
+    (dataset.path / "images/2_0.png").unlink()
+    lines = (dataset.path / "manifest.jsonl").read_text().splitlines()
+    lines[4] = json.dumps(json.loads(lines[4]) | {"report": "  "})
+    (dataset.path / "manifest.jsonl").write_text("\n".join(lines) + "\n")
+    run = train("baseline", dataset.path, tmp_path / "run", overrides=OVERRIDES)
+    assert restore(run).card.left_out == {"train": 3, "val": 0}
+
+
+def test_row_34_a_second_writer_of_a_run_is_refused(toy_dataset: Dataset, tmp_path: Path) -> None:
+    with locked(tmp_path / "run"), pytest.raises(InputError, match="another process"):
+        train("baseline", toy_dataset.path, tmp_path / "run", overrides=OVERRIDES, resume=True)
+
+
+def test_an_output_that_exists_is_refused_and_a_foreign_folder_is_never_cleared(
+    toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    (tmp_path / "letter.txt").write_text("dear all")
+    with pytest.raises(InputError, match="--overwrite"):
+        train("baseline", toy_dataset.path, tmp_path, overrides=OVERRIDES)
+    with pytest.raises(InputError, match="not a run folder"):
+        train("baseline", toy_dataset.path, tmp_path, overrides=OVERRIDES, overwrite=True)
+    assert (tmp_path / "letter.txt").read_text() == "dear all"

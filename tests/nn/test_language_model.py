@@ -1,0 +1,131 @@
+"""The language model against transformers' own loss and generation, and padding that must not matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from radweave.errors import InputError
+from radweave.nn.language_model import (
+    CausalLanguageModel,
+    DecodingConfig,
+    LlamaConfig,
+    PretrainedLanguageModelConfig,
+    position_ids,
+)
+
+VOCAB, PAD, BOS, EOS = 50, 0, 1, 2
+# Two orders of summation of float32 attention differ by about 1e-6; losses here are near 4.
+TOLERANCE = 2e-5
+
+
+@pytest.fixture(scope="module")
+def language_model() -> CausalLanguageModel:
+    torch.manual_seed(0)
+    config = LlamaConfig(hidden_size=32, num_layers=2, num_heads=4)
+    return config.build(vocab_size=VOCAB, bos_id=BOS, eos_id=EOS, pad_id=PAD).eval()
+
+
+def random_prefix(lengths: list[int], width: int = 32) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    size = max(lengths)
+    prefix, mask = torch.zeros(len(lengths), size, width), torch.zeros(len(lengths), size, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        prefix[row, size - length :] = torch.randn(length, width, generator=generator)
+        mask[row, size - length :] = True
+    return prefix, mask
+
+
+def test_the_loss_equals_the_librarys_on_the_whole_sequence(language_model: CausalLanguageModel) -> None:
+    prefix, mask = random_prefix([5, 5])
+    ids = torch.tensor([[7, 8, 9, EOS], [11, 12, 13, EOS]])
+    ours = language_model.loss(prefix, mask, ids, ids)
+    embeds = torch.cat([prefix, language_model.embed(ids)], dim=1)
+    labels = torch.cat([torch.full((2, 5), -100), ids], dim=1)
+    theirs = language_model.model(inputs_embeds=embeds, labels=labels).loss
+    torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
+
+
+def test_padding_on_both_sides_does_not_change_a_rows_loss(language_model: CausalLanguageModel) -> None:
+    prefix, mask = random_prefix([6, 3])
+    ids = torch.tensor([[7, 8, 9, 10, EOS], [11, EOS, PAD, PAD, PAD]])
+    labels = torch.tensor([[7, 8, 9, 10, EOS], [11, EOS, -100, -100, -100]])
+    together = language_model.loss(prefix, mask, ids, labels)
+    first = language_model.loss(prefix[:1], mask[:1], ids[:1], labels[:1])
+    second = language_model.loss(prefix[1:, 3:], mask[1:, 3:], ids[1:, :2], labels[1:, :2])
+    torch.testing.assert_close(together, (5 * first + 2 * second) / 7, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "decoding", [DecodingConfig(max_new_tokens=12), DecodingConfig(num_beams=3, max_new_tokens=12)]
+)
+def test_a_row_generates_the_same_alone_and_in_a_padded_batch(
+    language_model: CausalLanguageModel, decoding: DecodingConfig
+) -> None:
+    prefix, mask = random_prefix([6, 3, 4])
+    together, _ = language_model.generate(prefix, mask, decoding)
+    for row, length in enumerate([6, 3, 4]):
+        alone, _ = language_model.generate(
+            prefix[row : row + 1, 6 - length :], mask[row : row + 1, 6 - length :], decoding
+        )
+        assert alone[0] == together[row]
+
+
+def test_greedy_generation_equals_an_uncached_loop(language_model: CausalLanguageModel) -> None:
+    prefix, mask = random_prefix([4])
+    ids, log_probs = language_model.generate(prefix, mask, DecodingConfig(max_new_tokens=10))
+    embeds, expected, expected_log_probs = prefix, [], []
+    for _ in range(10):
+        logits = language_model.model(inputs_embeds=embeds).logits[0, -1].detach()
+        token = int(logits.argmax())
+        if token == EOS:
+            break
+        expected.append(token)
+        expected_log_probs.append(float(logits.log_softmax(-1)[token]))
+        embeds = torch.cat([embeds, language_model.embed(torch.tensor([[token]]))], dim=1)
+    assert ids[0] == expected
+    assert log_probs[0] == pytest.approx(expected_log_probs, abs=1e-4)
+
+
+def test_the_end_token_and_what_follows_are_cut(language_model: CausalLanguageModel) -> None:
+    sequences = torch.tensor([[5, 6, EOS, PAD], [7, 8, 9, 10]])
+    ids, log_probs = language_model._trim(sequences, torch.arange(8.0).view(2, 4))
+    assert ids == [[5, 6], [7, 8, 9, 10]]
+    assert log_probs == [[0.0, 1.0], [4.0, 5.0, 6.0, 7.0]]
+
+
+def test_sampling_is_seeded(language_model: CausalLanguageModel) -> None:
+    prefix, mask = random_prefix([4])
+    draws = [
+        language_model.generate(prefix, mask, DecodingConfig(do_sample=True, max_new_tokens=12, seed=seed))[0]
+        for seed in (1, 1, 2)
+    ]
+    assert draws[0] == draws[1]
+    assert draws[0] != draws[2]
+
+
+def test_position_ids_count_present_tokens() -> None:
+    mask = torch.tensor([[False, False, True, True], [True, True, True, False]])
+    assert position_ids(mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 2]]
+
+
+def test_a_checkpoint_on_disk_gives_the_same_logits(language_model: CausalLanguageModel, tmp_path: Path) -> None:
+    language_model.model.save_pretrained(tmp_path)
+    loaded = PretrainedLanguageModelConfig(path=str(tmp_path)).build(
+        vocab_size=VOCAB, bos_id=BOS, eos_id=EOS, pad_id=PAD
+    )
+    ids = torch.tensor([[3, 4, 5]])
+    torch.testing.assert_close(loaded.model.eval()(ids).logits, language_model.model(ids).logits, atol=0, rtol=0)
+
+
+def test_a_missing_checkpoint_and_a_foreign_tokenizer_are_refused(
+    language_model: CausalLanguageModel, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="cannot load a language model"):
+        PretrainedLanguageModelConfig(path=str(tmp_path / "none")).build(vocab_size=9, bos_id=1, eos_id=2, pad_id=0)
+    language_model.model.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="does not belong to this language model"):
+        PretrainedLanguageModelConfig(path=str(tmp_path)).build(vocab_size=VOCAB + 1, bos_id=1, eos_id=2, pad_id=0)

@@ -1,0 +1,50 @@
+"""Prompt templates: slots, order, and padding that moves to the left."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radweave.errors import InputError
+from radweave.nn.prompt import PromptTemplate, left_pad
+
+
+def encode(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def test_text_and_slots_come_in_the_order_of_the_template() -> None:
+    template = PromptTemplate.parse("ab{image}c", encode, slots=("image",), bos_id=1)
+    embed = torch.nn.Embedding(200, 4)
+    image = torch.full((2, 3, 4), 7.0)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    prefix, prefix_mask = template.splice(embed, {"image": (image, mask)})
+    ids = torch.tensor([1, ord("a"), ord("b")])
+    torch.testing.assert_close(prefix[0], torch.cat([embed(ids), image[0], embed(torch.tensor([ord("c")]))]))
+    # The second row lacks one image token: its padding stands on the left, its text still ends at the last column.
+    assert prefix_mask.tolist() == [[True] * 7, [False] + [True] * 6]
+    torch.testing.assert_close(prefix[1, 1:4], embed(ids))
+    torch.testing.assert_close(prefix[1, -1], embed(torch.tensor(ord("c"))))
+    assert prefix[1, 0].abs().sum() == 0
+
+
+@pytest.mark.parametrize("template", ["no slot", "{image}{image}", "{picture}", "{image}{prior}"])
+def test_a_template_with_the_wrong_slots_is_refused(template: str) -> None:
+    with pytest.raises(InputError, match="slots in the prompt"):
+        PromptTemplate.parse(template, encode, slots=("image",), bos_id=None)
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=4))
+def test_left_padding_keeps_the_present_tokens_in_order(rows: list[list[bool]]) -> None:
+    mask = torch.tensor(rows)
+    if not mask.any():
+        return
+    embeds = torch.arange(mask.numel(), dtype=torch.float32).view(*mask.shape, 1) + 1
+    packed, packed_mask = left_pad(embeds, mask)
+    for row in range(len(rows)):
+        assert packed[row, packed_mask[row], 0].tolist() == embeds[row, mask[row], 0].tolist()
+        present = packed_mask[row].long()
+        assert (present[1:] >= present[:-1]).all(), "padding stands on the left only"
+    assert packed_mask.any(dim=0).all(), "no column is empty in every row"

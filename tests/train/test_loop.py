@@ -1,0 +1,201 @@
+"""The loop: resume, selection, skipped steps, and what trains."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from radweave.errors import InputError
+from radweave.train.checkpoint import load_checkpoint
+from radweave.train.loop import StageTrainer, StoppedError, Watch
+from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, learning_rate, total_loss
+from radweave.types import Batch
+
+
+class Line(nn.Module):
+    """Fits y = w x with dropout, so that a wrong random state shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.Linear(4, 8)
+        self.second = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 1))
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        assert batch.pixel_values is not None
+        out = self.second(self.first(batch.pixel_values))
+        return {"fit": (out - batch.pixel_values.sum(1, keepdim=True)).square().mean()}
+
+
+class Batches:
+    """Five batches an epoch, each known by its number; ``poison`` makes some of them NaN."""
+
+    steps_per_epoch = 5
+
+    def __init__(self, poison: tuple[int, ...] = ()) -> None:
+        self.poison = poison
+
+    def epoch(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]:
+        for step in range(first_step, self.steps_per_epoch):
+            number = epoch * self.steps_per_epoch + step
+            values = torch.randn(6, 4, generator=torch.Generator().manual_seed(number))
+            if number in self.poison:
+                values[0, 0] = float("nan")
+            yield Batch(study_ids=[f"study{number}-{i}" for i in range(6)], patient_ids=["p"] * 6, pixel_values=values)
+
+
+def stage(**changes: object) -> StageConfig:
+    options: dict[str, object] = {
+        "finetune": {"first": "full", "second": "full"},
+        "losses": {"fit": 1.0},
+        "optimizer": OptimizerConfig(learning_rate=0.01, warmup_steps=3),
+        "epochs": 4,
+        "checkpoint_every": 2,
+        "select": "last",
+    }
+    return StageConfig.model_validate(options | changes)
+
+
+def trainer(
+    folder: Path, config: StageConfig, watch: Watch | None = None, batches: Batches | None = None
+) -> StageTrainer:
+    model = Line()
+
+    def validate() -> dict[str, float]:
+        with torch.no_grad():
+            losses = [float(model.loss(batch)["fit"]) for batch in Batches().epoch(99)]
+        return {"loss": sum(losses) / len(losses)}
+
+    return StageTrainer(
+        model=model, stage=config, batches=batches or Batches(), name="fit", seed=5, folder=folder,
+        validate=validate, fingerprint="f", watch=watch or Watch(),
+    )  # fmt: skip
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL between two updates."""
+
+
+def killed_at(step: int) -> Watch:
+    def check(number: int, total: int, figures: dict[str, float]) -> None:
+        if number == step:
+            raise Killed
+
+    return Watch(step=check)
+
+
+@pytest.mark.parametrize("step", range(1, 20))
+def test_a_run_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, step: int) -> None:
+    whole = trainer(tmp_path / "whole", stage(select="loss"))
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole.run()
+    with pytest.raises(Killed):
+        trainer(tmp_path / "cut", stage(select="loss"), killed_at(step)).run()
+    resumed = trainer(tmp_path / "cut", stage(select="loss"))
+    resumed.run()
+    for (name, left), right in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):
+        assert torch.equal(left, right), name
+    assert resumed.progress.history == whole.progress.history
+
+    def rows(folder: str) -> list[dict[str, object]]:
+        parsed = [json.loads(line) for line in (tmp_path / folder / "metrics.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in row.items() if key != "studies_per_s"} for row in parsed]
+
+    assert rows("cut") == rows("whole")
+
+
+def test_sigterm_writes_a_checkpoint_and_the_run_goes_on_from_it(tmp_path: Path) -> None:
+    def terminate(number: int, total: int, figures: dict[str, float]) -> None:
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedError):
+        trainer(tmp_path, stage(checkpoint_every=1000), Watch(step=terminate)).run()
+    assert [path.name for path in (tmp_path / "checkpoints/fit").iterdir()] == ["step-00000003"]
+    seen: list[int] = []
+    trainer(tmp_path, stage(checkpoint_every=1000), Watch(step=lambda n, t, f: seen.append(n))).run()
+    assert seen == list(range(4, 21))
+
+
+@pytest.mark.parametrize(
+    ("select", "figures", "best"),
+    [("loss", [3.0, 1.0, 2.0, 4.0], 1), ("BLEU_4", [0.1, 0.2, 0.4, 0.3], 2), ("last", [0, 0, 0, 0], 3)],
+)
+def test_the_best_epoch_is_left_in_the_model(tmp_path: Path, select: str, figures: list[float], best: int) -> None:
+    run = trainer(tmp_path, stage(select=select))
+    seen: list[Tensor] = []
+
+    def validate() -> dict[str, float]:
+        seen.append(run.model.first.weight.detach().clone())  # type: ignore[union-attr,operator]
+        return {"loss": 0.0, select: figures[len(seen) - 1]}
+
+    run.validate = validate
+    run.run()
+    assert torch.equal(run.model.first.weight, seen[best])  # type: ignore[union-attr,arg-type]
+    assert not torch.equal(seen[0], seen[best])
+
+
+def test_a_changed_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    run = trainer(tmp_path, stage())
+    run.run()
+    newest = sorted((tmp_path / "checkpoints/fit").glob("step-*"))[-1]
+    data = bytearray((newest / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (newest / "model.safetensors").write_bytes(data)
+    with pytest.raises(InputError, match="SHA-256"):
+        load_checkpoint(newest, Line(), None)
+    again = trainer(tmp_path, stage())
+    again.run()
+    assert torch.equal(again.model.first.weight, run.model.first.weight)  # type: ignore[union-attr,arg-type]
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trainer(tmp_path, stage(), killed_at(6)).run()
+    other = trainer(tmp_path, stage())
+    other.fingerprint = "g"
+    with pytest.raises(InputError, match="another configuration"):
+        other.run()
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) -> None:
+    progress = trainer(tmp_path, stage(), batches=Batches(poison=(2, 7))).run()
+    assert progress.skipped == 2
+    assert progress.step == 20
+
+
+def test_too_many_such_steps_stop_with_the_studies_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="study4-0"):
+        trainer(tmp_path, stage(max_skipped_steps=1), batches=Batches(poison=(1, 4))).run()
+
+
+def test_frozen_parts_do_not_move_nor_do_their_batch_statistics(tmp_path: Path) -> None:
+    run = trainer(tmp_path, stage(finetune={"first": "full", "second": "frozen"}))
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    run.run()
+    moved = {name for name, value in run.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {"first.weight", "first.bias"}
+
+
+def test_parts_and_losses_must_be_named_exactly() -> None:
+    with pytest.raises(InputError, match="every part"):
+        apply_finetune(Line(), {"first": "full"})
+    with pytest.raises(InputError, match="every loss"):
+        total_loss({"fit": torch.tensor(1.0)}, {"fit": 1.0, "other": 1.0})
+    assert float(total_loss({"a": torch.tensor(1.0), "b": torch.tensor(2.0)}, {"a": 1.0, "b": 0.5})) == 2.0
+
+
+def test_the_learning_rate_warms_up_and_decays_to_its_final_ratio() -> None:
+    config = OptimizerConfig(learning_rate=1.0, warmup_steps=10, final_ratio=0.1)
+    assert learning_rate(0, 110, config) == pytest.approx(0.1)
+    assert learning_rate(9, 110, config) == pytest.approx(1.0)
+    assert learning_rate(60, 110, config) == pytest.approx(0.55)
+    assert learning_rate(110, 110, config) == pytest.approx(0.1)
