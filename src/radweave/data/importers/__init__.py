@@ -28,6 +28,12 @@ __all__ = ["KINDS", "ImportOptions", "import_dataset", "options_from"]
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "iu-xray": "iu_xray",
+        "mimic-cxr": "mimic_cxr",
+        "chexpert-plus": "chexpert_plus",
+        "rexrank": "rexrank",
+        "ct-rate": "ct_rate",
+        "radgenome-chestct": "ct_rate",
+        "ctrg-chest": "ctrg",
         "folder": "folder",
     }
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,16 @@ from pydantic import ValidationError
 from radweave.data.cleaning import Cleaner, cleaner
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter, SourceFile
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
+from radweave.data.importers.splitting import SOURCE_SPLIT, splitter
 from radweave.errors import InputError
 from radweave.storage import sha256_file, sha256_json, write_jsonl
-from radweave.types import SPLITS, ImageRef, Split, Study, TargetText
+from radweave.types import ImageRef, Study, TargetText
 
 LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""
 
-SOURCE_SPLIT = ("source", "official", "r2gen")
-"""Words for the split that the source states."""
-
 Progress = Callable[[int], None]
 _SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
-_RATIO = re.compile(r"\d+(?:\.\d+)?(?::\d+(?:\.\d+)?){2}")
 
 
 def build_dataset(
@@ -39,7 +35,7 @@ def build_dataset(
     Raises:
         InputError: if the output exists, the split is not known, or no study at all could be taken over.
     """
-    assign, provenance = _splitter(source, options)
+    assign, provenance = splitter(lambda: _kept(source, options, Problems()), source.split_provenance, options)
     problems = Problems()
     card = DatasetCard(
         name=source.name,
@@ -54,14 +50,14 @@ def build_dataset(
     )
     with DatasetWriter(out, card, overwrite=overwrite, link=options.link) as writer:
         hashes: dict[Path, str] = {}
-        last: dict[str, tuple[str, str]] = {}
+        latest: dict[str, _Latest] = {}
         written = 0
         for raw in _kept(source, options, problems):
             study = _study(replace(raw, split=assign(raw)), options, hashes, problems)
             if study is None:
                 continue
             if source.has_priors:
-                study = _with_prior(study, last)
+                study = _with_prior(study, latest)
             writer.add(study, _files(raw))
             written += 1
             if progress is not None:
@@ -212,51 +208,21 @@ def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], probl
     return None
 
 
-def _with_prior(study: Study, last: dict[str, tuple[str, str]]) -> Study:
-    """Link the patient's previous study that was taken over; studies of the same moment are not each other's prior."""
+@dataclass(slots=True)
+class _Latest:
+    """A patient's latest study so far, and the one before it: studies of one moment share their prior."""
+
+    study_id: str
+    time: str
+    prior: str | None
+
+
+def _with_prior(study: Study, latest: dict[str, _Latest]) -> Study:
+    """Link the patient's previous study that was taken over, by time alone."""
     time = study.study_time
     if time is None:
         return study
-    before = last.get(study.patient_id)
-    last[study.patient_id] = (study.study_id, time)
-    if before is None or before[1] >= time:
-        return study
-    return study.model_copy(update={"prior": before[0]})
-
-
-@dataclass(slots=True)
-class _RatioSplit:
-    """Patients to splits in given parts: their sorted ids are shuffled by the seed and cut."""
-
-    by_patient: dict[str, Split] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, patients: set[str], parts: tuple[float, ...], seed: int) -> _RatioSplit:
-        import random
-
-        order = sorted(patients)
-        random.Random(seed).shuffle(order)
-        ends = [round(len(order) * sum(parts[: n + 1]) / sum(parts)) for n in range(3)]
-        starts = [0, *ends[:2]]
-        return cls({p: s for s, a, b in zip(SPLITS, starts, ends, strict=True) for p in order[a:b]})
-
-
-def _splitter(source: Source, options: ImportOptions) -> tuple[Callable[[RawStudy], Split | None], str]:
-    """How a study gets its split, and the words for the card.
-
-    Raises:
-        InputError: for a split that is neither a word we know nor a ratio.
-    """
-    split = options.split
-    if split in SOURCE_SPLIT:
-        return (lambda raw: raw.split), source.split_provenance
-    if split in SPLITS:
-        name: Split = split
-        return (lambda raw: name), f"every study is {name}, by option"
-    if split == "none":
-        return (lambda raw: None), "none"
-    if not _RATIO.fullmatch(split) or sum(parts := tuple(float(p) for p in split.split(":"))) <= 0:
-        raise InputError("no such split", field="split", got=split, expected="source, test, train, none or 7:1:2")
-    patients = {raw.patient_id for raw in _kept(source, options, Problems())}
-    by_patient = _RatioSplit.of(patients, parts, options.seed).by_patient
-    return (lambda raw: by_patient[raw.patient_id]), f"{split} by patient, seed {options.seed}"
+    before = latest.get(study.patient_id)
+    prior = None if before is None else before.study_id if before.time < time else before.prior
+    latest[study.patient_id] = _Latest(study.study_id, time, prior)
+    return study.model_copy(update={"prior": prior})

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from radweave.data.importers.build import SOURCE_SPLIT
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -25,6 +24,7 @@ from radweave.data.importers.source import (
     text_or_none,
     view_of,
 )
+from radweave.data.importers.splitting import SOURCE_SPLIT
 from radweave.data.importers.tables import encoding_note, read_table
 from radweave.errors import InputError
 from radweave.storage import read_jsonl
@@ -45,7 +45,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "study_time": ("study_time",),
 }
 _SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
-_VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".npz")
+_VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha")
 _TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
 
 

@@ -59,21 +59,26 @@ class ImageFolder:
 
     root: Path
     files: dict[ImageKey, Path] = field(default_factory=dict)
+    by_number: dict[str, list[ImageKey]] = field(default_factory=dict)
 
     @classmethod
     def scan(cls, root: Path) -> ImageFolder:
         """Index a folder; of several forms of one image, PNG goes before JPEG before DICOM."""
         found: dict[ImageKey, tuple[int, str, Path]] = {}
-        for folder, subfolders, names in os.walk(root):
+        for where, subfolders, names in os.walk(root):
             subfolders.sort()
             for name in names:
-                key, path = image_key(name), Path(folder, name)
+                key, path = image_key(name), Path(where, name)
                 rank = next((r for r, suffix in enumerate(_SUFFIXES) if name.lower().endswith(suffix)), None)
                 if key is None or rank is None:
                     continue
                 candidate = (rank, path.relative_to(root).as_posix(), path)
                 found[key] = min(found.get(key, candidate), candidate)
-        return cls(root, {key: path for key, (_, _, path) in sorted(found.items())})
+        folder = cls(root)
+        for key, (_, _, path) in sorted(found.items()):
+            folder.files[key] = path
+            folder.by_number.setdefault(key[0], []).append(key)
+        return folder
 
     def image(self, name: str, view: View) -> RawImage:
         """The image of an id or file name; a missing one points at the name it should have."""
@@ -83,8 +88,7 @@ class ImageFolder:
 
     def of_study(self, study_id: str, views: Mapping[ImageKey, View]) -> list[RawImage]:
         """All images of a study, by image number."""
-        number = study_id.removeprefix("CXR")
-        keys = [key for key in self.files if key[0] == number]
+        keys = self.by_number.get(study_id.removeprefix("CXR"), [])
         return [
             RawImage(self.files[key], f"images/{self.files[key].name}", views.get(key, View.UNKNOWN)) for key in keys
         ]

@@ -31,19 +31,19 @@ from radweave.data.importers.source import (
     RawStudy,
     Source,
     split_of,
+    states_of,
     text_or_none,
     view_of,
 )
 from radweave.errors import InputError
 from radweave.storage import read_json, read_jsonl
-from radweave.types import LabelState, Split, View
+from radweave.types import Split, View
 
 NAME = "iu-xray"
 PROJECTIONS = "indiana_projections.csv"
 LICENCE = "CC BY-NC-ND 4.0 (http://creativecommons.org/licenses/by-nc-nd/4.0/)"
 R2GEN_SPLIT = "R2Gen's published split (2,069 / 296 / 590 studies of the whole collection)"
 
-_STATES = {1: LabelState.POSITIVE, 0: LabelState.NEGATIVE, -1: LabelState.UNCERTAIN, None: LabelState.BLANK}
 _LABEL_SETS = {"chexpert14": "labels_chexpert14_auto", "nih14": "labels_nih14_manual"}
 # "normal" says that none of the others is positive; it is no class of the label set.
 _NO_CLASS = frozenset({"normal"})
@@ -194,11 +194,7 @@ def _manifest_study(row: dict[str, Any], folder: Path, mislabelled: frozenset[st
         )
         for path, size, view, position in zip(images, sizes, views, positions, strict=True)
     )
-    labels = {
-        name: {finding: _STATES[value] for finding, value in row[key].items() if finding not in _NO_CLASS}
-        for name, key in _LABEL_SETS.items()
-        if row.get(key)
-    }
+    labels = {name: states_of(row[key], _NO_CLASS, place, None) for name, key in _LABEL_SETS.items() if row.get(key)}
     return RawStudy(
         study_id=row["id"],
         patient_id=row["id"],

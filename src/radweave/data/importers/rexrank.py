@@ -26,8 +26,8 @@ from radweave.errors import InputError
 from radweave.storage import read_json
 from radweave.types import View
 
-# Upper-case headings inside are the report's own words.
-_CONTEXT = re.compile(r"\b(Age|Gender|Sex|Indication|History|Comparison|Technique)\s*:\s*")
+# Upper-case headings inside are the report's own words; some entries run the headings together.
+_CONTEXT = re.compile(r"(Age|Gender|Sex|Indication|History|Comparison|Technique)\s*:\s*")
 _PATIENT = re.compile(r"(?:^|/)(p(?:atient)?\d{4,})(?=/|$)")
 
 

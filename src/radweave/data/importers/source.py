@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from radweave.data.cleaning import cleaner
+from radweave.errors import InputError
 from radweave.types import LabelState, Modality, Record, Split, TargetText, View
 
 Keep = Literal["complete", "text-only", "image-only", "all"]
@@ -22,13 +23,15 @@ class ImportOptions(Record):
     target: the sections that make the report to learn.
     cleaning: steps applied to the target text, joined by "+"; see ``radweave.data.cleaning``.
     split: ``source`` (what the data set states; ``r2gen`` and ``official`` are other words for it), ``test`` or
-        ``train`` (every study), ``none``, or a ratio such as ``7:1:2`` (by patient, from ``seed``).
+        ``train`` (every study), ``none``, a ratio such as ``7:1:2`` (by patient, from ``seed``), or ``valid-as-test``:
+        the source's validation part becomes test, and 5 % of its training patients, by ``seed``, validation.
     keep: ``complete`` studies (an image and a target text), or also those without an image (``text-only``), without
         a target text (``image-only``), or ``all``.
     images: folder of the image files, where they do not lie in the source.
     annotation: R2Gen's annotation file, to take its split for an Open-i or Kaggle source.
     views: view positions to take; empty takes all.
     separator: between several images, or views, in one cell of a table.
+    labeler: whose label file becomes the set ``chexpert14``, where a source has several.
     link: hard links instead of copies of the images, where the file system can.
     """
 
@@ -41,6 +44,7 @@ class ImportOptions(Record):
     annotation: Path | None = None
     views: tuple[View, ...] = ()
     separator: str = Field(default="|", min_length=1)
+    labeler: Literal["chexpert", "chexbert", "negbio"] = "chexpert"
     link: bool = False
 
     @field_validator("cleaning")
@@ -174,6 +178,34 @@ _SPLITS: dict[str, Split] = {
 def split_of(text: str | None) -> Split | None:
     """Split from the words data sets use; None if there is no such word."""
     return _SPLITS.get((text or "").strip().lower())
+
+
+_STATES = {1.0: LabelState.POSITIVE, 0.0: LabelState.NEGATIVE, -1.0: LabelState.UNCERTAIN}
+
+
+def states_of(
+    row: Mapping[str, Any], skip: frozenset[str], file: Path | str, line: int | None
+) -> dict[str, LabelState]:
+    """Label states of a row: 1 positive, 0 negative, -1 uncertain, empty not mentioned; columns in ``skip`` left out.
+
+    Raises:
+        InputError: for any other value, naming the class.
+    """
+    states: dict[str, LabelState] = {}
+    for name, cell in row.items():
+        if name in skip:
+            continue
+        text = "" if cell is None else str(cell).strip()
+        if text in ("", "nan"):
+            states[name] = LabelState.BLANK
+            continue
+        try:
+            states[name] = _STATES[float(text)]
+        except (KeyError, ValueError):
+            raise InputError(
+                "not a label", file=file, line=line, field=name, got=text[:20], expected="1, 0, -1 or empty"
+            ) from None
+    return states
 
 
 def text_or_none(value: str | None) -> str | None:

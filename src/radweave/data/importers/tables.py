@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
+import io
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO, cast
 
 from radweave.errors import InputError
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_CELL = 1 << 20
+
+
+def find_table(folder: Path, pattern: str) -> Path | None:
+    """The first table in a folder by name; gzip-compressed ones count too."""
+    return next(iter(sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])), None)
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _read_chunk(file: IO[bytes], path: Path) -> bytes:
+    try:
+        return file.read(_CHUNK_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", file=path) from None
 
 
 def text_encoding(path: Path) -> str:
@@ -25,12 +45,12 @@ def text_encoding(path: Path) -> str:
         raise InputError("file is missing", file=path)
     decoder = codecs.getincrementaldecoder("utf-8")()
     is_utf8, has_c1 = True, False
-    with path.open("rb") as file:
-        start = file.read(4)
+    with _open_bytes(path) as file:
+        start = _read_chunk(file, path)[:4]
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return "utf-16"
         file.seek(0)
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := _read_chunk(file, path):
             if b"\0" in chunk:
                 raise InputError("not a text file: it holds NUL bytes", file=path)
             has_c1 = has_c1 or any(0x80 <= byte <= 0x9F for byte in set(chunk))
@@ -62,7 +82,8 @@ def read_table(path: Path, *, needs: Iterable[str] = (), delimiter: str = ",") -
     """
     encoding = text_encoding(path)
     csv.field_size_limit(_LONGEST_CELL)
-    with path.open(encoding=encoding, errors="replace" if encoding == "cp1252" else "strict", newline="") as file:
+    errors = "replace" if encoding == "cp1252" else "strict"
+    with _open_bytes(path) as raw, io.TextIOWrapper(raw, encoding=encoding, errors=errors, newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, strict=True)
         try:
             header = [name.strip() for name in next(rows, [])]

@@ -1,0 +1,98 @@
+"""CTRG-Chest-548K: ``annotation.json`` with findings and impression, volumes ``<id>.nii.gz``.
+
+The annotation has lists under train, val and perhaps test; an entry has ``id``, ``finding`` (or ``findings``,
+``report``), perhaps ``impression``, and ``image_path``. The first release holds folders of JPEG slices, which have no
+HU and no spacing; what is read here is the converted release with one NIfTI volume per study.
+
+Source: Tang et al., "Work like a doctor: unifying scan localizer and dynamic generator for automated CT report
+generation", Expert Systems with Applications, 2024.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from radweave.data.importers.source import (
+    ImportOptions,
+    Problems,
+    RawImage,
+    RawStudy,
+    Source,
+    split_of,
+    text_or_none,
+)
+from radweave.errors import InputError
+from radweave.storage import read_json
+from radweave.types import Split, View
+
+_SUFFIXES = (".nii.gz", ".nii", ".nrrd")
+
+
+def open_source(source: Path, options: ImportOptions) -> Source:
+    """Open the annotation file, or the folder that holds it.
+
+    Raises:
+        InputError: if it is missing or not of that form.
+    """
+    annotation = source if source.is_file() else next(iter(sorted(source.glob("*annotation*.json"))), None)
+    if annotation is None:
+        raise InputError("no annotation file here", file=source, expected="annotation.json")
+    content = read_json(annotation)
+    if not isinstance(content, dict) or not all(isinstance(entries, list) for entries in content.values()):
+        raise InputError("not a CTRG annotation file", file=annotation, expected="lists under train and val")
+    root = options.images or annotation.parent
+    volumes = _find_volumes(root)
+
+    def studies(problems: Problems) -> Iterator[RawStudy]:
+        for part, entries in content.items():
+            for entry in entries:
+                yield from _raw_study(entry, split_of(part), volumes, problems)
+
+    notes = ["every study counts as a patient of its own: the set names no patients"]
+    if "test" not in content:
+        notes.append("the annotation has no test part; 'valid-as-test' makes its validation part the test split")
+    return Source(
+        "ctrg-chest",
+        studies,
+        root,
+        (annotation,),
+        f"the parts of {annotation.name}",
+        modality="ct",
+        notes=tuple(notes),
+    )
+
+
+def _find_volumes(root: Path) -> dict[str, Path]:
+    """Name without suffix -> volume file; names that come twice are taken from the first folder."""
+    volumes: dict[str, Path] = {}
+    for folder, subfolders, names in os.walk(root):
+        subfolders.sort()
+        for name in sorted(names):
+            suffix = next((suffix for suffix in _SUFFIXES if name.lower().endswith(suffix)), None)
+            if suffix is not None:
+                volumes.setdefault(name[: -len(suffix)], Path(folder, name))
+    return volumes
+
+
+def _raw_study(entry: Any, split: Split | None, volumes: dict[str, Path], problems: Problems) -> Iterator[RawStudy]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), (str, int)):
+        problems.leave_out_study("unknown", "an entry without id")
+        return
+    number = str(entry["id"])
+    stem = next((number[: -len(suffix)] for suffix in _SUFFIXES if number.endswith(suffix)), number)
+    texts = [entry.get(name) for name in ("finding", "findings", "report")]
+    findings = next((text for text in texts if isinstance(text, str)), None)
+    impression = entry.get("impression")
+    file = volumes.get(stem)
+    suffix = "" if file is None else next(s for s in _SUFFIXES if file.name.lower().endswith(s))
+    yield RawStudy(
+        study_id=f"ctrg_{stem}",
+        patient_id=f"ctrg_{stem}",
+        split=split,
+        images=(RawImage(file, f"images/{stem}{suffix}", View.AXIAL, "ct"),) if file else (),
+        findings=text_or_none(findings),
+        impression=text_or_none(impression) if isinstance(impression, str) else None,
+    )
