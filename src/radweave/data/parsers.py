@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
+from radweave.data import wire
 from radweave.data.dicom_parse import parse_dicom
 from radweave.data.raster_parse import parse_raster
 from radweave.data.worker import Task
 
-TASKS: Final[dict[str, Task]] = {"dicom": parse_dicom, "raster": parse_raster}
+
+def parse_nifti(request: dict[str, object]) -> wire.Message:
+    """As ``volume_parse.parse_nifti``; nibabel is loaded when the first volume comes."""
+    from radweave.data.volume_parse import parse_nifti as parse
+
+    return parse(request)
+
+
+def parse_nrrd(request: dict[str, object]) -> wire.Message:
+    """As ``volume_parse.parse_nrrd``."""
+    from radweave.data.volume_parse import parse_nrrd as parse
+
+    return parse(request)
+
+
+TASKS: Final[dict[str, Task]] = {
+    "dicom": parse_dicom,
+    "raster": parse_raster,
+    "nifti": parse_nifti,
+    "nrrd": parse_nrrd,
+}
