@@ -18,6 +18,9 @@ def evaluate(
     train: Annotated[Path | None, typer.Option(help="Dataset folder whose training reports make baselines.")] = None,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad lines out and count them.")] = False,
+    second_opinion: Annotated[
+        bool, typer.Option("--second-opinion", help="Score with rouge-score, sacrebleu too.")
+    ] = False,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 for no intervals.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -36,6 +39,7 @@ def evaluate(
             train=train,
             meteor=meteor,
             skip_invalid=skip_invalid,
+            second_opinion=second_opinion,
             resamples=resamples,
             seed=seed,
             as_json=as_json,
@@ -43,3 +47,62 @@ def evaluate(
             overwrite=overwrite,
         )
     )
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Pairs files of the same studies; the others against the first.")],
+    protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
+    ontology: Annotated[str, typer.Option(help="Findings to compare: chexpert14, ct18, none.")] = "chexpert14",
+    seeds: Annotated[bool, typer.Option("--seeds", help="Two folders, each with one pairs file per seed.")] = False,
+    meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
+    resamples: Annotated[int, typer.Option(help="Resamples of each test.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    judge: Annotated[str, typer.Option(help="OpenAI-compatible endpoint that judges; reports are sent there.")] = "",
+    judge_model: Annotated[str, typer.Option(help="The endpoint's model.")] = "",
+    judge_limit: Annotated[int | None, typer.Option(help="Judge so many studies, drawn at random.")] = None,
+    both_orders: Annotated[bool, typer.Option("--both-orders", help="Judge every study in both orders.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for comparison.json, tables.md and tables.tex.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
+) -> None:
+    """Test which of two or more systems is better, on the same studies or over seeds."""
+    from radweave.evaluation.compare_command import CompareRequest, run_compare
+
+    run_compare(
+        CompareRequest(
+            runs=tuple(runs),
+            protocol=protocol,
+            ontology=ontology,
+            seeds=seeds,
+            meteor=meteor,
+            resamples=resamples,
+            seed=seed,
+            judge=judge,
+            judge_model=judge_model,
+            judge_limit=judge_limit,
+            both_orders=both_orders,
+            as_json=as_json,
+            out=out,
+            overwrite=overwrite,
+        )
+    )
+
+
+def label(
+    reports: Annotated[Path, typer.Argument(help="Reports as .jsonl or .csv.")],
+    ontology: Annotated[str, typer.Option(help="chexpert14 or ct18.")] = "chexpert14",
+    text: Annotated[str, typer.Option(help="Field or column of the text; found by name if not given.")] = "",
+    study: Annotated[str, typer.Option(help="Field or column of the id; found by name if not given.")] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write, .jsonl or .csv; standard output if not given.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file.")] = False,
+) -> None:
+    """Read findings from report texts with the rule-based labeler."""
+    from radweave.evaluation.label_command import LabelRequest, run_label
+
+    refused = run_label(
+        LabelRequest(reports=reports, ontology=ontology, text_field=text, id_field=study, out=out, overwrite=overwrite)
+    )
+    if refused:
+        raise typer.Exit(2)

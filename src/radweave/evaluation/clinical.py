@@ -175,6 +175,11 @@ def average_statistics(rows: Floats) -> dict[tuple[str, str], Statistic]:
     return statistics
 
 
+def sided_statistics(rows: Floats) -> dict[str, Statistic]:
+    """Precision, recall and F1 over (finding, side), pooled over all studies; rows (N, 3) of ``laterality``."""
+    return {measure: average_statistics(rows)["micro", measure] for measure in MEASURES}
+
+
 def clinical_statistics(labelled: LabelledPairs) -> dict[tuple[str, str, str, str], Statistic]:
     """Statistics by (uncertain policy, group, average, measure)."""
     statistics: dict[tuple[str, str, str, str], Statistic] = {}

@@ -77,9 +77,19 @@ def _policy(
     }
 
 
+def sided_table(statistics: Mapping[str, Statistic], intervals: Mapping[str, Interval]) -> dict[str, Any]:
+    """Agreement on (finding, side): what a swap of left and right changes although every label stays."""
+    scores = {m: _value(statistic, intervals.get(f"CE/sided/{m}")) for m, statistic in statistics.items()}
+    meaning = "findings with a side, pooled over studies: a finding on the other side is a miss and an invention"
+    return {**scores, "meaning": meaning}
+
+
 def _score(statistics: Keyed, intervals: Mapping[str, Interval], key: tuple[str, str, str, str]) -> dict[str, Any]:
-    value = statistics[key].corpus()
-    interval = intervals.get(f"CE/{'/'.join(key)}")
+    return _value(statistics[key], intervals.get(f"CE/{'/'.join(key)}"))
+
+
+def _value(statistic: Statistic, interval: Interval | None) -> dict[str, Any]:
+    value = statistic.corpus()
     bounds = None if interval is None or interval.low is None else [interval.low, interval.high]
     return {"value": None if np.isnan(value) else value, "interval": bounds}
 

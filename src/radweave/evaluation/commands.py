@@ -30,6 +30,7 @@ class EvaluateRequest:
     train: Path | None = None
     meteor: bool = True
     skip_invalid: bool = False
+    second_opinion: bool = False
     resamples: int = 1000
     seed: int = 0
     as_json: bool = False
@@ -80,9 +81,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
     if request.as_json:
         print(json.dumps(_as_json(results), ensure_ascii=False, allow_nan=False))
         return
-    from rich.console import Console
-
-    print_tables(tables, Console())
+    print_tables(tables)
 
 
 def run_names(paths: Sequence[Path]) -> list[tuple[str, Path]]:
@@ -117,7 +116,12 @@ def _evaluated(
     labeler: Labeler | None,
     train_texts: Sequence[str] | None,
 ) -> dict[str, Any]:
-    options = Options(meteor=request.meteor, resamples=request.resamples, seed=request.seed)
+    options = Options(
+        meteor=request.meteor,
+        second_opinions=request.second_opinion,
+        resamples=request.resamples,
+        seed=request.seed,
+    )
     evaluation = evaluate_pairs(
         file.pairs,
         request.protocol,
@@ -129,7 +133,10 @@ def _evaluated(
     result = evaluation.to_json()
     if beside is not None and beside != request.protocol:
         second = evaluate_pairs(
-            file.pairs, beside, train_texts=train_texts, options=replace(options, meteor=False, floors=False)
+            file.pairs,
+            beside,
+            train_texts=train_texts,
+            options=replace(options, meteor=False, floors=False, second_opinions=False),
         )
         result["beside"] = _language_part(second)
     return result

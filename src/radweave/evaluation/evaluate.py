@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from radweave.errors import InputError
-from radweave.evaluation.clinical import LabelledPairs, clinical_statistics, label_pairs
-from radweave.evaluation.clinical_table import clinical_table
+from radweave.evaluation.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics
+from radweave.evaluation.clinical_table import clinical_table, sided_table
 from radweave.evaluation.floors import Floor, build_floors
 from radweave.evaluation.honesty import honesty_rows
 from radweave.evaluation.language import ONE_STUDY_CIDER, definitions, language_statistics
+from radweave.evaluation.laterality import sided_rows
 from radweave.evaluation.pairs import Pair, check_pairs
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, Vocabulary, get_protocol, protocol_record
@@ -63,6 +64,7 @@ class Evaluation:
     patients: tuple[str | None, ...]
     statistics: dict[str, Statistic]
     clinical_statistics: dict[tuple[str, str, str, str], Statistic]
+    sided_statistics: dict[str, Statistic]
     corpus: dict[str, Score]
     floors: dict[str, dict[str, Any]] = field(default_factory=dict)
     honesty: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class Evaluation:
     resampling: dict[str, Any] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
+    second_opinions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def per_study(self) -> dict[str, dict[str, float | None]]:
         """Study id -> metric -> score; None where a study by itself has none."""
@@ -95,6 +98,7 @@ class Evaluation:
             "texts": self.texts,
             "left_out": dict(self.left_out),
             "resampling": self.resampling,
+            **({"second_opinions": self.second_opinions} if self.second_opinions else {}),
             **({"per_study": self.per_study()} if per_study else {}),
         }
 
@@ -110,12 +114,14 @@ class Options:
     Attributes:
         meteor: start Java for METEOR if it is there; without Java the row says unavailable.
         floors: score the baselines.
+        second_opinions: let rouge-score and sacrebleu score the same texts.
         resamples: bootstrap resamples; 0 for no intervals.
         seed: of the resamples and of the shuffled and copied baselines.
     """
 
     meteor: bool = True
     floors: bool = True
+    second_opinions: bool = False
     resamples: int = RESAMPLES
     seed: int = 0
 
@@ -158,9 +164,11 @@ def evaluate_pairs(
     unavailable, versions = _add_meteor(statistics, prepared, options)
     labelled = label_pairs(checked, labeler) if labeler else None
     clinical = clinical_statistics(labelled) if labelled else {}
+    sided = sided_statistics(sided_rows(checked))
     patients = tuple(pair.patient_id for pair in checked)
     clusters = cluster_index(patients)
     named = {f"CE/{'/'.join(key)}": statistic for key, statistic in clinical.items()}
+    named.update({f"CE/sided/{measure}": statistic for measure, statistic in sided.items()})
     intervals: dict[str, Interval] = {}
     if options.resamples:
         intervals = bootstrap({**statistics, **named}, clusters, resamples=options.resamples, seed=options.seed)
@@ -172,10 +180,11 @@ def evaluate_pairs(
         patients=patients,
         statistics=statistics,
         clinical_statistics=clinical,
+        sided_statistics=sided,
         corpus=_corpus(statistics, intervals, unavailable),
         floors=_floor_table(checked, prepared, rules, train_texts, options) if options.floors else {},
         honesty=honesty_rows(checked, prepared, labelled),
-        clinical=_clinical(labelled, clinical, intervals, rules),
+        clinical={**_clinical(labelled, clinical, intervals, rules), "sided_findings": sided_table(sided, intervals)},
         texts=_text_counts(prepared),
         resampling={
             "method": "percentile bootstrap, 95 %, document frequencies of CIDEr kept fixed",
@@ -186,6 +195,7 @@ def evaluate_pairs(
         },
         definitions=definitions(rules),
         left_out=dict(left_out or {}),
+        second_opinions=_second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )
 
 
@@ -236,6 +246,14 @@ def _floor_scores(floor: Floor, prepared: PreparedTexts, protocol: EvalProtocol)
     scores = {name: _number(statistic.corpus()) for name, statistic in language_statistics(texts, protocol).items()}
     distinct = len(set(floor.texts)) / len(floor.texts)
     return {"source": floor.source, "distinct_reports_share": distinct, "corpus": scores}
+
+
+def _second_opinions(
+    prepared: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
+) -> dict[str, dict[str, Any]]:
+    from radweave.evaluation.second_opinions import second_opinions
+
+    return second_opinions(prepared, protocol, statistics)
 
 
 def _clinical(

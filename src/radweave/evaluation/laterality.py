@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from radweave.evaluation.pairs import Pair
 from radweave.evaluation.statistics import Floats
 
 # Stems of nouns that name a finding or a device which has a side in the chest.
@@ -107,6 +108,13 @@ def sided_confusion(hyp: Mapping[str, frozenset[str]], ref: Mapping[str, frozens
     return len(generated & written), len(generated - written), len(written - generated)
 
 
-def sided_rows(hyps: list[dict[str, frozenset[str]]], refs: list[dict[str, frozenset[str]]]) -> Floats:
-    """Confusion rows (N, 3) over (finding, side) for the statistics of ``clinical``."""
-    return np.array([sided_confusion(h, r) for h, r in zip(hyps, refs, strict=True)], dtype=np.float64).reshape(-1, 3)
+def sided_rows(pairs: Sequence[Pair]) -> Floats:
+    """Confusion rows (N, 3) over (finding, side); several references of a study are taken together."""
+    rows = []
+    for pair in pairs:
+        written: dict[str, frozenset[str]] = {}
+        for text in pair.refs:
+            for finding, sides in sided_findings(text).items():
+                written[finding] = written.get(finding, frozenset()) | sides
+        rows.append(sided_confusion(sided_findings(pair.hyp), written))
+    return np.array(rows, dtype=np.float64)

@@ -145,6 +145,11 @@ def _clinical(runs: Mapping[str, Result]) -> TextTable:
                     cells.extend([number(scores["precision"]["value"]), number(scores["recall"]["value"])])
                     cells.append(score_cell(scores["f1"]))
                 rows.append(tuple(cells))
+    cells = ["findings with their side / micro"]
+    for name in found:
+        sided = runs[name]["clinical"]["sided_findings"]
+        cells.extend([number(sided["precision"]["value"]), number(sided["recall"]["value"]), score_cell(sided["f1"])])
+    rows.append(tuple(cells))
     notes = [f"labels: {first['labeler']}; reference: {first['reference_labels']}"]
     if first["marked"]:
         notes.append("* the average that the protocol's source prints")

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from typing import Any
 
 DASH = "-"
 
@@ -33,12 +30,22 @@ def number(value: Any, digits: int = 4) -> str:
     return str(value)
 
 
-def print_tables(tables: Sequence[TextTable], console: Console) -> None:
+# Wide enough for every table when the output is a file or a pipe, where nothing needs to wrap.
+_PIPE_COLUMNS = 200
+
+
+def print_tables(tables: Sequence[TextTable]) -> None:
+    """Print to standard output, as wide as the terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_COLUMNS)
     for table in tables:
-        shown = Table(title=escape(table.title), title_justify="left", title_style="bold", header_style="")
+        shown = Table(title=escape(table.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         for index, column in enumerate(table.columns):
             shown.add_column(escape(column), justify="left" if index == 0 else "right", overflow="fold")
         for row in table.rows:

@@ -1,0 +1,60 @@
+"""The same scores by other people's programs, where they are installed: rouge-score and sacrebleu.
+
+They see exactly the texts and tokens our own code sees, so a difference beyond rounding is a fault on one side.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from radweave.evaluation.prepare import PreparedTexts
+from radweave.evaluation.protocols import EvalProtocol
+from radweave.evaluation.statistics import Statistic
+
+
+def second_opinions(
+    texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
+) -> dict[str, dict[str, Any]]:
+    """Metric and program -> ``ours``, ``theirs``, ``difference``; or why the program has no opinion."""
+    return {**_rouge(texts, protocol, statistics), **_sacrebleu(texts, protocol, statistics)}
+
+
+def _opinion(ours: float, theirs: float) -> dict[str, Any]:
+    return {"ours": ours, "theirs": theirs, "difference": ours - theirs}
+
+
+def _rouge(
+    texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
+) -> dict[str, dict[str, Any]]:
+    if importlib.util.find_spec("rouge_score") is None:
+        return {"rouge-score": {"unavailable": "the package rouge-score is not installed"}}
+    from rouge_score.rouge_scorer import RougeScorer
+
+    ours = {"rouge1": "ROUGE_1", "rouge2": "ROUGE_2", "rougeL": "ROUGE_L" if protocol.metrics == "hf" else "ROUGE_L_F1"}
+    scorer = RougeScorer(list(ours), use_stemmer=False)
+    sums = dict.fromkeys(ours, 0.0)
+    for hyp, refs in zip(texts.hyps, texts.refs, strict=True):
+        for name, score in scorer.score_multi(refs, hyp).items():
+            sums[name] += score.fmeasure
+    return {
+        f"{ours[name]} (rouge-score)": _opinion(statistics[ours[name]].corpus(), total / len(texts.hyps))
+        for name, total in sums.items()
+    }
+
+
+def _sacrebleu(
+    texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
+) -> dict[str, dict[str, Any]]:
+    """Corpus BLEU-4 on our tokens; sacrebleu has no add-one smoothing of order 1, so it has no opinion on HF's BLEU."""
+    if importlib.util.find_spec("sacrebleu") is None:
+        return {"sacrebleu": {"unavailable": "the package sacrebleu is not installed"}}
+    if protocol.metrics == "hf":
+        return {"sacrebleu": {"unavailable": "it does not smooth as HF evaluate does"}}
+    from sacrebleu.metrics import BLEU
+
+    most = max(len(group) for group in texts.refs)
+    streams = [[group[i] if i < len(group) else None for group in texts.refs] for i in range(most)]
+    score = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(texts.hyps, streams)
+    return {"BLEU_4 (sacrebleu)": _opinion(statistics["BLEU_4"].corpus(), score.score / 100.0)}
