@@ -27,28 +27,19 @@ def _studies(record: Mapping[str, Any], run: str) -> TextTable:
     for row in record["comparisons"]:
         if row["run"] != run:
             continue
-        interval = DASH if row["low"] is None else f"[{row['low']:+.4f}, {row['high']:+.4f}]"
+        interval = DASH if row["low"] is None else f"[{row['low']:+.3f}, {row['high']:+.3f}]"
         difference = DASH if row["difference"] is None else f"{row['difference']:+.4f}"
-        p_values = (_p(row[name]) for name in ("p_bootstrap", "p_randomisation", "p_holm"))
+        p_values = (_p(row[name]) for name in ("p_randomisation", "p_holm"))
         rows.append((row["metric"], number(row["a"]), number(row["b"]), difference, interval, *p_values))
         if row["note"]:
             notes[f"{row['metric']}: {row['note']}"] = None
     resampling = record["resampling"]
     notes[
         f"protocol {record['protocol']['name']} {record['protocol']['hash'][:8]}; {record['studies']} studies;"
-        f" {resampling['resamples']} resamples, seed {resampling['seed']}; two-sided;"
-        f" Holm over {resampling['tests']} tests, of the randomisation p"
+        f" {resampling['resamples']} resamples, seed {resampling['seed']}; interval: paired bootstrap;"
+        f" p: approximate randomisation, two-sided; Holm over {resampling['tests']} tests"
     ] = None
-    head = (
-        "metric",
-        record["baseline"],
-        run,
-        "difference",
-        "95 % interval",
-        "p bootstrap",
-        "p randomisation",
-        "p Holm",
-    )
+    head = ("metric", record["baseline"], run, "difference", "95 % interval", "p", "p Holm")
     return TextTable(f"{run} against {record['baseline']}", head, tuple(rows), tuple(notes))
 
 

@@ -80,8 +80,8 @@ def _length_rows(prepared: PreparedTexts) -> dict[str, dict[str, Any]]:
         "length_ratio": _row(
             ratio,
             "mean tokens generated / mean tokens of the references",
-            generated=effects.mean_hypothesis_tokens,
-            reference=effects.mean_reference_tokens,
+            mean_tokens_generated=effects.mean_hypothesis_tokens,
+            mean_tokens_reference=effects.mean_reference_tokens,
         ),
         "empty_reports_share": _row(effects.empty_hypotheses / effects.hypotheses, "empty generated reports / studies"),
     }

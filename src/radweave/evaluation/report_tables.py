@@ -24,7 +24,8 @@ _METRICS = (
 )
 _SHOWN = {"CIDEr": "CIDEr (= CIDEr-D, as coco)", "ROUGE_L_F1": "ROUGE_L_F1 (rouge-score)"}
 _FLOOR_METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
-_PREFERRED_GROUP = "all"
+_GROUPS = {"all": "all", "without_no_finding": "without No Finding", "chexpert5": "CheXpert-5"}
+_PRF = ("precision", "recall", "f1")
 
 Result = Mapping[str, Any]
 
@@ -37,13 +38,12 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
         if result["floors"]:
             tables.append(_floors(result, suffix))
     tables.append(_honesty(runs))
-    if any("policies" in result["clinical"] for result in runs.values()):
-        tables.append(_clinical(runs))
-        tables.extend(
-            _per_class(result, f" - {name}" if len(runs) > 1 else "")
-            for name, result in runs.items()
-            if "policies" in result["clinical"]
-        )
+    for name, result in runs.items():
+        suffix = f" - {name}" if len(runs) > 1 else ""
+        if "policies" in result["clinical"]:
+            tables.extend([_clinical(result, suffix), _per_class(result, suffix)])
+        if "second_opinions" in result:
+            tables.append(_second_opinions(result, suffix))
     return tables
 
 
@@ -122,38 +122,40 @@ def _honesty(runs: Mapping[str, Result]) -> TextTable:
             row = result["honesty"].get(row_name, {})
             cells.extend([number(row.get("value")), number(row.get("reference"))])
         rows.append(tuple(cells))
-    notes = tuple(f"{name}: {meaning}" for name, meaning in meanings.items())
-    return TextTable("Honesty", tuple(head), tuple(rows), notes)
+    notes = [f"{name}: {meaning}" for name, meaning in meanings.items()]
+    for name, result in runs.items():
+        sides = result["honesty"]["left_right_contradiction_share"]
+        prefix = f"{name}: " if len(runs) > 1 else ""
+        notes.append(f"{prefix}left/right could be compared in {sides['comparable_reports']} reports")
+    return TextTable("Honesty", tuple(head), tuple(rows), tuple(notes))
 
 
-def _clinical(runs: Mapping[str, Result]) -> TextTable:
-    """Precision, recall and F1 of every average under both policies; the protocol's own is marked with *."""
-    found = {name: result["clinical"] for name, result in runs.items() if "policies" in result["clinical"]}
-    first = next(iter(found.values()))
-    head = ["uncertain / classes / average"]
-    for name in found:
-        head.extend(f"{name}: {short}" if len(found) > 1 else short for short in ("P", "R", "F1"))
+def _clinical(result: Result, suffix: str) -> TextTable:
+    """Every average under both policies; the one that the protocol's source prints is marked with *."""
+    clinical = result["clinical"]
+    policies = list(clinical["policies"])
+    marked = clinical["marked"]
     rows = []
-    for policy, content in first["policies"].items():
-        for group, averages in content["groups"].items():
-            for average in averages:
-                marked = {"average": average, "policy": policy, "group": group}
-                star = " *" if first["marked"] == marked else ""
-                cells = [f"{policy.removeprefix('uncertain_')} / {group} / {average}{star}"]
-                for clinical in found.values():
-                    scores = clinical["policies"][policy]["groups"][group][average]
-                    cells.extend([number(scores["precision"]["value"]), number(scores["recall"]["value"])])
-                    cells.append(score_cell(scores["f1"]))
-                rows.append(tuple(cells))
-    cells = ["findings with their side / micro"]
-    for name in found:
-        sided = runs[name]["clinical"]["sided_findings"]
-        cells.extend([number(sided["precision"]["value"]), number(sided["recall"]["value"]), score_cell(sided["f1"])])
-    rows.append(tuple(cells))
-    notes = [f"labels: {first['labeler']}; reference: {first['reference_labels']}"]
-    if first["marked"]:
-        notes.append("* the average that the protocol's source prints")
-    return TextTable("Clinical efficacy", tuple(head), tuple(rows), tuple(notes))
+    for group, averages in clinical["policies"][policies[0]]["groups"].items():
+        for average in averages:
+            cells = [f"{_GROUPS[group]} / {average}"]
+            for policy in policies:
+                scores = clinical["policies"][policy]["groups"][group][average]
+                star = " *" if marked == {"average": average, "policy": policy, "group": group} else ""
+                cells.extend(number(scores[measure]["value"], 3) for measure in ("precision", "recall"))
+                cells.append(number(scores["f1"]["value"], 3) + star)
+            rows.append(tuple(cells))
+    sided = clinical["sided_findings"]
+    rows.append(("findings with their side / micro", *(number(sided[m]["value"], 3) for m in _PRF), *(DASH,) * 3))
+    notes = [
+        f"labels: {clinical['labeler']}; reference: {clinical['reference_labels']}",
+        "left: uncertain counts as negative; right: uncertain counts as positive (u+)",
+    ]
+    if marked:
+        scores = clinical["policies"][marked["policy"]]["groups"][marked["group"]][marked["average"]]
+        notes.append(f"* what the protocol's source prints: F1 {score_cell(scores['f1'])}")
+    head = ("classes / average", "P", "R", "F1", "P u+", "R u+", "F1 u+")
+    return TextTable(f"Clinical efficacy{suffix}", head, tuple(rows), tuple(notes))
 
 
 def _per_class(result: Result, suffix: str) -> TextTable:
@@ -175,3 +177,15 @@ def _per_class(result: Result, suffix: str) -> TextTable:
         for name, scores in rows
     ]
     return TextTable(f"Findings by class{suffix}", columns, tuple(cells), tuple(notes))
+
+
+def _second_opinions(result: Result, suffix: str) -> TextTable:
+    rows = []
+    notes = []
+    for name, opinion in result["second_opinions"].items():
+        if "unavailable" in opinion:
+            notes.append(f"{name}: {opinion['unavailable']}")
+            continue
+        cells = (number(opinion["ours"], 6), number(opinion["theirs"], 6), f"{opinion['difference']:+.1e}")
+        rows.append((name, *cells))
+    return TextTable(f"Second opinions{suffix}", ("metric", "ours", "theirs", "difference"), tuple(rows), tuple(notes))
