@@ -190,6 +190,7 @@ def _by_length() -> PhraseBook[Cue]:
 
 CUE_BOOK = _by_length()
 
+
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 

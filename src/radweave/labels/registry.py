@@ -1,25 +1,41 @@
-"""Labelers by the name of their label set."""
+"""Labelers by name: a rule-based one per label set, and trained ones from local weights."""
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from radweave.errors import InputError
 from radweave.labels.labeler import Labeler
 from radweave.labels.rules import RuleLabeler
 
 RULE_BASED = ("chexpert14", "ct18", "nih14")
+TRAINED = ("chexbert", "radbert18")
 
 
-def get_labeler(name: str) -> Labeler:
-    """The rule-based labeler of a label set: "chexpert14", "ct18" or "nih14".
+def get_labeler(name: str, *, weights: Path | None = None, device: str = "cpu") -> Labeler:
+    """The labeler of this name.
+
+    "chexpert14", "ct18" and "nih14" are rule-based and need nothing. "chexbert" and "radbert18" are networks, and
+    ``weights`` is the local folder with their weights and tokenizer.
 
     Raises:
-        InputError: for any other name.
+        InputError: for any other name, or weights that are missing, unreadable or of another network.
     """
-    if name not in RULE_BASED:
-        raise InputError("no labeler of this name", field="ontology", got=repr(name), expected=" or ".join(RULE_BASED))
-    return _rule_labeler(name)
+    if name in RULE_BASED:
+        return _rule_labeler(name)
+    if name not in TRAINED:
+        known = ", ".join(RULE_BASED + TRAINED)
+        raise InputError("no labeler of this name", field="labeler", got=repr(name), expected=f"one of {known}")
+    if weights is None:
+        raise InputError(f"{name} needs its weights", field="weights", got="none", expected="a local folder")
+    if name == "chexbert":
+        from radweave.labels.chexbert import CheXbertLabeler
+
+        return CheXbertLabeler(weights, device=device)
+    from radweave.labels.radbert import RadBertLabeler
+
+    return RadBertLabeler(weights, device=device)
 
 
 @cache

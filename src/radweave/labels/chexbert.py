@@ -1,0 +1,89 @@
+"""CheXbert from local weights: BERT-base with fourteen heads on the [CLS] state.
+
+Source: Smit et al., "CheXbert", EMNLP 2020. The published checkpoint holds "model_state_dict" with the names
+"module.bert.*" and "module.linear_heads.0" to "module.linear_heads.13": thirteen heads of four states (blank, positive,
+negative, uncertain) and one of two for No Finding (blank, positive), in the order of ``CHEXPERT14``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from radweave.errors import InputError
+from radweave.labels.labeler import Mention
+from radweave.labels.ontology import CHEXPERT14
+from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
+from radweave.storage import sha256_file
+from radweave.types import LabelState
+
+STATES = (LabelState.BLANK, LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN)
+HEAD_SIZES = (4,) * 13 + (2,)
+
+
+class CheXbertNetwork(nn.Module):
+    """BERT and one linear head per class; dropout is left out, as it does nothing at inference."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config)
+        self.linear_heads = nn.ModuleList(nn.Linear(config.hidden_size, size) for size in HEAD_SIZES)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+        """Token ids and mask (B, T) to fourteen logits (B, 4), the last (B, 2)."""
+        hidden = self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0]
+        return [head(hidden) for head in self.linear_heads]
+
+
+class CheXbertLabeler:
+    """Labels reports with a local copy of CheXbert.
+
+    ``folder`` holds the weights (one .pth or .safetensors file), the vocabulary of bert-base-uncased (vocab.txt or
+    tokenizer.json) and, for another size than BERT-base, its config.json.
+
+    Raises:
+        InputError: for a file that is missing, or weights that are not CheXbert's.
+    """
+
+    name = "CheXbert"
+    classes: tuple[str, ...] = CHEXPERT14
+
+    def __init__(self, folder: Path, *, device: str = "cpu") -> None:
+        path = weights_file(folder, labeler=self.name)
+        require_files(folder, (("vocab.txt",), ("tokenizer.json",)), labeler=self.name)
+        has_config = (folder / "config.json").is_file()
+        config = BertConfig.from_json_file(str(folder / "config.json")) if has_config else BertConfig()
+        self.version = sha256_file(path)[:12]
+        self._device = device
+        self._tokenizer = BertTokenizer.from_pretrained(str(folder), do_lower_case=True, local_files_only=True)
+        if len(self._tokenizer) > config.vocab_size:
+            raise InputError(
+                "the vocabulary does not fit the network",
+                file=folder,
+                got=f"{len(self._tokenizer)} words",
+                expected=config.vocab_size,
+            )
+        network = CheXbertNetwork(config)
+        load_strictly(network, read_state(path), path)
+        self._network = network.to(device)
+        self._max_tokens = min(MAX_TOKENS, config.max_position_embeddings)
+
+    def label(self, texts: Sequence[str]) -> list[dict[str, Mention]]:
+        """Most likely state per class; see ``radweave.labels.Labeler``. Texts are cut at 512 tokens, as published."""
+        results = []
+        for heads in run_each(self._network, self._encode, texts, self._device):
+            chosen = [int(torch.argmax(logits[0])) for logits in heads]
+            results.append(
+                {name: Mention(STATES[index]) for name, index in zip(self.classes, chosen, strict=True)},
+            )
+        return results
+
+    def _encode(self, text: str) -> Mapping[str, Tensor]:
+        encoded: Mapping[str, Tensor] = self._tokenizer(
+            text, truncation=True, max_length=self._max_tokens, return_tensors="pt"
+        )
+        return encoded

@@ -1,0 +1,87 @@
+"""The 18-class CT report classifier from local weights: RoBERTa, its pooler, and one linear layer.
+
+Source: Hamamci et al., CT-RATE / CT-CLIP, arXiv:2403.17834, report labels by a fine-tuned RadBERT-RoBERTa-4m. The
+checkpoint's names are "model.*" for RoBERTa and "classifier.*"; a class is present where sigmoid(logit) > 0.5, that is
+where the logit is above zero. The order of the classes is that of ``CT18``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+from transformers import RobertaConfig, RobertaModel, RobertaTokenizer
+
+from radweave.errors import InputError
+from radweave.labels.labeler import BLANK, Mention
+from radweave.labels.ontology import CT18
+from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
+from radweave.storage import sha256_file
+from radweave.types import LabelState
+
+_PRESENT = Mention(LabelState.POSITIVE)
+
+
+class RadBertNetwork(nn.Module):
+    """RoBERTa with a linear layer on its pooled output."""
+
+    def __init__(self, config: RobertaConfig) -> None:
+        super().__init__()
+        self.model = RobertaModel(config)
+        self.classifier = nn.Linear(config.hidden_size, len(CT18))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Token ids and mask (B, T) to logits (B, 18)."""
+        pooled = self.model(input_ids=input_ids, attention_mask=attention_mask).pooler_output
+        logits: Tensor = self.classifier(pooled)
+        return logits
+
+
+class RadBertLabeler:
+    """Labels CT reports with a local copy of the 18-class RadBERT classifier.
+
+    ``folder`` holds the weights (one .pth or .safetensors file), RoBERTa's config.json and its tokenizer
+    (vocab.json with merges.txt, or tokenizer.json). A class that is not present is blank: the classifier does not tell
+    denied from not mentioned.
+
+    Raises:
+        InputError: for a file that is missing, or weights of another network.
+    """
+
+    name = "RadBERT-18"
+    classes: tuple[str, ...] = CT18
+
+    def __init__(self, folder: Path, *, device: str = "cpu") -> None:
+        path = weights_file(folder, labeler=self.name)
+        require_files(folder, (("config.json",),), labeler=self.name)
+        require_files(folder, (("vocab.json", "merges.txt"), ("tokenizer.json",)), labeler=self.name)
+        config = RobertaConfig.from_json_file(str(folder / "config.json"))
+        self.version = sha256_file(path)[:12]
+        self._device = device
+        self._tokenizer = RobertaTokenizer.from_pretrained(str(folder), local_files_only=True)
+        if len(self._tokenizer) > config.vocab_size:
+            raise InputError(
+                "the vocabulary does not fit the network",
+                file=folder,
+                got=f"{len(self._tokenizer)} words",
+                expected=config.vocab_size,
+            )
+        network = RadBertNetwork(config)
+        load_strictly(network, read_state(path), path)
+        self._network = network.to(device)
+        # RoBERTa counts positions from the padding index on: two places are never used.
+        self._max_tokens = min(MAX_TOKENS, config.max_position_embeddings - config.pad_token_id - 1)
+
+    def label(self, texts: Sequence[str]) -> list[dict[str, Mention]]:
+        """Classes above the threshold; see ``radweave.labels.Labeler``. Texts are cut at 512 tokens, as published."""
+        return [
+            {name: _PRESENT if score > 0 else BLANK for name, score in zip(self.classes, row, strict=True)}
+            for row in (logits[0].tolist() for logits in run_each(self._network, self._encode, texts, self._device))
+        ]
+
+    def _encode(self, text: str) -> Mapping[str, Tensor]:
+        encoded: Mapping[str, Tensor] = self._tokenizer(
+            text, truncation=True, max_length=self._max_tokens, return_tensors="pt"
+        )
+        return encoded
