@@ -11,10 +11,10 @@ from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.images import read_radiograph
 from radweave.errors import InputError
-from radweave.training_floors import floor_reports
 from radweave.runs import Run, prepare
 from radweave.serve.predictor import Predictor
 from radweave.storage import refuse_existing, write_jsonl
+from radweave.training_floors import floor_reports
 from radweave.types import Report, Split
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")

@@ -19,7 +19,6 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from radweave import __version__
 from radweave.config import first_problem
 from radweave.errors import InputError
 from radweave.storage import read_json, sha256_file, write_json
@@ -65,8 +64,8 @@ class RunCard(Record):
 
 def library_versions() -> dict[str, str]:
     """Versions of what decides the numbers."""
-    names = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow", "pydicom")
-    return {"radweave": __version__, "python": platform.python_version(), **{name: version(name) for name in names}}
+    names = ("radweave", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow", "pydicom")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
 def hash_files(folder: Path) -> dict[str, str]:

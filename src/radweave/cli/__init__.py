@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from radweave import __version__
-from radweave.cli import reporting
+from radweave.cli import data, evaluation, phantom, reporting
 from radweave.errors import InputError
 from radweave.types import RESEARCH_ONLY
 
@@ -36,9 +36,14 @@ def _options(
 
 
 app.command("demo")(reporting.demo)
+app.command("phantom")(phantom.phantom)
+app.add_typer(data.app, name="data")
 app.command("methods")(reporting.methods)
 app.command("train")(reporting.train)
 app.command("generate")(reporting.generate)
+app.command("evaluate")(evaluation.evaluate)
+app.command("compare")(evaluation.compare)
+app.command("label")(evaluation.label)
 
 
 def main() -> None:

@@ -27,14 +27,16 @@ def methods() -> None:
 def demo(
     out: Out = Path("demo"),
     overwrite: Overwrite = False,
-    studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40)] = 1200,
-    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+    studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40)] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of everything.", min=0)] = 0,
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
 ) -> None:
     """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
-    from radweave.cli.progress import console
-    from radweave.demo import run_demo
+    from radweave.cli.progress import bar, console, training_watch
+    from radweave.demo import DemoWatch, run_demo
 
-    page = run_demo(out, num_studies=studies, seed=seed, overwrite=overwrite)
+    watch = DemoWatch(bar=bar, training=training_watch, say=console.print)
+    page = run_demo(out, num_studies=studies, seed=seed, overwrite=overwrite, overrides=overrides or [], watch=watch)
     console.print(f"\nReport page: [bold]{page}[/bold]\n{RESEARCH_ONLY}")
 
 

@@ -1,0 +1,147 @@
+"""The demo: phantom radiographs, a trained run, reports on unseen studies, and one page that shows it all."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from PIL import Image
+
+from radweave.data.dataset import Dataset
+from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.labels import get_labeler
+from radweave.phantom.study import PhantomOptions
+from radweave.phantom_dataset import write_phantom_dataset
+from radweave.predict import generate_split
+from radweave.run_folder import RunCard
+from radweave.runs import TrainingWatch, restore, train
+from radweave.storage import write_folder, write_json, write_text
+from radweave.types import RESEARCH_ONLY, Study
+
+METHOD = "baseline"
+METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
+FLOORS = {"nearest_neighbour": "nearest neighbour on pixels", "constant_report": "one constant report"}
+STUDIES_SHOWN = 16
+THUMBNAIL_PX = 192
+IMAGE_SIZE_PX = 160
+
+Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoWatch:
+    """Who is told: a bar for counted work, and the training's watch."""
+
+    bar: Bar = lambda description: nullcontext()
+    training: Callable[[], AbstractContextManager[TrainingWatch]] = lambda: nullcontext(TrainingWatch())
+    say: Callable[[str], None] = lambda text: None
+
+
+def run_demo(
+    out: Path,
+    *,
+    num_studies: int,
+    seed: int,
+    overwrite: bool = False,
+    overrides: Sequence[str] = (),
+    watch: DemoWatch | None = None,
+) -> Path:
+    """Make the phantom set, train on it, report on its test split, evaluate; return the path of ``index.html``.
+
+    The folder holds ``phantom/`` (the dataset), ``run/`` (the model), ``predictions.jsonl``, ``evaluation.json`` and
+    the page.
+
+    Raises:
+        InputError: if ``out`` exists and ``overwrite`` is not set.
+    """
+    watch = watch or DemoWatch()
+    with write_folder(out, overwrite=overwrite) as folder:
+        with watch.bar("drawing phantom studies") as progress:
+            dataset = write_phantom_dataset(
+                folder / "phantom",
+                modality="xray",
+                num_studies=num_studies,
+                seed=seed,
+                options=PhantomOptions(image_size=IMAGE_SIZE_PX),
+                progress=progress,
+            )
+        with watch.training() as training:
+            train(METHOD, dataset.path, folder / "run", overrides=[f"seed={seed}", *overrides], watch=training)
+        run = restore(folder / "run")
+        with watch.bar("writing reports") as progress:
+            generate_split(run, run.predictor(), dataset.path, "test", folder / "predictions.jsonl", progress=progress)
+        watch.say("scoring")
+        evaluation = _evaluate(folder / "predictions.jsonl")
+        write_json(folder / "evaluation.json", evaluation.to_json())
+        write_text(folder / "index.html", _page(dataset, folder / "predictions.jsonl", evaluation, run.card))
+    return out / "index.html"
+
+
+def _evaluate(predictions: Path) -> Evaluation:
+    return evaluate_pairs(
+        read_pairs(predictions).pairs, labeler=get_labeler("chexpert14"), options=Options(meteor=False)
+    )
+
+
+def _page(dataset: Dataset, predictions: Path, evaluation: Evaluation, card: RunCard) -> str:
+    environment = Environment(loader=PackageLoader("radweave", "templates"), autoescape=True)
+    rows = [json.loads(line) for line in islice(predictions.open(encoding="utf-8"), STUDIES_SHOWN)]
+    studies = {study.study_id: study for study in dataset.studies("test")}
+    return environment.get_template("demo.html.j2").render(
+        notice=RESEARCH_ONLY,
+        card=card,
+        metrics=METRICS,
+        scores=_score_rows(evaluation),
+        honesty=evaluation.honesty,
+        num_test=len(evaluation.study_ids),
+        curve=_curve(card),
+        studies=[_study(dataset, studies[row["study_id"]], row) for row in rows],
+    )
+
+
+def _score_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The model's scores with intervals, then the floors."""
+    own = {}
+    for name in METRICS:
+        score = evaluation.corpus[name]
+        own[name] = (score.value, score.interval)
+    rows: list[dict[str, Any]] = [{"name": "the model", "values": own}]
+    for key, name in FLOORS.items():
+        corpus = evaluation.floors[key]["corpus"]
+        if corpus is not None:
+            rows.append({"name": name, "values": {metric: (corpus[metric], None) for metric in METRICS}})
+    return rows
+
+
+def _curve(card: RunCard) -> list[tuple[float, float]]:
+    """Validation loss per epoch, scaled to a box of 100 x 100, origin at the top left."""
+    losses = [epoch["loss"] for stage in card.validation.values() for epoch in stage["epochs"]]
+    low, high = min(losses), max(losses)
+    span = (high - low) or 1.0
+    return [(100 * i / max(1, len(losses) - 1), 100 * (high - loss) / span) for i, loss in enumerate(losses)]
+
+
+def _study(dataset: Dataset, study: Study, row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": study.study_id,
+        "images": [(ref.view.value, _data_uri(dataset.image_path(ref.path))) for ref in study.images],
+        "sentences": row["evidence"].get("sentences", []),
+        "reference": row["ref"],
+        "nearest": row["floors"].get("nearest_neighbour", ""),
+    }
+
+
+def _data_uri(path: Path) -> str:
+    with Image.open(path) as image:
+        image.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+        buffer = io.BytesIO()
+        image.convert("L").save(buffer, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
