@@ -168,6 +168,13 @@ def _normal(header: DicomHeader, path: Path) -> NDArray[np.float64]:
     return np.asarray(normal / np.linalg.norm(normal))
 
 
+def slice_direction(header: DicomHeader) -> tuple[float, ...]:
+    """Direction matrix (3 x 3, row-major) of one slice: its columns are the row, the column and the normal axis."""
+    normal = _normal(header, Path())
+    row, column = np.array((header.orientation_lps or ())[:3]), np.array((header.orientation_lps or ())[3:])
+    return tuple(float(v) + 0.0 for v in np.stack([row, column, normal], axis=1).reshape(-1))
+
+
 def _sorted(images: list[DicomImage], normal: NDArray[np.float64]) -> list[Slice]:
     slices = [Slice(image, float(np.dot(image.header.position_lps_mm or (0, 0, 0), normal))) for image in images]
     return sorted(slices, key=lambda item: item.place_mm)
@@ -192,7 +199,6 @@ def _without_repeats(slices: list[Slice], folder: Path, warnings: list[str]) -> 
 def _geometry(slices: list[Slice], normal: NDArray[np.float64], folder: Path, warnings: list[str]) -> Geometry:
     header = slices[0].image.header
     assert header.position_lps_mm is not None
-    assert header.orientation_lps is not None
     assert header.pixel_spacing_mm is not None
     places = np.array([item.place_mm for item in slices])
     gaps = np.diff(places)
@@ -209,14 +215,12 @@ def _geometry(slices: list[Slice], normal: NDArray[np.float64], folder: Path, wa
         warnings.append(f"gantry tilt of {tilt:.1f} degrees: slices are shifted against each other")
     elif abs(stated) > TILT_DEGREES:
         warnings.append(f"the header states a gantry tilt of {stated:.1f} degrees, but the slices are not shifted")
-    row, column = np.array(header.orientation_lps[:3]), np.array(header.orientation_lps[3:])
-    direction = np.stack([row, column, normal], axis=1)
     step = float((places[-1] - places[0]) / (len(places) - 1))
     x, y, z = header.position_lps_mm
     return Geometry(
         (header.pixel_spacing_mm[1], header.pixel_spacing_mm[0], step),
         (x, y, z),
-        tuple(float(v) + 0.0 for v in direction.reshape(-1)),
+        slice_direction(header),
     )
 
 
