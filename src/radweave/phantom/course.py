@@ -19,27 +19,42 @@ from radweave.phantom.findings import (
     Zone,
     class_rates,
 )
+from radweave.types import Modality
 
 # Per class: sizes in mm for mild, moderate, severe; what a size means stands at the lesion that is drawn with it.
 _SIZES: dict[str, tuple[float, float, float]] = {
     "Lung Opacity": (45, 58, 72),
     "Pneumonia": (48, 62, 78),
     "Consolidation": (46, 58, 72),
-    "Edema": (0, 0, 0),
     "Atelectasis": (7, 14, 24),
     "Pneumothorax": (13, 25, 45),
     "Pleural Effusion": (21, 48, 85),
     "Pleural Other": (6, 9, 12),
+    "Lung opacity": (34, 46, 60),
+    "Pleural effusion": (22, 38, 62),
+    "Pericardial effusion": (8, 12, 17),
+    "Hiatal hernia": (38, 50, 64),
+    "Lymphadenopathy": (15, 19, 25),
+    "Pulmonary fibrotic sequela": (18, 24, 30),
 }
 # Chance that a finding is only suspected in the report.
-_DOUBT: dict[str, float] = {"Pneumonia": 0.3, "Atelectasis": 0.15, "Consolidation": 0.1, "Lung Lesion": 0.1}
+_DOUBT: dict[str, float] = {
+    "Pneumonia": 0.3,
+    "Atelectasis": 0.15,
+    "Consolidation": 0.1,
+    "Lung Lesion": 0.1,
+    "Lung opacity": 0.05,
+    "Lymphadenopathy": 0.05,
+}
 
 
-def draw_findings(rng: np.random.Generator, anatomy: Anatomy, prevalence: Prevalence) -> tuple[Finding, ...]:
+def draw_findings(
+    rng: np.random.Generator, anatomy: Anatomy, prevalence: Prevalence, modality: Modality
+) -> tuple[Finding, ...]:
     """Findings of a first visit; none for a normal patient."""
     if rng.random() < NORMAL_SHARE[prevalence]:
         return ()
-    rates = class_rates("xray", prevalence)
+    rates = class_rates(modality, prevalence)
     chosen = [name for name, rate in rates.items() if rng.random() < rate]
     if not chosen:
         chosen = [_draw_one(rng, rates)]
@@ -58,9 +73,9 @@ def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding
     size, kind, count = 0.0, "typical", 1
     if name in _SIZES:
         size = _SIZES[name][SEVERITIES.index(severity)] * float(rng.uniform(0.9, 1.1))
-    if name in ("Lung Opacity", "Pneumonia", "Consolidation"):
+    if name in ("Lung Opacity", "Lung opacity", "Pneumonia", "Consolidation"):
         zone = _pick(rng, {"lower": 0.5, "mid": 0.25, "upper": 0.25})
-        if name == "Lung Opacity" and rng.random() < 0.3:
+        if name.lower() == "lung opacity" and rng.random() < 0.3:
             side = "bilateral"
     elif name == "Lung Lesion":
         kind = "mass" if rng.random() < 0.35 else "nodule"
@@ -79,7 +94,7 @@ def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding
     elif name == "Atelectasis":
         zone = "lower"
         side = "bilateral" if rng.random() < 0.3 else side
-    elif name == "Pleural Effusion":
+    elif name in ("Pleural Effusion", "Pleural effusion"):
         side = "bilateral" if rng.random() < 0.35 else side
     elif name == "Pneumothorax":
         zone = "upper"
@@ -88,8 +103,24 @@ def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding
     elif name == "Fracture":
         kind = "acute" if rng.random() < 0.6 else "healing"
         count, size = int(rng.integers(1, 4)), float(rng.uniform(7, 11))
-    elif name == "Support Devices":
-        return _draw_devices(rng)
+    elif name in ("Support Devices", "Medical material"):
+        return _draw_devices(rng, name)
+    elif name == "Lung nodule":
+        zone, kind = _pick(rng, {"upper": 0.4, "mid": 0.3, "lower": 0.3}), "nodule"
+        size, count = float(rng.uniform(7, 26)), 1 if rng.random() < 0.65 else int(rng.integers(2, 5))
+    elif name in ("Pulmonary fibrotic sequela", "Bronchiectasis"):
+        zone = _pick(rng, {"upper": 0.5, "lower": 0.5})
+    elif name in (
+        "Emphysema",
+        "Mosaic attenuation pattern",
+        "Peribronchial thickening",
+        "Interlobular septal thickening",
+    ):
+        side, zone = "bilateral", "diffuse"
+    elif name == "Lymphadenopathy":
+        side, count = "midline", int(rng.integers(2, 6))
+    elif name in _MIDLINE:
+        side = "midline"
     doubt = "possible" if rng.random() < _DOUBT.get(name, 0.0) else "definite"
     return [
         Finding(
@@ -106,37 +137,48 @@ def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding
     ]
 
 
+_MIDLINE = (
+    "Arterial wall calcification",
+    "Coronary artery wall calcification",
+    "Pericardial effusion",
+    "Hiatal hernia",
+)
+
+
 def _pick(rng: np.random.Generator, weights: dict[Zone, float]) -> Zone:
     return list(weights)[int(rng.choice(len(weights), p=list(weights.values())))]
 
 
-def _draw_devices(rng: np.random.Generator) -> list[Finding]:
+def _draw_devices(rng: np.random.Generator, name: str) -> list[Finding]:
     number = 1 + int(rng.random() < 0.35) + int(rng.random() < 0.15)
     kinds = rng.choice(len(DEVICE_KINDS), size=number, replace=False, p=(0.2, 0.18, 0.27, 0.15, 0.1, 0.1))
     devices = []
-    for kind in sorted(int(k) for k in kinds):
-        name = DEVICE_KINDS[kind]
+    for number in sorted(int(k) for k in kinds):
+        kind = DEVICE_KINDS[number]
         side: FindingSide = "midline"
-        if name in ("central line", "chest tube"):
+        if kind in ("central line", "chest tube"):
             side = "right" if rng.random() < 0.7 else "left"
-        elif name == "pacemaker":
+        elif kind == "pacemaker":
             side = "left" if rng.random() < 0.85 else "right"
-        size = float(rng.uniform(25, 55)) if name == "endotracheal tube" else 0.0
-        devices.append(
-            Finding(name="Support Devices", kind=name, side=side, size_mm=round(size, 0), seed=int(rng.integers(2**31)))
-        )
+        size = float(rng.uniform(25, 55)) if kind == "endotracheal tube" else 0.0
+        seed = int(rng.integers(2**31))
+        devices.append(Finding(name=name, kind=kind, side=side, size_mm=round(size, 0), seed=seed))
     return devices
 
 
 def next_visit(
-    rng: np.random.Generator, before: tuple[Finding, ...], anatomy: Anatomy, prevalence: Prevalence
+    rng: np.random.Generator,
+    before: tuple[Finding, ...],
+    anatomy: Anatomy,
+    prevalence: Prevalence,
+    modality: Modality,
 ) -> tuple[Finding, ...]:
     """Findings one visit later: each old one unchanged, larger, smaller or gone, and at times a new one."""
     later = []
     for finding in before:
         if finding.visible:
             later.append(_follow(rng, finding))
-    rates = class_rates("xray", prevalence)
+    rates = class_rates(modality, prevalence)
     present = {f.name for f in later}
     if rates and rng.random() < 0.4:
         name = _draw_one(rng, rates)
@@ -145,29 +187,41 @@ def next_visit(
     return tuple(later)
 
 
-_LASTING = {"Cardiomegaly", "Enlarged Cardiomediastinum", "Pleural Other", "Fracture"}
+_LASTING = {
+    "Cardiomegaly",
+    "Enlarged Cardiomediastinum",
+    "Pleural Other",
+    "Fracture",
+    "Arterial wall calcification",
+    "Coronary artery wall calcification",
+    "Hiatal hernia",
+    "Emphysema",
+    "Pulmonary fibrotic sequela",
+    "Bronchiectasis",
+    "Mosaic attenuation pattern",
+}
 
 
 def _follow(rng: np.random.Generator, finding: Finding) -> Finding:
     name = finding.name
     if name in _LASTING or finding.kind in ("pacemaker", "sternal wires"):
         return finding.model_copy(update={"trend": "unchanged"})
-    if name == "Support Devices":
+    if name in ("Support Devices", "Medical material"):
         trend: Trend = "resolved" if rng.random() < 0.35 else "unchanged"
         return finding.model_copy(update={"trend": trend})
     trend = ("unchanged", "increased", "decreased", "resolved")[int(rng.choice(4, p=(0.3, 0.25, 0.25, 0.2)))]
     level = SEVERITIES.index(finding.severity)
-    if name == "Lung Lesion":
+    if name in ("Lung Lesion", "Lung nodule"):
         trend = "unchanged" if trend == "resolved" else trend
         factor = {"increased": 1.35, "decreased": 0.75}.get(trend, 1.0)
         size = round(finding.size_mm * factor, 1)
-        kind = "mass" if size > 30 else "nodule"
+        kind = "mass" if size > 30 and name == "Lung Lesion" else "nodule"
         return finding.model_copy(update={"trend": trend, "size_mm": size, "kind": kind})
     if (trend == "increased" and level == 2) or (trend == "decreased" and level == 0):
         trend = "unchanged"
     if trend in ("increased", "decreased"):
         moved = level + (1 if trend == "increased" else -1)
-        ratio = _SIZES[name][moved] / max(_SIZES[name][level], 1.0) if _SIZES[name][level] else 1.0
+        ratio = _SIZES[name][moved] / _SIZES[name][level] if name in _SIZES else 1.0
         update = {"trend": trend, "severity": SEVERITIES[moved], "size_mm": round(finding.size_mm * ratio, 1)}
         return finding.model_copy(update=update)
     return finding.model_copy(update={"trend": trend})

@@ -106,13 +106,13 @@ def _pneumonia(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.
     return items
 
 
-def _consolidation(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+def add_consolidation(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
     items: list[Item] = []
     strength = {"mild": 560.0, "moderate": 680.0, "severe": 800.0}[f.severity]
     center = spot(a, side, f.zone, rng, reach=0.55)
     r = f.size_mm / 2
     items.append(Item(Ellipsoid(center, (r * 0.8, r * 0.75, r * 0.62)), 0.55 * strength, in_lung=True))
-    items += cloud(center, f.size_mm * 1.05, 0.5 * strength, rng, puffs=14, flat=0.8)
+    items += cloud(center, f.size_mm * 1.05, 0.32 * strength, rng, puffs=14, flat=0.8)
     root = np.asarray(a.root(side))
     for _ in range(4):
         end = np.asarray(center) + rng.normal(0, 0.45, 3) * r
@@ -140,7 +140,7 @@ def _edema(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Gene
     return items
 
 
-def _atelectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+def add_atelectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
     items: list[Item] = []
     top = a.dome_top_mm(side)
     count = 1 + {"mild": 1, "moderate": 1, "severe": 2}[f.severity]
@@ -267,9 +267,9 @@ def _fracture(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.G
 _APPLY: dict[str, Apply] = {
     "Lung Opacity": _opacity,
     "Pneumonia": _pneumonia,
-    "Consolidation": _consolidation,
+    "Consolidation": add_consolidation,
     "Edema": _edema,
-    "Atelectasis": _atelectasis,
+    "Atelectasis": add_atelectasis,
     "Lung Lesion": _lesion,
     "Pneumothorax": _pneumothorax,
     "Pleural Effusion": _effusion,

@@ -96,10 +96,10 @@ def describe(finding: Finding, rng: np.random.Generator) -> Sentence:
     if finding.trend == "resolved":
         return _resolved(finding, rng)
     text, states = _BODY[finding.name](finding, rng)
-    return Sentence(_capital(_with_trend(text, finding, rng)), states, TOPIC[finding.name])
+    return Sentence(capital(with_trend(text, finding, rng)), states, TOPIC[finding.name])
 
 
-def _with_trend(text: str, finding: Finding, rng: np.random.Generator) -> str:
+def with_trend(text: str, finding: Finding, rng: np.random.Generator) -> str:
     """Add the comparison with the prior study."""
     if finding.trend == "first":
         return text + "."
@@ -114,7 +114,7 @@ def _with_trend(text: str, finding: Finding, rng: np.random.Generator) -> str:
     return f"{text}, {choose(rng, change)}."
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -283,11 +283,11 @@ def _device(f: Finding, rng: np.random.Generator) -> Sentence:
             "The nasogastric tube tip is in the stomach.",
         ),
         "central line": (
-            f"{_capital(side)}central venous catheter tip is in the superior vena cava.",
+            f"{capital(side)}central venous catheter tip is in the superior vena cava.",
             f"A {side}central line ends in the superior vena cava.",
         ),
-        "pacemaker": (f"{_capital(side)}chest wall pacemaker with two leads.", f"A {side}sided pacemaker is in place."),
-        "chest tube": (f"{_capital(side)}chest tube is in place.", f"A {side}chest tube is directed to the apex."),
+        "pacemaker": (f"{capital(side)}chest wall pacemaker with two leads.", f"A {side}sided pacemaker is in place."),
+        "chest tube": (f"{capital(side)}chest tube is in place.", f"A {side}chest tube is directed to the apex."),
         "sternal wires": ("Sternotomy hardware is intact.", "Median sternotomy wires and hardware are intact."),
     }[f.kind]
     return Sentence(choose(rng, options), {"Support Devices": POS}, "devices")
@@ -318,4 +318,24 @@ def conclude(finding: Finding, rng: np.random.Generator) -> Sentence:
     graded = finding.name in _GRADE and finding.name not in ("Pneumonia", "Consolidation", "Lung Opacity")
     word = grade(finding, rng) + " " if graded and not doubt else ""
     state = UNC if doubt else POS
-    return Sentence(_capital(f"{doubt}{change}{word}{where}{noun}."), {finding.name: state}, TOPIC[finding.name])
+    return Sentence(capital(f"{doubt}{change}{word}{where}{noun}."), {finding.name: state}, TOPIC[finding.name])
+
+
+_STRENGTH = (LabelState.BLANK, NEG, UNC, POS)
+
+
+def state_labels(sentences: Sequence[Sentence], classes: Sequence[str]) -> dict[str, LabelState]:
+    """Labels of a report: the strongest statement of each class.
+
+    "No Finding" is positive if nothing but support devices is claimed, else blank (Irvin et al., 2019, section 3).
+    """
+    labels = dict.fromkeys(classes, LabelState.BLANK)
+    for sentence in sentences:
+        for name, state in sentence.states.items():
+            if _STRENGTH.index(state) > _STRENGTH.index(labels[name]):
+                labels[name] = state
+    if "No Finding" in labels:
+        others = [state for name, state in labels.items() if name != "Support Devices"]
+        if not any(state in (POS, UNC) for state in others):
+            labels["No Finding"] = POS
+    return labels

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from radweave.phantom.findings import CHEXPERT14, SEVERITIES, Finding
-from radweave.phantom.phrases import NEG, TOPIC, Sentence, choose, conclude, describe
+from radweave.phantom.phrases import NEG, TOPIC, Sentence, choose, conclude, describe, state_labels
 from radweave.types import LabelState
 
 _ORDERS: tuple[tuple[str, ...], ...] = (
@@ -16,7 +16,6 @@ _ORDERS: tuple[tuple[str, ...], ...] = (
     ("devices", "lungs", "pleura", "heart", "bones"),
     ("devices", "heart", "lungs", "pleura", "bones"),
 )
-_STRENGTH = (LabelState.BLANK, LabelState.NEGATIVE, LabelState.UNCERTAIN, LabelState.POSITIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def write_report(findings: Sequence[Finding], rng: np.random.Generator, *, has_p
         impression=" ".join(s.text for s in closing),
         comparison=choose(rng, ("Prior chest radiograph.", "Previous examination.")) if has_prior else "None.",
         indication=choose(rng, _INDICATIONS),
-        labels=state_labels([*body, *closing]),
+        labels=state_labels([*body, *closing], CHEXPERT14),
     )
 
 
@@ -152,16 +151,3 @@ def impression_sentences(findings: Sequence[Finding], rng: np.random.Generator) 
         return [Sentence(text)]
     order = sorted(claims, key=lambda f: -SEVERITIES.index(f.severity))
     return [conclude(finding, rng) for finding in order[:3]]
-
-
-def state_labels(sentences: Sequence[Sentence]) -> dict[str, LabelState]:
-    """Labels of a report: the strongest statement of each class; No Finding if nothing else is claimed."""
-    labels = dict.fromkeys(CHEXPERT14, LabelState.BLANK)
-    for sentence in sentences:
-        for name, state in sentence.states.items():
-            if _STRENGTH.index(state) > _STRENGTH.index(labels[name]):
-                labels[name] = state
-    claimed = (LabelState.POSITIVE, LabelState.UNCERTAIN)
-    if not any(labels[name] in claimed for name in CHEXPERT14 if name not in ("No Finding", "Support Devices")):
-        labels["No Finding"] = LabelState.POSITIVE
-    return labels

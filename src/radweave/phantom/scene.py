@@ -34,6 +34,14 @@ class Filling:
     hu: float
 
 
+@dataclass(frozen=True, slots=True)
+class Organ:
+    """Tissue that CT tells from muscle, painted over what is there. Radiographs do not show the difference."""
+
+    solid: Solid
+    hu: float
+
+
 @dataclass(slots=True)
 class Scene:
     """Everything to draw. ``solids`` are soft tissue that displaces lung; ``groups`` hold items that belong together.
@@ -47,6 +55,8 @@ class Scene:
     lung_hu: dict[Side, float]
     fillings: dict[Side, list[Filling]] = field(default_factory=lambda: {"right": [], "left": []})
     groups: list[tuple[Item, ...]] = field(default_factory=list)
+    organs: list[Organ] = field(default_factory=list)
+    late_organs: list[Organ] = field(default_factory=list)
 
 
 def build_scene(anatomy: Anatomy, *, arms_up: bool = False) -> Scene:
@@ -60,9 +70,33 @@ def build_scene(anatomy: Anatomy, *, arms_up: bool = False) -> Scene:
     )
     scene.groups.append(tuple(Item(shape, hu) for shape, hu in _bones(anatomy, arms_up)))
     scene.groups.append(tuple(Item(shape, hu) for shape, hu in _airways(anatomy)))
+    scene.organs = _organs(anatomy)
     for side in SIDES:
         scene.groups.append(tuple(Item(tube, 800.0, in_lung=True) for tube in vessels(anatomy, side)))
     return scene
+
+
+FAT_HU = -95.0
+BLOOD_HU = 46.0
+
+
+def _organs(anatomy: Anatomy) -> list[Organ]:
+    """From the skin inwards: fat, muscle, mediastinal fat, then vessels, heart, liver, spleen."""
+    w, d, h = anatomy.width, anatomy.depth, anatomy.height
+    solids = anatomy.mediastinum_solids()
+    organs = [Organ(solid, FAT_HU) for solid in _body(anatomy, arms_up=True)]
+    organs.append(Organ(Ellipsoid((0, 0, -60), (160 * w, 102 * d, 330 * h)), SOFT_HU))
+    organs += [Organ(Ellipsoid((s * 120 * w, 10, 100 * h), (44, 44, 69)), SOFT_HU) for s in (-1, 1)]
+    organs += [Organ(solid, FAT_HU) for solid in solids[:2]]
+    organs.append(Organ(solids[2], SOFT_HU))
+    organs += [Organ(anatomy.dome("left"), FAT_HU), Organ(anatomy.dome("right"), 58.0)]
+    top = anatomy.dome_top_mm("left")
+    organs.append(Organ(Ellipsoid((95 * w, 35 * d, top - 45), (38, 45, 42)), 50.0))
+    organs.append(Organ(Ellipsoid((50 * w, -5, top - 38), (44, 48, 34)), 30.0))
+    organs += [Organ(solid, BLOOD_HU) for solid in solids[3:]]
+    organs.append(Organ(anatomy.heart(), BLOOD_HU))
+    organs.append(Organ(Ellipsoid((0, 30, 20 * h), (7, 6, 150 * h)), 35.0))  # the oesophagus
+    return organs
 
 
 def _body(anatomy: Anatomy, arms_up: bool) -> list[Solid]:

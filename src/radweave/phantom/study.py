@@ -12,11 +12,14 @@ from pydantic import Field
 from radweave.config import Config
 from radweave.phantom.anatomy import Anatomy, draw_anatomy
 from radweave.phantom.course import draw_findings, next_visit
+from radweave.phantom.ct import Scan, Voxels, scan_noise
+from radweave.phantom.ct_lesions import make_ct_scene
+from radweave.phantom.ct_report import write_ct_report
 from radweave.phantom.findings import Finding, Prevalence
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.report import write_report
 from radweave.phantom.xray import Exposure, Projection, Projector, develop
-from radweave.types import ImageRef, Split, Study, View
+from radweave.types import ImageRef, Modality, Split, Study, View
 
 # Visits of five patients in eight studies; a patient's studies stand together. Random access needs no counting.
 _BLOCK_VISITS = (1, 1, 1, 2, 3)
@@ -29,23 +32,31 @@ class PhantomOptions(Config):
     """What to draw.
 
     ``prevalence``: "long-tail" as in clinical sets, "balanced", or "normal" for a reference pool. ``image_size`` in
-    pixels; ``lateral_share`` of the upright studies have a lateral view; ``masks`` draws finding masks and twins.
+    pixels; ``lateral_share`` of the upright studies have a lateral view. A volume has ``slices`` of ``volume_size``
+    squared over 288 x 360 x 360 mm. ``masks`` draws finding masks and finding-free twins as well.
     """
 
     prevalence: Prevalence = "long-tail"
     image_size: int = Field(default=256, ge=32, le=2048)
     lateral_share: float = Field(default=0.5, ge=0, le=1)
     target: Literal["findings", "impression", "findings+impression"] = "findings"
+    volume_size: int = Field(default=96, ge=16, le=512)
+    slices: int = Field(default=48, ge=8, le=512)
     masks: bool = False
 
 
 @dataclass(slots=True)
 class PhantomImage:
-    """One image of a study: pixels (rows, columns) uint8, its finding-free twin, and a mask per finding."""
+    """One image of a study, its finding-free twin, and a mask per finding of the study.
+
+    Pixels are (rows, columns) uint8 for a radiograph, (z, y, x) int16 in HU for a volume, whose ``affine`` takes
+    (x, y, z) indices to NIfTI's millimetres. Twin and masks are there if the options ask for them.
+    """
 
     ref: ImageRef
-    pixels: NDArray[np.uint8]
-    twin: NDArray[np.uint8] | None = None
+    pixels: NDArray[np.uint8] | NDArray[np.int16]
+    affine: NDArray[np.float64] | None = None
+    twin: NDArray[np.uint8] | NDArray[np.int16] | None = None
     masks: list[NDArray[np.bool_]] = field(default_factory=list)
 
 
@@ -88,12 +99,16 @@ def study_name(slot: Slot) -> tuple[str, str]:
     return patient, f"{patient}_v{slot.visit + 1}"
 
 
-def course_of(seed: int, slot: Slot, prevalence: Prevalence) -> tuple[Anatomy, tuple[Finding, ...]]:
-    """The patient's build, and the findings at a visit."""
+def course_of(
+    seed: int, slot: Slot, prevalence: Prevalence, modality: Modality = "xray"
+) -> tuple[Anatomy, tuple[Finding, ...]]:
+    """The patient's build, and the findings at a visit. The build is the same for both modalities."""
+    stream = 3 if modality == "xray" else 6
     anatomy = draw_anatomy(np.random.default_rng([seed, 2, slot.patient]))
-    findings = draw_findings(np.random.default_rng([seed, 3, slot.patient, 0]), anatomy, prevalence)
+    findings = draw_findings(np.random.default_rng([seed, stream, slot.patient, 0]), anatomy, prevalence, modality)
     for visit in range(1, slot.visit + 1):
-        findings = next_visit(np.random.default_rng([seed, 3, slot.patient, visit]), findings, anatomy, prevalence)
+        rng = np.random.default_rng([seed, stream, slot.patient, visit])
+        findings = next_visit(rng, findings, anatomy, prevalence, modality)
     return anatomy, findings
 
 
@@ -115,14 +130,12 @@ def draw_xray_study(seed: int, index: int, options: PhantomOptions) -> PhantomSt
     written = write_report(
         findings, np.random.default_rng([seed, 5, slot.patient, slot.visit]), has_prior=slot.visit > 0
     )
-    parts = {"findings": [written.findings], "impression": [written.impression]}
-    report = " ".join(parts.get(options.target, [written.findings, written.impression]))
     record = Study(
         study_id=study_id,
         patient_id=patient_id,
         split=split_of(slot.patient),
         images=tuple(image.ref for image in images),
-        report=report,
+        report=_target(options, written.findings, written.impression),
         findings=written.findings,
         impression=written.impression,
         indication=written.indication,
@@ -132,6 +145,62 @@ def draw_xray_study(seed: int, index: int, options: PhantomOptions) -> PhantomSt
         truth=tuple(finding.model_dump() for finding in findings),
     )
     return PhantomStudy(record, images, findings, anatomy)
+
+
+def _target(options: PhantomOptions, findings: str, impression: str) -> str:
+    """The training target, as the options name it."""
+    return {"findings": findings, "impression": impression}.get(options.target, f"{findings} {impression}")
+
+
+def draw_ct_study(seed: int, index: int, options: PhantomOptions) -> PhantomStudy:
+    """Draw study ``index``: a CT volume with its report by region. It depends on its arguments only."""
+    slot = slot_of(seed, index)
+    anatomy, findings = course_of(seed, slot, options.prevalence, "ct")
+    rng = np.random.default_rng([seed, 7, slot.patient, slot.visit])
+    n, slices = options.volume_size, options.slices
+    scan = Scan(
+        shape=(slices, n, n),
+        spacing_mm=(288.0 / slices, 360.0 / n, 360.0 / n),
+        center_mm=(-14.0 + float(rng.normal(0, 4)), 4.0 + float(rng.normal(0, 4)), float(rng.normal(0, 4))),
+        noise_hu=float(rng.uniform(9, 20)),
+        seed=int(rng.integers(2**31)),
+    )
+    patient_id, study_id = study_name(slot)
+    image = _scan(anatomy, findings, scan, f"images/{study_id}.nii.gz", options.masks)
+    written = write_ct_report(
+        findings, np.random.default_rng([seed, 8, slot.patient, slot.visit]), has_prior=slot.visit > 0
+    )
+    record = Study(
+        study_id=study_id,
+        patient_id=patient_id,
+        split=split_of(slot.patient),
+        images=(image.ref,),
+        report=_target(options, written.findings, written.impression),
+        findings=written.findings,
+        impression=written.impression,
+        comparison=written.comparison,
+        prior=study_name(Slot(slot.patient, slot.visit - 1))[1] if slot.visit else None,
+        labels={"ct18": written.labels},
+        regions=written.regions,
+        truth=tuple(finding.model_dump() for finding in findings),
+    )
+    return PhantomStudy(record, [image], findings, anatomy)
+
+
+def _scan(anatomy: Anatomy, findings: tuple[Finding, ...], scan: Scan, path: str, masks: bool) -> PhantomImage:
+    """Take one volume; with ``masks``, leave one finding out at a time to see what it changes."""
+    voxels = Voxels(scan)
+    shown = [f for f in findings if f.visible]
+    clean = voxels.volume(make_ct_scene(anatomy, ())) if masks or not shown else None
+    hu = voxels.volume(make_ct_scene(anatomy, shown)) if shown or clean is None else clean
+    ref = ImageRef(path=path, modality="ct", view=View.AXIAL, spacing_mm=scan.spacing_mm)
+    image = PhantomImage(ref, scan_noise(hu, scan), affine=scan.affine())
+    if masks and clean is not None:
+        image.twin = scan_noise(clean, scan)
+        for finding in findings:
+            rest = [f for f in shown if f is not finding]
+            image.masks.append(np.abs(hu - voxels.volume(make_ct_scene(anatomy, rest))) > MASK_HU)
+    return image
 
 
 def draw_exposure(rng: np.random.Generator, projection: Projection, size: int) -> Exposure:
@@ -172,3 +241,5 @@ def _take(anatomy: Anatomy, findings: tuple[Finding, ...], exposure: Exposure, p
 
 # A finding's mask is where it changes the optical depth by more than this: about 2 mm of soft tissue.
 MASK_DEPTH = 0.04
+# In a volume: by more than this, about twice the noise.
+MASK_HU = 25.0
