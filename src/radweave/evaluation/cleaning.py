@@ -121,27 +121,30 @@ def clean(text: str, cleaner: CleanerName) -> str:
     return _CLEANERS[cleaner](text.replace(UNKNOWN_WORD, _UNKNOWN_MARK)).replace(_UNKNOWN_MARK, UNKNOWN_WORD)
 
 
-# One alternative per kind of token: ideographs one by one; a number with its inner marks; a word with inner hyphens,
-# slashes, dots and apostrophes; a symbol that carries meaning. Everything else (punctuation, brackets) is dropped.
+# One alternative per kind of token: ideographs one by one; a number with its inner marks; letters with dots between
+# them ("p.m"); a word with inner hyphens, slashes and apostrophes; a symbol that carries meaning. Everything else
+# (punctuation, brackets) is dropped.
 _TOKEN = re.compile(
     r"[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]"
     r"|\d+(?:[.,:/]\d+)+\w*"
-    r"|[^\W\u3040-\u9fff\uac00-\ud7af]+(?:[-/.'’][^\W\u3040-\u9fff\uac00-\ud7af]+)*"
+    r"|(?:[^\W\d_]\.)+[^\W\d_]\b"
+    r"|[^\W\u3040-\u9fff\uac00-\ud7af]+(?:[-/'’][^\W\u3040-\u9fff\uac00-\ud7af]+)*"
     r"|[%+<>=~&#@$°±×≤≥]"
 )
-_CLITIC = re.compile(r"^(.+?)(n['’]t|['’](?:s|re|ve|ll|d|m))$")
+_CLITIC = re.compile(r"^(.+?)(n['’]t|['’](?:s|re|ve|ll|d|m))$|^(can)(not)$")
 
 
 def ptb_like_tokens(text: str) -> list[str]:
     """Split lower-cased text into words in the way of the Penn Treebank, without its punctuation.
 
-    Hyphenated words, decimals, fractions and ratios stay whole; clitics are split ("doesn't" -> "does", "n't").
+    Hyphenated words, decimals, fractions and ratios stay whole; clitics are split ("doesn't" -> "does", "n't"), and
+    "cannot" is two words.
     Unlike coco's tokenizer brackets leave no "-lrb-" behind and an abbreviation loses its last full stop.
     """
     tokens: list[str] = []
     for token in _TOKEN.findall(text.lower()):
-        clitic = _CLITIC.match(token) if "'" in token or "’" in token else None
-        tokens.extend(clitic.groups() if clitic else (token,))
+        clitic = _CLITIC.match(token) if "'" in token or "’" in token or token == "cannot" else None
+        tokens.extend(part for part in clitic.groups() if part) if clitic else tokens.append(token)
     return tokens
 
 

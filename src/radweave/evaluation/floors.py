@@ -2,8 +2,8 @@
 
 A constant report scores as high as published systems on normal-heavy sets, so a score means little until it stands
 beside one. Baselines that come with the predictions (a line's ``floors``) are made from training data by whoever wrote
-them; the others are made here, from training reports if given. A constant chosen from the evaluated references says
-so: it is chosen for each study without that study, and still a little better than an honest one.
+them; the others are made here, from training reports if given. A constant chosen among the evaluated references says
+so: it is a little better than a fair one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from radweave.evaluation.pairs import Pair
 from radweave.evaluation.prepare import prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol
 
-CANDIDATES = 200
+# How many reports are tried as the constant one: as many as this number of comparisons allows, within these limits.
+_COMPARISONS = 500_000
+_LEAST_CANDIDATES, _MOST_CANDIDATES = 200, 1000
 _SELECTION_TEXTS = 2000
 
 # Names under which a line's ``floors`` may give a baseline, and the name it gets in the table.
@@ -73,16 +75,20 @@ def _constant(pairs: Sequence[Pair], protocol: EvalProtocol, train_texts: Sequen
         return Floor(f"best of the training reports on the training set ({len(train_texts)})", (best,) * len(pairs))
     if len(pairs) < 3:
         return Floor("unavailable: fewer than three studies and no training reports", None)
-    source = "chosen from the evaluated references, for each study without that study (no training reports given)"
-    return Floor(source, _leave_one_out([pair.refs[0] for pair in pairs], protocol))
+    source = (
+        "chosen among the evaluated references, for want of training reports: a little better than a fair one;"
+        " no study gets its own report"
+    )
+    return Floor(source, _best_of_references([pair.refs[0] for pair in pairs], protocol))
 
 
-def _candidates(texts: Sequence[str]) -> list[str]:
-    """The most frequent texts, ties in order of appearance, then evenly spread ones: at most ``CANDIDATES``."""
+def _candidates(texts: Sequence[str], num_refs: int) -> list[str]:
+    """The most frequent texts, ties in order of appearance, then evenly spread ones; fewer against more references."""
+    most = min(_MOST_CANDIDATES, max(_LEAST_CANDIDATES, _COMPARISONS // max(num_refs, 1)))
     counts = Counter(texts)
-    repeated = [text for text, count in counts.most_common(CANDIDATES // 2) if count > 1]
+    repeated = [text for text, count in counts.most_common(most // 2) if count > 1]
     others = [text for text in counts if text not in set(repeated)]
-    step = max(1, -(-len(others) // (CANDIDATES - len(repeated))))
+    step = max(1, -(-len(others) // (most - len(repeated))))
     return repeated + others[::step]
 
 
@@ -115,10 +121,22 @@ def _bleu_4(sums: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(np.prod(precision, axis=-1) ** 0.25 * np.exp(np.minimum(1.0 - 1.0 / ratio, 0.0)))
 
 
+def _without_self(rows: NDArray[np.int64], candidates: Sequence[str], refs: Sequence[str]) -> NDArray[np.int64]:
+    """Sums (C, 10) of each candidate over the references, but not over the one it was taken from."""
+    total: NDArray[np.int64] = rows.sum(axis=1)
+    source = {text: index for index, text in reversed(list(enumerate(refs)))}
+    for candidate, text in enumerate(candidates):
+        if text in source:
+            total[candidate] -= rows[candidate, source[text]]
+    return total
+
+
 def _best_for_itself(train_texts: Sequence[str], protocol: EvalProtocol) -> str:
-    """The training report with the highest BLEU-4 against (an even spread of) the training reports."""
+    """The training report with the highest BLEU-4 against (an even spread of) the other training reports."""
     spread = train_texts[:: max(1, -(-len(train_texts) // _SELECTION_TEXTS))]
-    return best_candidate(_candidates(train_texts), spread, protocol)
+    candidates = _candidates(train_texts, len(spread))
+    rows = _match_rows(prepare_hypotheses(candidates, protocol), prepare_hypotheses(spread, protocol))
+    return candidates[int(np.argmax(_bleu_4(_without_self(rows, candidates, spread))))]
 
 
 def best_candidate(candidates: Sequence[str], refs: Sequence[str], protocol: EvalProtocol) -> str:
@@ -127,22 +145,21 @@ def best_candidate(candidates: Sequence[str], refs: Sequence[str], protocol: Eva
     return candidates[int(np.argmax(_bleu_4(rows.sum(axis=1))))]
 
 
-def _leave_one_out(refs: Sequence[str], protocol: EvalProtocol) -> tuple[str, ...]:
-    """For each study the reference of another study that scores best on all studies but this one."""
-    candidates = _candidates(refs)
-    place = {text: index for index, text in enumerate(candidates)}
-    step = max(1, -(-len(refs) // _SELECTION_TEXTS))
-    rows = _match_rows(prepare_hypotheses(candidates, protocol), prepare_hypotheses(refs[::step], protocol))
-    total = rows.sum(axis=1)
-    copies = Counter(refs)
-    chosen = []
-    for study, ref in enumerate(refs):
-        own = rows[:, study // step] if study % step == 0 else 0
-        score = _bleu_4(total - own)
-        if copies[ref] == 1 and ref in place:
-            score[place[ref]] = -1.0
-        chosen.append(candidates[int(np.argmax(score))])
-    return tuple(chosen)
+def _best_of_references(refs: Sequence[str], protocol: EvalProtocol) -> tuple[str, ...]:
+    """The reference that scores best on the other studies, for every study; its own study gets the second best.
+
+    Choosing anew for each study without that study would be wrong the other way: of two candidates close together it
+    picks, for every study, the one that fits that study less.
+    """
+    spread = refs[:: max(1, -(-len(refs) // _SELECTION_TEXTS))]
+    candidates = _candidates(refs, len(spread))
+    rows = _match_rows(prepare_hypotheses(candidates, protocol), prepare_hypotheses(spread, protocol))
+    order = np.argsort(-_bleu_4(_without_self(rows, candidates, spread)), kind="stable")
+    best = candidates[int(order[0])]
+    second = candidates[int(order[1])] if len(candidates) > 1 else best
+    # A report that several studies have in the same words is a fair constant for them, too.
+    unique = refs.count(best) == 1
+    return tuple(second if unique and ref == best else best for ref in refs)
 
 
 def _train_copy(pairs: Sequence[Pair], train_texts: Sequence[str] | None, seed: int) -> Floor:
