@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from radweave.data.check import CheckReport, Fault
 
 app = typer.Typer(help="Import data sets and check them.", no_args_is_help=True)
 
@@ -29,6 +32,7 @@ def import_verb(
     annotation: Annotated[Path | None, typer.Option(help="R2Gen annotation file, for its split.")] = None,
     views: Annotated[str, typer.Option(help="Views to take, for example PA,AP; empty for all.")] = "",
     separator: Annotated[str, typer.Option(help="Between several images in one cell.")] = "|",
+    labeler: Annotated[str, typer.Option(help="Whose labels become chexpert14, if a source has several.")] = "chexpert",
     link: Annotated[bool, typer.Option("--link", help="Hard links instead of copies of the images.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
@@ -49,6 +53,7 @@ def import_verb(
         annotation=annotation,
         views=tuple(view for view in views.upper().split(",") if view),
         separator=separator,
+        labeler=labeler,
         link=link,
     )
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
@@ -68,3 +73,71 @@ def import_verb(
         typer.echo(f"  left out: {count} x {reason}")
     for note in dataset.card.notes:
         typer.echo(f"  note: {note}")
+
+
+@app.command("check")
+def check_verb(
+    dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    read_images: Annotated[bool, typer.Option(help="Hash and decode the images, or only look for the files.")] = True,
+) -> None:
+    """Look for faults and for leaks between splits. Exit code 1 for a leak, 2 for an error."""
+    import json
+
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    from radweave.data.check import check_dataset
+
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("reading")
+        report = check_dataset(
+            dataset,
+            read_images=read_images,
+            progress=lambda count: bar.update(task, description=f"{count} studies"),
+        )
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        _print(report)
+    raise typer.Exit(report.exit_code)
+
+
+def _print(report: CheckReport) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    splits = [split for split in ("train", "val", "test", "none") if report.studies[split]]
+    table = Table("report length in words", *splits, title="Studies")
+    starts = sorted({start for bins in report.lengths.values() for start in bins})
+    for start in starts:
+        table.add_row(f"{start} or more", *(str(report.lengths[split][start]) for split in splits))
+    table.add_row("all", *(str(report.studies[split]) for split in splits), style="bold")
+    console.print(table)
+    views = ", ".join(f"{count} {view}" for view, count in sorted(report.views.items()))
+    console.print(f"{report.patients} patients, {report.images} images ({views or 'no views'})")
+    for name, classes in sorted(report.labels.items()):
+        states = ("positive", "negative", "uncertain", "blank")
+        labels = Table(name, *states)
+        for finding, counts in classes.items():
+            labels.add_row(finding, *(str(counts[state]) for state in states))
+        console.print(labels)
+    for word, colour, faults in (
+        ("leak", "red", report.leaks),
+        ("error", "red", report.errors),
+        ("warning", "yellow", report.warnings),
+    ):
+        for fault in faults:
+            console.print(f"[{colour}]{word}[/]: {fault.count} x ", end="")
+            console.print(f"{fault.kind}{_lines(fault)}", markup=False, highlight=False)
+    if not (report.leaks or report.errors):
+        console.print("no leak, no error")
+
+
+def _lines(fault: Fault) -> str:
+    """The first places of a fault, as manifest lines."""
+    places = [" and ".join(str(line) for line in lines) for lines in fault.lines if lines][:5]
+    return f" (manifest line {'; '.join(places)}{'; ...' if fault.count > len(places) else ''})" if places else ""

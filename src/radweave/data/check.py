@@ -1,0 +1,325 @@
+"""Check a dataset folder: schema, images, leaks between splits, and what the texts and labels look like.
+
+A leak is a study, a patient or a picture that stands in two splits; a picture also counts when it was saved anew.
+The same words in two splits are no leak by themselves: a large share of normal reports read alike. They are counted
+as a warning. So test studies that were copied into train under other names are found by their pictures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from radweave.data.dataset import Dataset
+from radweave.data.near_duplicates import TextIndex
+from radweave.data.pictures import PictureIndex
+from radweave.errors import InputError
+from radweave.storage import sha256_file, sha256_json
+from radweave.types import SPLITS, ImageRef, Study
+
+MOST_EXAMPLES = 10
+LENGTH_BINS = (0, 1, 10, 20, 40, 60, 80, 100, 150, 200, 300)
+"""First word count of each bin of the length histogram."""
+
+Progress = Callable[[int], None]
+_NO_SPLIT = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind of fault: how often, and the manifest lines of the first few (two lines where two studies meet).
+
+    Lines are given instead of ids, which may be a patient's.
+    """
+
+    kind: str
+    count: int
+    lines: tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What was found. ``errors`` make the data set unusable, ``leaks`` its scores worthless, ``warnings`` are hints.
+
+    ``labels`` maps label set -> class -> state -> studies; ``lengths`` maps split -> first word count of a bin ->
+    studies.
+    """
+
+    studies: Counter[str] = field(default_factory=Counter)
+    patients: int = 0
+    images: int = 0
+    views: Counter[str] = field(default_factory=Counter)
+    labels: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
+    lengths: dict[str, Counter[int]] = field(default_factory=dict)
+    errors: list[Fault] = field(default_factory=list)
+    leaks: list[Fault] = field(default_factory=list)
+    warnings: list[Fault] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """1 for a leak, else 2 for an error, else 0."""
+        return 1 if self.leaks else 2 if self.errors else 0
+
+    def to_json(self) -> dict[str, Any]:
+        def plain(faults: list[Fault]) -> list[dict[str, Any]]:
+            return [{"kind": f.kind, "count": f.count, "lines": [list(lines) for lines in f.lines]} for f in faults]
+
+        return {
+            "studies": dict(sorted(self.studies.items())),
+            "patients": self.patients,
+            "images": self.images,
+            "views": dict(sorted(self.views.items())),
+            "labels": {
+                name: {finding: dict(sorted(states.items())) for finding, states in classes.items()}
+                for name, classes in sorted(self.labels.items())
+            },
+            "report_words": {
+                split: {str(start): bins[start] for start in LENGTH_BINS if bins[start]}
+                for split, bins in sorted(self.lengths.items())
+            },
+            "errors": plain(self.errors),
+            "leaks": plain(self.leaks),
+            "warnings": plain(self.warnings),
+        }
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Manifest lines by kind of fault."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    lines: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+
+    def add(self, kind: str, *lines: int) -> None:
+        self.counts[kind] += 1
+        kept = self.lines.setdefault(kind, [])
+        if len(kept) < MOST_EXAMPLES:
+            kept.append(lines)
+
+    def faults(self) -> list[Fault]:
+        return [Fault(kind, count, tuple(self.lines[kind])) for kind, count in sorted(self.counts.items())]
+
+
+# Digest of a patient, a file or a picture -> split -> the first line it was met on.
+Places = dict[bytes, dict[str, int]]
+
+
+@dataclass(slots=True)
+class _Check:
+    """The state of one run over the manifest. Studies are known by their position; ids are kept for comparison only."""
+
+    dataset: Dataset
+    reads_images: bool
+    report: CheckReport = field(default_factory=CheckReport)
+    errors: _Tally = field(default_factory=_Tally)
+    leaks: _Tally = field(default_factory=_Tally)
+    warnings: _Tally = field(default_factory=_Tally)
+    line_of: list[int] = field(default_factory=list)
+    split_of: list[str] = field(default_factory=list)
+    position_of: dict[str, int] = field(default_factory=dict)
+    patients: Places = field(default_factory=lambda: defaultdict(dict))
+    files: Places = field(default_factory=lambda: defaultdict(dict))
+    texts: TextIndex = field(default_factory=TextIndex)
+    pictures: PictureIndex = field(default_factory=PictureIndex)
+    priors: list[tuple[int, str]] = field(default_factory=list)
+    leaked_lines: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, line: int, study: Study) -> None:
+        split = study.split or _NO_SPLIT
+        if not self._is_new(line, study.study_id, split):
+            return
+        position = len(self.line_of)
+        self.position_of.setdefault(study.study_id, position)
+        self.line_of.append(line)
+        self.split_of.append(split)
+        digest = hashlib.blake2b(study.patient_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        self._meet(self.patients[digest], split, line, "same patient in two splits")
+        if study.report and study.report.strip():
+            self.texts.add(position, study.report)
+        if study.prior is not None:
+            self.priors.append((line, study.prior))
+        self._describe(line, study, split)
+        for image in study.images:
+            self._check_image(image, line, position, split)
+
+    def _is_new(self, line: int, study_id: str, split: str) -> bool:
+        """Whether the id is new in its split; reports it where it is not, or stands in another split too."""
+        first = self.position_of.get(study_id)
+        if first is None:
+            return True
+        if self.split_of[first] == split:
+            self.errors.add("schema: study id comes twice", self.line_of[first], line)
+            return False
+        if _NO_SPLIT not in (split, self.split_of[first]):
+            self._leak("same study id in two splits", self.line_of[first], line)
+        return True
+
+    def _leak(self, kind: str, first: int, second: int) -> None:
+        self.leaks.add(kind, first, second)
+        self.leaked_lines.add((first, second))
+
+    def _meet(self, places: dict[str, int], split: str, line: int, kind: str) -> None:
+        """Note that something stands in a split; a leak if it stands in another one already."""
+        if split in places:
+            return
+        others = [first for other, first in places.items() if other != _NO_SPLIT]
+        places[split] = line
+        if split != _NO_SPLIT and others:
+            self._leak(kind, others[0], line)
+
+    def _describe(self, line: int, study: Study, split: str) -> None:
+        report = self.report
+        report.studies[split] += 1
+        report.images += len(study.images)
+        report.views.update(str(image.view) for image in study.images)
+        for name, states in study.labels.items():
+            classes = report.labels.setdefault(name, {})
+            for finding, state in states.items():
+                classes.setdefault(finding, Counter())[str(state)] += 1
+        words = len((study.report or "").split())
+        report.lengths.setdefault(split, Counter())[max(start for start in LENGTH_BINS if start <= words)] += 1
+        for missing, kind in ((not study.images, "image"), (not words, "target text"), (not study.split, "split")):
+            if missing:
+                self.warnings.add(f"study without {kind}", line)
+
+    def _check_image(self, image: ImageRef, line: int, position: int, split: str) -> None:
+        if image.modality != self.dataset.card.modality:
+            self.errors.add("image of another modality than the data set", line)
+        try:
+            path = self.dataset.image_path(image.path)
+            recorded = image.sha256
+            digest = _digest(path) if self.reads_images or recorded is None else recorded
+            if recorded is not None and digest != recorded:
+                self.errors.add("image bytes differ from the recorded hash", line)
+            self._compare_file(digest, line, split)
+            if self.reads_images and image.modality == "xray":
+                self._look(path, position, split)
+        except InputError as error:
+            self.errors.add(error.reason, line)
+        except OSError as error:
+            self.errors.add(f"image cannot be read: {error.strerror}", line)
+
+    def _compare_file(self, digest: str, line: int, split: str) -> None:
+        places = self.files[bytes.fromhex(digest)[:16]]
+        first = places.get(split)
+        if first is not None:
+            self.warnings.add(
+                "same image twice in a study" if first == line else "same image in two studies", first, line
+            )
+        self._meet(places, split, line, "same image in two splits")
+
+    def _look(self, path: Path, position: int, split: str) -> None:
+        """Decode a radiograph.
+
+        Raises:
+            InputError: if it cannot be read.
+        """
+        from radweave.data.images import read_radiograph
+
+        self.pictures.add(position, split, np.asarray(read_radiograph(path).pixels))
+
+    def finish(self) -> CheckReport:
+        """What needs all studies: priors, pictures saved anew, texts."""
+        for line, prior in self.priors:
+            if prior not in self.position_of:
+                self.errors.add("prior is not in the data set", line)
+        for split, other in (("val", "train"), ("test", "train"), ("test", "val")):
+            for held_out, known in self.pictures.pairs_across(split, other):
+                lines = self.line_of[known], self.line_of[held_out]
+                if lines not in self.leaked_lines and lines[::-1] not in self.leaked_lines:
+                    self._leak("same picture in two splits, in different files", *lines)
+        self._compare_texts()
+        for split in SPLITS:
+            if not self.report.studies[split]:
+                self.warnings.add(f"no study in {split}")
+        self.report.patients = len(self.patients)
+        self.report.errors = self.errors.faults()
+        self.report.leaks = self.leaks.faults()
+        self.report.warnings = self.warnings.faults()
+        return self.report
+
+    def _compare_texts(self) -> None:
+        """Val and test studies whose text stands in train too, word for word or nearly."""
+        same: set[int] = set()
+        near: set[int] = set()
+        groups = self.texts.items
+        for items in groups:
+            same |= self._held_out_with_train(items, items)
+        for first, second in self.texts.near_pairs():
+            near |= self._held_out_with_train(groups[first], groups[second])
+            near |= self._held_out_with_train(groups[second], groups[first])
+        for position in sorted(same):
+            self.warnings.add("text of a val or test study that also stands in train", self.line_of[position])
+        for position in sorted(near - same):
+            self.warnings.add("text of a val or test study that nearly stands in train", self.line_of[position])
+
+    def _held_out_with_train(self, items: list[int], others: list[int]) -> set[int]:
+        if not any(self.split_of[other] == "train" for other in others):
+            return set()
+        return {item for item in items if self.split_of[item] in ("val", "test")}
+
+
+def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | None = None) -> CheckReport:
+    """Check a dataset folder. Memory grows by about 3 kB a study, and 1 kB for each radiograph that is read.
+
+    Args:
+        read_images: hash every image and decode every radiograph; else only look whether the file is there and
+            compare the recorded hashes. Volumes are hashed, not decoded.
+        progress: called with the number of studies seen so far.
+
+    Raises:
+        InputError: if the folder is no dataset folder at all; every other fault is reported.
+    """
+    dataset = Dataset.open(path)
+    check = _Check(dataset, read_images)
+    recorded = dataset.card.manifest_sha256
+    if recorded is not None and dataset.manifest_path.is_file() and dataset.fingerprint() != recorded:
+        check.warnings.add("the manifest was changed after it was written")
+    for line, study in _studies(dataset.manifest_path, check.errors):
+        check.add(line, study)
+        if progress is not None:
+            progress(len(check.line_of))
+    return check.finish()
+
+
+def _studies(manifest: Path, errors: _Tally) -> Iterator[tuple[int, Study]]:
+    """Studies with their line numbers; lines that are none are counted by their fault."""
+    if not manifest.is_file():
+        errors.add("schema: manifest.jsonl is missing")
+        return
+    with manifest.open("rb") as file:
+        for line, raw in enumerate(file, start=1):
+            if not raw.strip():
+                continue
+            try:
+                yield line, Study.model_validate(json.loads(raw.decode("utf-8")))
+            except ValidationError as error:
+                problem = error.errors(include_url=False, include_input=False)[0]
+                place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str))
+                errors.add(f"schema: {place}: {problem['msg'].removeprefix('Value error, ')}", line)
+            except (ValueError, RecursionError):
+                errors.add("schema: the line is not valid JSON", line)
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of a file, or of the names and hashes of a series folder's files.
+
+    Raises:
+        InputError: if there is nothing in it.
+    """
+    if path.is_dir():
+        members = {member.name: sha256_file(member) for member in sorted(path.iterdir()) if member.is_file()}
+        if not members:
+            raise InputError("series folder is empty", file=path)
+        return sha256_json(members)
+    if path.stat().st_size == 0:
+        raise InputError("image file is empty", file=path)
+    return sha256_file(path)
