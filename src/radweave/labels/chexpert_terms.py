@@ -13,6 +13,7 @@ from radweave.labels.ontology import CHEXPERT14
 from radweave.types import LabelState
 
 _LARGE = (
+    "borderline enlarg*|large|prominen*",
     "enlarg*",
     "large|larger",
     "prominen*",
@@ -69,7 +70,7 @@ _TERMS = {
     ),
     "Cardiomegaly": Terms(
         findings=("cardiomegal*", "cardiac|heart enlargement"),
-        look_alikes=("heart failure|rate|valve*|valves|disease|block",),
+        hints=("heart|cardiac|ventricular failure", "chf", "congestive failure"),
         structures=(_HEART,),
     ),
     "Lung Opacity": Terms(
@@ -140,9 +141,10 @@ _TERMS = {
     "Pleural Effusion": Terms(
         findings=(
             "effusion*",
+            "pleural or|and|, pericardial effusion*",
             "pleural fluid",
             "hydrothora*|hemothora*|haemothora*|hydropneumothora*",
-            "fluid in the? pleural",
+            "fluid .. pleural",
             "empyema*",
         ),
         look_alikes=("pericardial effusion*", "joint effusion*"),
@@ -186,6 +188,7 @@ _TERMS = {
         ),
         look_alikes=(
             "midline",
+            "plate like",
             "line of the",
             "line|lines xxxx",
             "pleural|fissure|joint|stripe|heart|lung|kerley|kerly|fat|septal|paraspinal|paratracheal|mid line|lines",

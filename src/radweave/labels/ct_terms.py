@@ -181,6 +181,7 @@ _TERMS = {
     "Pleural effusion": Terms(
         findings=(
             "effusion|effusions",
+            "pleural or|and|, pericardial effusion*",
             "pleural fluid|liquid",
             "fluid|liquid .. pleura*|hemithora*",
             "hydrothora*|hemothora*|hydropneumothora*|empyem*",

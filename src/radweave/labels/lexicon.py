@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from radweave.types import LabelState
 
@@ -30,13 +30,15 @@ class Structure:
 class Terms:
     """Phrases of one class, in the language of ``radweave.labels.phrases``.
 
-    ``findings`` state the class by being mentioned. ``doubtful`` state it as uncertain whatever is around them.
-    ``look_alikes`` cancel every hit they overlap ("pericardial effusion" is no pleural effusion). A sentence that names
-    a place ``elsewhere`` and none at ``home`` speaks of something else ("a nodule in the left thyroid lobe").
+    ``findings`` state the class by being mentioned. ``doubtful`` are findings that state it as uncertain; ``hints`` do
+    so too, but say nothing where they are denied. ``look_alikes`` cancel every hit they overlap, unless it contains
+    them ("pericardial effusion" is no pleural effusion, "pleural or pericardial effusion" is). A sentence that names a
+    place ``elsewhere`` and none at ``home`` speaks of something else ("a nodule in the left thyroid lobe").
     """
 
     findings: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     look_alikes: tuple[str, ...] = ()
     structures: tuple[Structure, ...] = ()
     home: tuple[str, ...] = ()
@@ -48,8 +50,8 @@ class Lexicon:
     """The words of a label set.
 
     ``other`` holds findings outside the classes: they count for No Finding where the ontology has it, and as the other
-    half of "X or Y". ``not_a_finding`` names classes that leave No Finding alone. ``implied`` maps a class that is
-    positive or uncertain to what it says of another. See ``radweave.labels.rules.strongest`` for the last field.
+    half of "X or Y". ``not_a_finding`` names classes that leave No Finding alone. See
+    ``radweave.labels.rules.strongest`` for the last field.
     """
 
     name: str
@@ -58,6 +60,5 @@ class Lexicon:
     terms: Mapping[str, Terms]
     other: tuple[str, ...] = ()
     other_look_alikes: tuple[str, ...] = ()
-    implied: Mapping[str, Mapping[str, LabelState]] = field(default_factory=dict)
     not_a_finding: frozenset[str] = frozenset()
     doubt_beats_denial: bool = False

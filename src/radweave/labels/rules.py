@@ -27,6 +27,7 @@ _REACH = 12  # tokens between a quality and the structure behind it
 class _Role(Enum):
     FINDING = "finding"
     DOUBTFUL = "doubtful finding"
+    HINT = "hint"
     LOOK_ALIKE = "look-alike"
     NOUN = "structure"
     ABNORMAL = "abnormal"
@@ -92,10 +93,6 @@ class RuleLabeler:
             for reading in read(sentence):
                 mention = Mention(reading.state, (offset + reading.start, offset + reading.end))
                 found.setdefault(reading.label, []).append(mention)
-        for label, implied in self._lexicon.implied.items():
-            for other, state in implied.items():
-                hits = [m for m in found.get(label, ()) if m.state in (LabelState.POSITIVE, LabelState.UNCERTAIN)]
-                found.setdefault(other, []).extend(Mention(state, hit.span) for hit in hits)
         labels = {
             name: strongest(found.get(name, ()), doubt_beats_denial=self._lexicon.doubt_beats_denial)
             for name in self._lexicon.classes
@@ -116,7 +113,9 @@ class RuleLabeler:
         readings = []
         for match in findings:
             state = scope.state(match.last)
-            if match.what.role is _Role.DOUBTFUL and state is LabelState.POSITIVE:
+            if match.what.role is _Role.HINT and state is LabelState.NEGATIVE:
+                continue
+            if match.what.role is not _Role.FINDING and state is LabelState.POSITIVE:
                 state = LabelState.UNCERTAIN
             readings.append(_reading(sentence, match.what.label, state, match.first, match.last))
         readings.extend(_structures(sentence, scope, matches, nouns))
@@ -154,6 +153,7 @@ def _entries(lexicon: Lexicon) -> Iterator[tuple[str, _Entry]]:
         for role, phrases in (
             (_Role.FINDING, terms.findings),
             (_Role.DOUBTFUL, terms.doubtful),
+            (_Role.HINT, terms.hints),
             (_Role.LOOK_ALIKE, terms.look_alikes),
             (_Role.HOME, terms.home),
             (_Role.ELSEWHERE, terms.elsewhere),
@@ -182,7 +182,7 @@ def _predicates() -> Iterator[tuple[str, _Entry]]:
         yield phrase, _Entry(_Role.UNCHANGED, "")
 
 
-_CLAIMS = frozenset({_Role.FINDING, _Role.DOUBTFUL, _Role.LOOK_ALIKE})
+_CLAIMS = frozenset({_Role.FINDING, _Role.DOUBTFUL, _Role.HINT, _Role.LOOK_ALIKE})
 
 
 def _claims(matches: Sequence[Match[_Entry]]) -> list[Match[_Entry]]:
@@ -197,12 +197,14 @@ def _claims(matches: Sequence[Match[_Entry]]) -> list[Match[_Entry]]:
     for group in by_label.values():
         fakes = [match for match in group if match.what.role is _Role.LOOK_ALIKE]
         real = [match for match in group if match.what.role is not _Role.LOOK_ALIKE]
-        kept += [
-            match
-            for match in longest(real)
-            if not any(fake.first <= match.last and match.first <= fake.last for fake in fakes)
-        ]
+        kept += [match for match in longest(real) if not any(_cancels(fake, match) for fake in fakes)]
     return kept
+
+
+def _cancels(fake: Match[_Entry], match: Match[_Entry]) -> bool:
+    overlap = fake.first <= match.last and match.first <= fake.last
+    contained = match.first <= fake.first and fake.last <= match.last
+    return overlap and not (contained and (match.first, match.last) != (fake.first, fake.last))
 
 
 def _reading(sentence: Sentence, label: str, state: LabelState, first: int, last: int) -> Reading:
