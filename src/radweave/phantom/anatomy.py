@@ -92,7 +92,7 @@ class Anatomy:
         return [
             Ellipsoid((0, 0, -10 * h), (25 * m, 62 * d, 150 * h)),
             Ellipsoid((0, 2, 92 * h), (31 * wide, 40 * d, 62 * h)),
-            Ellipsoid((self.scoliosis_mm * 0.3, 72 * d, -40), (27, 34 * d, 330)),
+            Ellipsoid((self.scoliosis_mm * 0.3, 74 * d, -40), (23, 32 * d, 330)),
             Ellipsoid((26 * wide, 12, 50 * h), (arch * 1.05, arch * 1.7, arch)),
             Ellipsoid((20 + 0.5 * arch, 50 * d, -40 * h), (arch * 0.85, arch * 0.85, 105 * h)),
             Ellipsoid((-20 * wide, -8, 36 * h), (15 * wide, 16, 58 * h)),

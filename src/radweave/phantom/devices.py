@@ -17,7 +17,7 @@ DEVICE_KINDS: tuple[str, ...] = (
     "chest tube",
     "sternal wires",
 )
-_LINE_HU = 3500.0
+_LINE_HU = 7000.0
 
 
 def add_devices(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
@@ -65,7 +65,7 @@ def add_devices(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random
                 (2, -97 * d, z - 4),
                 (-9, -97 * d, z),
             ]
-            items.append(_line(ring, 0.9, 6000.0))
+            items.append(_line(ring, 0.9, 15000.0))
     return items
 
 

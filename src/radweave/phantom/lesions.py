@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from radweave.phantom.anatomy import Anatomy, Side, sign
 from radweave.phantom.devices import add_devices
 from radweave.phantom.findings import Finding
-from radweave.phantom.scene import AIR_HU, Filling, Item, Scene, build_scene, rib
+from radweave.phantom.scene import AIR_HU, MARROW_HU, RIB_HU, Filling, Item, Scene, build_scene, rib
 from radweave.phantom.shapes import Box, Ellipsoid, Scaling, Tube, Vector, contains
 
 Apply = Callable[[Finding, Side, Anatomy, Scene, np.random.Generator], list[Item]]
@@ -258,7 +258,7 @@ def _fracture(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.G
             for group in scene.groups
         ]
         for piece in broken:
-            items += [Item(Tube(tuple(piece), 6.0), 800.0), Item(Tube(tuple(piece), 4.2), -480.0)]
+            items += [Item(Tube(tuple(piece), 6.0), RIB_HU), Item(Tube(tuple(piece), 4.2), MARROW_HU)]
         if f.kind == "healing":
             items.append(Item(Ellipsoid(line[at - 1], (10.0, 10.0, 9.0)), 500.0))
     return items

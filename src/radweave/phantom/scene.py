@@ -15,6 +15,7 @@ from radweave.phantom.shapes import Box, Ellipsoid, Shape, Solid, Tube, Vector, 
 SOFT_HU = 40.0
 AIR_HU = -1000.0
 LUNG_HU = -835.0
+RIB_HU, MARROW_HU = 1050.0, -600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,9 @@ def _bones(anatomy: Anatomy, arms_up: bool) -> list[tuple[Shape, float]]:
     for side in SIDES:
         for number in range(1, 11):
             line = rib(anatomy, number, side)
-            bones += [(Tube(line, 6.0), 800.0), (Tube(line, 4.2), -480.0)]
+            bones += [(Tube(line, 6.0), RIB_HU), (Tube(line, 4.2), MARROW_HU)]
         line = clavicle(anatomy, side)
-        bones += [(Tube(line, 6.5), 800.0), (Tube(line, 4.5), -420.0)]
+        bones += [(Tube(line, 6.5), RIB_HU), (Tube(line, 4.5), MARROW_HU)]
         s = sign(side)
         if not arms_up:
             bones.append((Ellipsoid((s * 128 * w, 78 * d, 52 * h), (30, 4, 62), tilt_deg=-12.0 * s), 260.0))

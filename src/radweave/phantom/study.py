@@ -203,6 +203,10 @@ def _scan(anatomy: Anatomy, findings: tuple[Finding, ...], scan: Scan, path: str
     return image
 
 
+# Per pixel in air. Laterals pass through twice the tissue and are exposed for it.
+_PHOTONS: dict[Projection, float] = {"PA": 30_000.0, "AP": 9_000.0, "LATERAL": 150_000.0}
+
+
 def draw_exposure(rng: np.random.Generator, projection: Projection, size: int) -> Exposure:
     """Positioning and exposure of one radiograph; bedside (AP) ones are noisier and more turned."""
     bedside = projection == "AP"
@@ -212,7 +216,7 @@ def draw_exposure(rng: np.random.Generator, projection: Projection, size: int) -
         field_mm=float(rng.uniform(375, 405)) if projection != "LATERAL" else float(rng.uniform(360, 390)),
         turn_deg=float(rng.normal(0, 3.5 if bedside else 1.5)),
         shift_mm=(float(rng.normal(0, 6)), float(rng.normal(0, 6))),
-        photons=float(np.exp(rng.normal(np.log(9_000 if bedside else 30_000), 0.25))),
+        photons=float(np.exp(rng.normal(np.log(_PHOTONS[projection]), 0.25))),
         blur_px=float(rng.uniform(0.45, 0.7)) * size / 256,
         contrast=float(rng.uniform(0.92, 1.1)),
         brightness=float(rng.normal(0, 0.04)),

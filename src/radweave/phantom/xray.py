@@ -163,20 +163,20 @@ def develop(depth: Floats, exposure: Exposure, reference: Floats | None = None) 
     The display range is set on ``reference`` (the chest without findings), so that an image and its finding-free twin
     share one scale and, by the seed, one noise.
     """
-    smooth = _blur(depth, exposure.blur_px)
-    scatter = np.float32(0.035) * float(np.exp(-smooth).mean())
-    expected = exposure.photons * (np.exp(-smooth) + scatter)
-    noise = np.random.default_rng(exposure.seed).standard_normal(depth.shape, dtype=np.float32)
-    counts = np.maximum(expected + noise * np.sqrt(expected), 1.0)
-    value = np.log(exposure.photons) - np.log(counts)
     base = _blur(depth if reference is None else reference, exposure.blur_px)
-    size = depth.shape[0]
-    middle = base[size // 8 : -size // 6, size // 8 : -size // 8]
-    low, high = np.percentile(middle[middle > 0.8], (4, 92))
+    passed = np.exp(-base)
+    tissue = base > 0.8
+    scatter = np.float32(0.25 * passed[tissue].mean()) if tissue.any() else np.float32(0)
+    expected = exposure.photons * (np.exp(-_blur(depth, exposure.blur_px)) + scatter)
+    noise = np.random.default_rng(exposure.seed).standard_normal(depth.shape, dtype=np.float32)
+    value = -np.log(np.maximum(expected + noise * np.sqrt(expected), 1.0) / exposure.photons)
+    edge = depth.shape[1] // (3 if exposure.projection == "LATERAL" else 8)
+    middle = (slice(depth.shape[0] // 6, -depth.shape[0] // 5), slice(edge, -edge))
+    low, high = np.percentile(-np.log(passed[middle][tissue[middle]] + scatter), (3, 99.5))
     span = max(float(high - low), 0.4) / exposure.contrast
     shade = (value - (low + high) / 2) / span + exposure.brightness
-    curve = 1.0 / (1.0 + np.exp(-3.4 * shade))
-    local = curve - _blur(curve, size / 28)
+    curve = 1.0 / (1.0 + np.exp(-4.0 * shade))
+    local = curve - _blur(curve, depth.shape[0] / 28)
     return np.asarray(np.clip(255 * (curve + 0.35 * local), 0, 255), dtype=np.uint8)
 
 
