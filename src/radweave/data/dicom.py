@@ -50,7 +50,8 @@ class DicomHeader(Record):
     """Header values as numbers and known codes; "?" stands for a code that DICOM does not define.
 
     ``*_key`` are beginnings of SHA-256 digests, for grouping. Spacings are (row, column); positions and orientations
-    are in the patient's coordinates, LPS, in mm. ``invalid`` names the fields that are there but cannot be used.
+    are in the patient's coordinates, LPS, in mm. ``doubts`` are signs of damage in the
+    compressed data; ``invalid`` names the fields that are there but cannot be used.
     """
 
     transfer_syntax: str | None
@@ -97,6 +98,7 @@ class DicomHeader(Record):
     modality_lut: LutShape | None
     voi_lut: LutShape | None
     pixel_refusal: PixelRefusal | None
+    doubts: tuple[str, ...] = Field(default=())
     invalid: tuple[str, ...] = Field(default=())
 
 

@@ -21,6 +21,7 @@ from pydicom.pixels.decoders.base import get_decoder
 from pydicom.uid import UID
 
 from radweave.data import dicom_scan, wire
+from radweave.data.codestreams import JPEG_2000, RLE, doubts
 from radweave.data.dicom_codes import (
     IMAGE_TYPES,
     LUT_SHAPES,
@@ -40,6 +41,7 @@ MAX_FILE_BYTES: Final = 1 << 30
 MAX_PIXEL_BYTES: Final = 1 << 30
 
 SEQUENTIAL_JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
+CHECKED_SYNTAXES: Final = (*JPEG_2000, RLE)
 # Transfer syntax -> (pydicom's name of the decoding plugin, package that brings it).
 DECODERS: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys(["1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2"], ("", "pydicom")),
@@ -70,7 +72,7 @@ def parse_dicom(request: dict[str, Any]) -> wire.Message:
     header = _header(fields, layout)
     arrays: wire.Arrays = {}
     _add_luts(fields, header, arrays)
-    header["pixel_refusal"] = None
+    header["pixel_refusal"], header["doubts"] = None, []
     if request.get("pixels", True):
         try:
             arrays["pixels"] = _decode(dataset, header, int(request.get("max_pixel_bytes", MAX_PIXEL_BYTES)))
@@ -185,19 +187,28 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> wire.Ar
         raise
     except BaseException as error:  # a codec may raise anything on damaged data, PanicException included
         raise _explain(error, dataset) from None
+    if header["transfer_syntax"] in CHECKED_SYNTAXES and (header["frames"] or 1) == 1:
+        rows, columns = header["rows"], header["columns"]
+        header["doubts"] += doubts(_only_frame(dataset), header["transfer_syntax"], rows=rows, columns=columns)
     return np.asarray(pixels)
 
 
 def _decode_jpeg(dataset: Dataset, header: dict[str, Any]) -> wire.Array:
     """One grey frame of JPEG baseline or extended; gdcm serves the colour ones and those of several frames."""
-    try:
-        frame = next(generate_frames(dataset.PixelData, number_of_frames=1))
-    except (ValueError, StopIteration, struct.error):
-        raise InputError("the compressed image is not framed as it should be", field="PixelData") from None
-    pixels = decode_grey(frame)
+    frame = _only_frame(dataset)
+    pixels, exact = decode_grey(frame)
+    if not exact:
+        header["doubts"].append("the JPEG data does not end with the image")
     if pixels.shape != (header["rows"], header["columns"]):
         raise InputError("the compressed image has another size than the header states", field="PixelData")
     return pixels.astype(np.uint8) if header["bits_allocated"] == 8 else pixels
+
+
+def _only_frame(dataset: Dataset) -> bytes:
+    try:
+        return bytes(next(generate_frames(dataset.PixelData, number_of_frames=1)))
+    except (ValueError, StopIteration, struct.error):
+        raise InputError("the compressed image is not framed as it should be", field="PixelData") from None
 
 
 def _check_size(header: dict[str, Any], max_bytes: int) -> None:

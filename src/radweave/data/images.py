@@ -19,7 +19,7 @@ from radweave.data import wire
 from radweave.data.dicom import DicomHeader, DicomImage, FloatImage, display, read_dicom, without_window
 from radweave.data.dicom_codes import CHEST_PARTS
 from radweave.data.dicom_scan import looks_like_dicom
-from radweave.data.integrity import integrity_warnings
+from radweave.data.integrity import DOUBTFUL, integrity_warnings, polarity_warnings
 from radweave.data.sandbox import sandbox
 from radweave.errors import InputError
 from radweave.types import View
@@ -154,7 +154,7 @@ def radiograph_from_raster(path: Path, raster: Raster) -> Radiograph:
     else:
         pixels = without_window(grey.astype(np.float32), (0.0, 65535.0), None, warnings)
     _refuse_unusable(path, pixels)
-    warnings += integrity_warnings(pixels)
+    warnings += integrity_warnings(pixels) + polarity_warnings(pixels, View.UNKNOWN)
     pixels = np.ascontiguousarray(pixels)
     return Radiograph(pixels, View.UNKNOWN, None, raster.source, tuple(warnings), None, None)
 
@@ -218,7 +218,9 @@ def radiograph_from_dicom(image: DicomImage) -> Radiograph:
     header = image.header
     spacing, spacing_warnings = radiograph_spacing(header)
     warnings = header_warnings(header) + spacing_warnings + warnings + integrity_warnings(pixels)
+    warnings += [DOUBTFUL + doubt for doubt in header.doubts]
     view = View(header.view) if header.view and header.view in View.__members__ else View.UNKNOWN
+    warnings += polarity_warnings(pixels, view)
     return Radiograph(pixels, view, spacing, "dicom", tuple(warnings), header.study_key, header.patient_key)
 
 

@@ -34,8 +34,8 @@ MAX_PIXEL_BYTES: Final = 4 * MAX_PIXELS
 class Inspection(Record):
     """One file, or one series folder.
 
-    ``kind``: radiograph, ct slice, ct localizer, ct volume, volume (whose values are no Hounsfield units), image (decodes,
-    but is none of these) or unknown.
+    ``kind``: radiograph, ct slice, ct localizer, ct volume, volume (its values are no Hounsfield units), image (it
+    decodes, but is none of these) or unknown.
     ``shape`` is (rows, columns) of an image, with frames before and samples after, or (z, y, x) of a volume;
     ``spacing_mm`` follows its axes. ``origin`` and ``direction`` are LPS, x, y, z, as ITK states them. The statistics
     and ``pixel_sha256`` (int32, little-endian, C order) are of the stored pixels of an image and of the Hounsfield

@@ -1,8 +1,8 @@
-"""Does a decoded image look like an image? Damage that a decoder does not notice shows in its statistics.
+"""Does a decoded image look like a radiograph? Damage and wrong tags that nothing else notices show in statistics.
 
-A radiograph is smooth: neighbouring pixels are nearly equal. A corrupt JPEG 2000 or RLE frame decodes to noise, bands
-or blocks without an error. The measure is von Neumann's ratio, mean squared difference of neighbours over twice the
-variance (J. von Neumann, Ann. Math. Statist. 12:367, 1941): about 0 for a smooth image, 1 for noise.
+A radiograph is smooth: neighbouring pixels are nearly equal. A corrupt JPEG 2000 frame decodes to noise or blocks
+without an error. The measure is von Neumann's ratio, mean squared difference of neighbours over twice the variance
+(J. von Neumann, Ann. Math. Statist. 12:367, 1941): about 0 for a smooth image, 1 for noise.
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.types import View
+
 DOUBTFUL: Final = "image integrity doubtful: "
-NOISE_RATIO: Final = 0.35
+# 700 real radiographs reach 0.034 at most, small and strongly compressed ones among them.
+NOISE_RATIO: Final = 0.15
+MIN_GREY_LEVELS: Final = 24
+# Over 1,443 real frontal views the spine is at least -0.02 brighter than the lungs, 0.29 in the middle; over 1,366
+# lateral views, whose middle means nothing, the same measure goes down to -0.25.
+INVERTED_FRONTAL: Final = -0.05
+INVERTED_UNKNOWN: Final = -0.25
 
 
 def integrity_warnings(pixels: NDArray[np.float32]) -> list[str]:
@@ -21,6 +29,9 @@ def integrity_warnings(pixels: NDArray[np.float32]) -> list[str]:
     warnings = []
     if max(roughness(pixels, axis=0), roughness(pixels, axis=1)) > NOISE_RATIO:
         warnings.append(DOUBTFUL + "it looks like noise or a pattern, not like a radiograph")
+    levels = int(np.count_nonzero(np.bincount((pixels * 255).astype(np.uint8).reshape(-1), minlength=256)))
+    if levels < MIN_GREY_LEVELS:
+        warnings.append(DOUBTFUL + f"it has only {levels} grey levels")
     return warnings
 
 
@@ -30,3 +41,22 @@ def roughness(pixels: NDArray[np.float32], *, axis: int) -> float:
     if variance == 0:
         return 0.0
     return float((np.diff(pixels, axis=axis) ** 2).mean() / (2 * variance))
+
+
+def polarity_warnings(pixels: NDArray[np.float32], view: View) -> list[str]:
+    """A warning where black and white seem swapped: the photometric tag may be wrong. Nothing is changed."""
+    limit = INVERTED_FRONTAL if view.is_frontal else INVERTED_UNKNOWN
+    if view is View.LATERAL or spine_over_lungs(pixels) >= limit:
+        return []
+    return ["black and white may be swapped: the middle is darker than both sides"]
+
+
+def spine_over_lungs(pixels: NDArray[np.float32]) -> float:
+    """Mean of the middle, where spine and heart lie, minus mean of both sides, where the lungs lie."""
+    height, width = pixels.shape
+
+    def mean(top: float, bottom: float, left: float, right: float) -> float:
+        rows = slice(int(height * top), int(height * bottom))
+        return float(pixels[rows, int(width * left) : int(width * right)].mean())
+
+    return mean(0.25, 0.75, 0.45, 0.55) - (mean(0.25, 0.55, 0.18, 0.38) + mean(0.25, 0.55, 0.62, 0.82)) / 2

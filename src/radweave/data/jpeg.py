@@ -52,8 +52,10 @@ def damaged(reason: str) -> InputError:
     return InputError(f"the JPEG data is damaged: {reason}", field="PixelData")
 
 
-def decode_grey(data: bytes) -> NDArray[np.uint16]:
-    """Pixels (rows, columns) of one JPEG image.
+def decode_grey(data: bytes) -> tuple[NDArray[np.uint16], bool]:
+    """Pixels (rows, columns) of one JPEG image, and whether the data ended exactly with the last block.
+
+    A changed bit shifts all codes after it, so that the blocks rarely end where the data does.
 
     Raises:
         InputError: if the stream is damaged, cut, or of a kind that is not decoded here.
@@ -78,7 +80,8 @@ def decode_grey(data: bytes) -> NDArray[np.uint16]:
         elif marker == 0xD9:
             raise damaged("no scan before the end of image")
         elif marker == 0xDA:
-            return _pixels(frame, _scan(frame, body, data[end:]))
+            coefficients, exact = _scan(frame, body, data[end:])
+            return _pixels(frame, coefficients), exact
         position = end
 
 
@@ -143,8 +146,8 @@ def _read_codes(frame: _Frame, body: bytes) -> None:
         body = body[17 + total :]
 
 
-def _scan(frame: _Frame, header: bytes, data: bytes) -> NDArray[np.int64]:
-    """Coefficients (blocks, 64) in zig-zag order, DC summed up, still quantised (T.81 F.2)."""
+def _scan(frame: _Frame, header: bytes, data: bytes) -> tuple[NDArray[np.int64], bool]:
+    """Coefficients (blocks, 64) in zig-zag order, DC summed up, still quantised (T.81 F.2); and if the data fits."""
     if not frame.rows or len(header) < 6 or header[0] != 1:
         raise damaged("the scan header")
     if header[3:6] != b"\0\x3f\0":
@@ -155,16 +158,18 @@ def _scan(frame: _Frame, header: bytes, data: bytes) -> NDArray[np.int64]:
         raise damaged("a Huffman table is missing") from None
     blocks = -(-frame.rows // BLOCK) * -(-frame.columns // BLOCK)
     coefficients = np.zeros((blocks, 64), dtype=np.int64)
-    done = 0
-    for part in _restart_parts(data):
+    done, exact = 0, True
+    parts = _restart_parts(data)
+    for part in parts:
         count = min(frame.restart_interval or blocks, blocks - done)
-        _entropy_decode(part, dc, ac, coefficients[done : done + count])
+        unused = _entropy_decode(part, dc, ac, coefficients[done : done + count])
+        exact = exact and unused < 8
         done += count
         if done == blocks:
             break
     if done < blocks:
         raise damaged("it ends before its last block")
-    return coefficients
+    return coefficients, exact
 
 
 def _restart_parts(data: bytes) -> list[NDArray[np.uint8]]:
@@ -185,8 +190,8 @@ def _restart_parts(data: bytes) -> list[NDArray[np.uint8]]:
     return parts
 
 
-def _entropy_decode(part: NDArray[np.uint8], dc: _Codes, ac: _Codes, out: NDArray[np.int64]) -> None:
-    """Fill ``out`` (blocks, 64) from one restart interval; the DC prediction starts at 0."""
+def _entropy_decode(part: NDArray[np.uint8], dc: _Codes, ac: _Codes, out: NDArray[np.int64]) -> int:
+    """Fill ``out`` (blocks, 64) from one restart interval, DC prediction starting at 0; give the bits left over."""
     windows = _bit_windows(part)
     dc_step, _ = _steps(windows, dc, is_dc=True)
     ac_step, ac_advance = _steps(windows, ac, is_dc=False)
@@ -217,6 +222,7 @@ def _entropy_decode(part: NDArray[np.uint8], dc: _Codes, ac: _Codes, out: NDArra
         raise damaged("a code that is none")
     out.reshape(-1)[targets] = _values(windows[np.array(places, dtype=np.intp)], ac)
     out[:, 0] = np.cumsum(_values(windows[first], dc))
+    return len(windows) - position
 
 
 def _bit_windows(part: NDArray[np.uint8]) -> NDArray[np.uint32]:

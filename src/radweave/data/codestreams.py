@@ -1,0 +1,60 @@
+"""Structural signs of damage in a compressed frame that its decoder passes over in silence.
+
+Runs in the reading process. Nothing here is proof that a frame is whole: a changed literal byte leaves no trace.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+JPEG_2000: Final = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
+RLE: Final = "1.2.840.10008.1.2.5"
+
+
+def doubts(frame: bytes, syntax: str | None, *, rows: int, columns: int) -> list[str]:
+    """What is odd about a compressed frame, in words."""
+    if syntax in JPEG_2000 and not frame.rstrip(b"\0").endswith(b"\xff\xd9"):
+        return ["the JPEG 2000 data has no end marker"]
+    if syntax == RLE and not rle_is_regular(frame, rows=rows, columns=columns):
+        return ["the RLE runs do not end where the image rows do"]
+    return []
+
+
+def rle_is_regular(frame: bytes, *, rows: int, columns: int) -> bool:
+    """True if each segment decodes to rows x columns bytes and no run crosses the end of a row (PS3.5 G.3.1).
+
+    A changed run length shifts all runs after it, so that they miss the ends of their rows.
+    """
+    if len(frame) < 64:
+        return False
+    count, *offsets = struct.unpack("<16I", frame[:64])
+    if not 1 <= count <= 15:
+        return False
+    ends = [*offsets[1:count], len(frame)]
+    return all(
+        _segment_is_regular(frame[start:end], rows, columns) for start, end in zip(offsets[:count], ends, strict=True)
+    )
+
+
+def _segment_is_regular(segment: bytes, rows: int, columns: int) -> bool:
+    position, done, total, last = 0, 0, rows * columns, len(segment)
+    left = columns
+    while done < total:
+        if position >= last:
+            return False
+        code = segment[position]
+        if code < 128:
+            length, position = code + 1, position + code + 2
+        elif code > 128:
+            length, position = 257 - code, position + 2
+        else:
+            position += 1
+            continue
+        done += length
+        left -= length
+        if left == 0:
+            left = columns
+        elif left < 0:
+            return False
+    return position <= last and last - position <= 1
