@@ -24,6 +24,10 @@ T = TypeVar("T")
 
 _NEGATED, _DOUBTED = 1, 2
 _JOINS = frozenset({",", "and"})
+_STARTS_PHRASE = frozenset(
+    {",", ":", "(", "may", "might", "could", "represent", "represents", "representing", "reflect", "reflects"}
+    | {"reflecting", "with", "for", "of", "to", "be", "suggesting", "suggests", "suggest", "indicating"}
+)
 _STOPS_DOUBT = frozenset({"with", ",", "and", ":", "in", "at"})
 
 
@@ -68,7 +72,7 @@ def read_scope(sentence: Sentence, findings: Sequence[Match[T]]) -> Scope:
         elif cue.what is Cue.DOUBTED:
             _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _DOUBTED)
         elif cue.what is Cue.EITHER:
-            _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _DOUBTED)
+            _mark(scope, _phrase_start(tokens, cue.first, parts), cue.first, _DOUBTED)
             _mark(scope, cue.last + 1, _phrase_end(tokens, cue.last + 1, parts), _DOUBTED)
     _mark_alternatives(scope, tokens, findings)
     return scope
@@ -129,6 +133,14 @@ def _phrase_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int
         if tokens[index] in _STOPS_DOUBT and index > start and "or" not in tokens[index : index + 4]:
             return index
     return len(tokens)
+
+
+def _phrase_start(tokens: Sequence[str], end: int, parts: frozenset[int]) -> int:
+    """Start of the noun phrase before token ``end``: "opacities may represent [atelectasis] versus scarring"."""
+    for index in range(end - 1, -1, -1):
+        if index in parts or tokens[index] in FINITE_VERBS or tokens[index] in _STARTS_PHRASE:
+            return index + 1
+    return 0
 
 
 def _backward_start(tokens: Sequence[str], end: int, parts: frozenset[int]) -> int:
