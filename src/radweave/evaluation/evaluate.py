@@ -26,6 +26,7 @@ from radweave.evaluation.pairs import Pair, check_pairs
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, Vocabulary, get_protocol, protocol_record
 from radweave.evaluation.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
+from radweave.evaluation.warnings import warnings
 from radweave.labels import Labeler
 
 FORMAT = "radweave-evaluation"
@@ -84,13 +85,16 @@ class Evaluation:
             for i, study in enumerate(self.study_ids)
         }
 
+    def _corpus_json(self) -> dict[str, dict[str, Any]]:
+        return {name: score.to_json() for name, score in self.corpus.items()}
+
     def to_json(self, *, per_study: bool = True) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "version": FORMAT_VERSION,
             "protocol": self.protocol,
             "studies": len(self.study_ids),
-            "corpus": {name: score.to_json() for name, score in self.corpus.items()},
+            "corpus": self._corpus_json(),
             "definitions": self.definitions,
             "floors": self.floors,
             "honesty": self.honesty,
@@ -98,6 +102,7 @@ class Evaluation:
             "texts": self.texts,
             "left_out": dict(self.left_out),
             "resampling": self.resampling,
+            "warnings": warnings(self._corpus_json(), self.floors, self.honesty),
             **({"second_opinions": self.second_opinions} if self.second_opinions else {}),
             **({"per_study": self.per_study()} if per_study else {}),
         }

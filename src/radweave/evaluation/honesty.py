@@ -15,26 +15,20 @@ from radweave.evaluation.pairs import Pair
 from radweave.evaluation.prepare import PreparedTexts
 from radweave.labels import NO_FINDING
 
-# Words that only make sense beside an earlier examination. "Prior" and "previous" count as such unless they speak of a
-# disease or an operation in the patient's past.
+# Words that only make sense beside an earlier examination. "Prior" and "previous" alone may speak of a disease or an
+# operation; they count beside a word for an examination, or after one that compares.
 _COMPARISON = re.compile(
     r"\b(?:compar(?:ed|ison|able|ing)|unchanged|interval(?:ly)?|again|redemonstrat\w*|stable|stability|worsen\w*"
-    r"|improv(?:ed|ement|ing)|progress(?:ed|ion|ing)|regress(?:ed|ion)|persist\w*|new|newly|since|previous(?:ly)?|prior"
-    r"|resolv(?:ed|ing)|resolution|earlier|no (?:significant )?change)\b"
+    r"|improv(?:ed|ement|ing)|progress(?:ed|ion|ing)|regress(?:ed|ion)|persist\w*|new|newly|since|previously|resolv(?:ed|ing)|resolution"
+    r"|earlier|no (?:significant )?change"
+    r"|(?:prior|previous)\s+(?:\w+\s+){0,2}?(?:exam\w*|stud(?:y|ies)|films?|radiographs?|x-?rays?|ct|imaging|scans?|images?)"
+    r"|(?:from|than|to|the)\s+(?:the\s+)?(?:prior|previous)(?=\s*(?:$|[,.)]|on|of|dated)))\b"
 )
-_PAST_HISTORY = re.compile(
-    r"\b(?:prior|previous)\s+(?:\w+\s+){0,2}?"
-    r"(?:surger\w*|operation|sternotom\w*|granulomatous|tuberculosis|infection|fracture\w*|resection|lobectom\w*|disease)"
-)
-_SENTENCE_END = re.compile(r"[.;\n]+(?:\s|$)")
 
 
 def compares_with_prior(text: str) -> bool:
     """Whether a sentence compares with an earlier examination."""
-    return any(
-        _COMPARISON.search(_PAST_HISTORY.sub(" ", sentence)) is not None
-        for sentence in _SENTENCE_END.split(text.lower())
-    )
+    return _COMPARISON.search(text.lower()) is not None
 
 
 def honesty_rows(

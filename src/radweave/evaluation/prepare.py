@@ -70,6 +70,8 @@ def _tokenized(texts: Sequence[str], rule: SideRule) -> list[str]:
     cleaned = [clean(replace_control(text), rule.cleaner) for text in texts]
     if rule.tokenizer == "ptb_like":
         return [" ".join(ptb_like_tokens(text)) for text in cleaned]
+    if rule.tokenizer == "words":
+        return [" ".join(text.split()) for text in cleaned]
     if rule.tokenizer == "ptb_java":
         from radweave.evaluation.java import ptb_tokenize
 

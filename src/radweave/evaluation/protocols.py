@@ -88,8 +88,8 @@ PROTOCOLS: dict[str, EvalProtocol] = {
         EvalProtocol(
             name="r2gen_iu_60",
             description="R2Gen on IU X-Ray as published: references cut to 59 tokens, rare words <unk>",
-            reference=SideRule(cleaner="r2gen_iu", max_tokens=59),
-            hypothesis=SideRule(cleaner="r2gen_iu"),
+            reference=SideRule(cleaner="r2gen_iu", tokenizer="words", max_tokens=59),
+            hypothesis=SideRule(cleaner="r2gen_iu", tokenizer="words"),
             vocabulary_threshold=3,
             clinical=_R2GEN_CLINICAL,
             deviations=(_NO_VOCABULARY,),
@@ -97,8 +97,8 @@ PROTOCOLS: dict[str, EvalProtocol] = {
         EvalProtocol(
             name="r2gen_mimic_100",
             description="R2Gen on MIMIC-CXR as published: references cut to 99 tokens, rare words <unk>",
-            reference=SideRule(cleaner="r2gen_mimic", max_tokens=99),
-            hypothesis=SideRule(cleaner="r2gen_mimic"),
+            reference=SideRule(cleaner="r2gen_mimic", tokenizer="words", max_tokens=99),
+            hypothesis=SideRule(cleaner="r2gen_mimic", tokenizer="words"),
             vocabulary_threshold=10,
             clinical=_R2GEN_CLINICAL,
             deviations=(_NO_VOCABULARY,),
@@ -167,22 +167,27 @@ class Vocabulary:
 def protocol_record(
     protocol: EvalProtocol, *, vocabulary: Vocabulary | None, labeler: str | None, versions: dict[str, str]
 ) -> dict[str, Any]:
-    """Name, hash and settings as they stand in every result.
+    """Name, hashes and settings as they stand in every result.
 
-    The hash covers the rules, the vocabulary, the labeler's name and version, and the versions of the programs used.
+    ``hash`` covers the rules, the vocabulary, and the labeler with its version. ``language_hash`` covers what decides a
+    language score, so that the same rules with and without a labeler share a column. The versions of outside programs
+    are recorded beside.
     """
+    rules = protocol.model_dump(mode="json", exclude={"name", "description"})
     settings: dict[str, Any] = {
-        **protocol.model_dump(mode="json", exclude={"name", "description"}),
+        **rules,
         "vocabulary": vocabulary.settings() if vocabulary else None,
         "labeler": labeler,
         "implementation": IMPLEMENTATION,
-        "versions": dict(sorted(versions.items())),
     }
+    language = {name: value for name, value in settings.items() if name not in ("clinical", "labeler", "deviations")}
     return {
         "name": protocol.name,
         "hash": sha256_json(settings)[:16],
+        "language_hash": sha256_json(language)[:16],
         "description": protocol.description,
         "settings": settings,
+        "versions": dict(sorted(versions.items())),
     }
 
 

@@ -32,7 +32,9 @@ Result = Mapping[str, Any]
 
 def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
     """All tables of one or several runs (name -> evaluation JSON, optionally with ``beside``)."""
-    tables = [_language(runs)]
+    tables = (
+        [_warnings(runs), _language(runs)] if any(result["warnings"] for result in runs.values()) else [_language(runs)]
+    )
     for name, result in runs.items():
         suffix = f" - {name}" if len(runs) > 1 else ""
         if result["floors"]:
@@ -47,8 +49,17 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
     return tables
 
 
+def _warnings(runs: Mapping[str, Result]) -> TextTable:
+    sentences = [
+        f"{name}: {sentence}" if len(runs) > 1 else sentence
+        for name, result in runs.items()
+        for sentence in result["warnings"]
+    ]
+    return TextTable("Mind", notes=tuple(sentences))
+
+
 def _label(protocol: Mapping[str, Any]) -> str:
-    return f"{protocol['name']} {protocol['hash'][:8]}"
+    return f"{protocol['name']} {protocol['language_hash'][:8]}"
 
 
 def _ordered(names: set[str]) -> list[str]:

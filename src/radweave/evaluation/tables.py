@@ -14,11 +14,14 @@ DASH = "-"
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table of strings. The first column is left-aligned, the others right-aligned."""
+    """A table of strings, with notes below; without columns the notes stand alone.
+
+    The first column is left-aligned, the others right-aligned.
+    """
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -45,24 +48,29 @@ def print_tables(tables: Sequence[TextTable]) -> None:
     if not console.is_terminal:
         console = Console(width=_PIPE_COLUMNS)
     for table in tables:
-        shown = Table(title=escape(table.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-        for index, column in enumerate(table.columns):
-            shown.add_column(escape(column), justify="left" if index == 0 else "right", overflow="fold")
-        for row in table.rows:
-            shown.add_row(*(escape(cell) for cell in row))
-        console.print(shown)
+        if table.columns:
+            shown = Table(title=escape(table.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+            for index, column in enumerate(table.columns):
+                shown.add_column(escape(column), justify="left" if index == 0 else "right", overflow="fold")
+            for row in table.rows:
+                shown.add_row(*(escape(cell) for cell in row))
+            console.print(shown)
+        else:
+            console.print(table.title, style="bold", markup=False)
         for note in table.notes:
-            console.print(note, style="dim", markup=False, highlight=False)
+            console.print(note, style="dim" if table.columns else "yellow", markup=False, highlight=False)
         console.print()
 
 
 def markdown_tables(tables: Sequence[TextTable]) -> str:
     parts = []
     for table in tables:
-        ruler = ["---"] + ["---:"] * (len(table.columns) - 1)
-        lines = [_markdown_row(table.columns), _markdown_row(ruler), *(_markdown_row(row) for row in table.rows)]
-        parts.append(f"### {table.title}\n\n" + "\n".join(lines) + "\n")
-        parts.extend(f"{note}\n" for note in table.notes)
+        parts.append(f"### {table.title}\n")
+        if table.columns:
+            ruler = ["---"] + ["---:"] * (len(table.columns) - 1)
+            parts.append("\n".join(_markdown_row(row) for row in (table.columns, ruler, *table.rows)) + "\n")
+        if table.notes:
+            parts.append("\n".join(f"- {note}" for note in table.notes) + "\n")
     return "\n".join(parts)
 
 
@@ -92,29 +100,19 @@ def latex_escape(text: str) -> str:
 
 def latex_tables(tables: Sequence[TextTable]) -> str:
     """Plain ``tabular`` environments that need no package."""
-    parts = []
-    for table in tables:
-        align = "l" + "r" * (len(table.columns) - 1)
-        rows = [table.columns, *table.rows]
-        body = [" & ".join(latex_escape(cell) for cell in row) + r" \\" for row in rows]
-        body.insert(1, r"\hline")
-        notes = [latex_escape(note) + r"\\" for note in table.notes]
-        parts.append(
-            "\n".join(
-                [
-                    r"\begin{table}",
-                    rf"\caption{{{latex_escape(table.title)}}}",
-                    rf"\begin{{tabular}}{{{align}}}",
-                    r"\hline",
-                    *body,
-                    r"\hline",
-                    r"\end{tabular}",
-                    *([r"\par\footnotesize", *notes] if notes else []),
-                    r"\end{table}",
-                ]
-            )
-        )
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(_latex_table(table) for table in tables) + "\n"
+
+
+def _latex_table(table: TextTable) -> str:
+    notes = [latex_escape(note) + r"\\" for note in table.notes]
+    if not table.columns:
+        return "\n".join([rf"\paragraph{{{latex_escape(table.title)}}}", *notes])
+    rows = [" & ".join(latex_escape(cell) for cell in row) + r" \\" for row in (table.columns, *table.rows)]
+    rows.insert(1, r"\hline")
+    align = "l" + "r" * (len(table.columns) - 1)
+    lines = [r"\begin{table}", rf"\caption{{{latex_escape(table.title)}}}", rf"\begin{{tabular}}{{{align}}}", r"\hline"]
+    lines += [*rows, r"\hline", r"\end{tabular}", *([r"\par\footnotesize", *notes] if notes else []), r"\end{table}"]
+    return "\n".join(lines)
 
 
 def score_cell(score: Mapping[str, Any]) -> str:
