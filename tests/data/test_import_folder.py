@@ -18,7 +18,8 @@ def write_images(folder: Path, *names: str) -> None:
     for number, name in enumerate(names):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), 10 + number, np.uint8)).save(path)
+        noise = np.random.default_rng(number).integers(0, 256, (24, 20), np.uint8)
+        Image.fromarray(noise).save(path)
 
 
 def write_table(folder: Path, *lines: str, name: str = "reports.csv", encoding: str = "utf-8") -> Path:
@@ -65,18 +66,38 @@ def test_several_images_in_one_cell_or_in_a_list(source: Path, tmp_path: Path) -
     assert from_cell[0].study_id == "a"
 
 
+def nifti_bytes() -> bytes:
+    return bytes(344) + b"n+1\0" + bytes(100)
+
+
 def test_volumes_and_series_folders_make_a_ct_set(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "series").mkdir(parents=True)
     (source / "series" / "1.dcm").write_bytes(b"one")
     (source / "series" / "2.dcm").write_bytes(b"two")
-    (source / "v.nii.gz").write_bytes(b"volume")
-    write_table(source, "volume,report", "v.nii.gz,Nodule.", "series,Clear.")
+    (source / "v.nii").write_bytes(nifti_bytes())
+    write_images(source, "picture.png")
+    (source / "picture.png").rename(source / "picture.nii")
+    write_table(source, "volume,report", "v.nii,Nodule.", "series,Clear.", "picture.nii,Clear.")
     dataset = import_dataset("folder", source, tmp_path / "out")
     studies = list(dataset.studies())
     assert dataset.card.modality == "ct"
-    assert [study.images[0].path for study in studies] == ["images/v.nii.gz", "images/series"]
+    assert [study.images[0].path for study in studies] == ["images/v.nii", "images/series"]
     assert sorted(path.name for path in dataset.image_path("images/series").iterdir()) == ["1.dcm", "2.dcm"]
+    assert dataset.card.left_out == {"image: cannot be read: is a picture, not a volume": 1, "no image": 1}
+
+
+def test_images_that_cannot_be_read_are_left_out(source: Path, tmp_path: Path) -> None:
+    (source / "text.png").write_text("not an image")
+    (source / "cut.png").write_bytes((source / "a.png").read_bytes()[:60])
+    Image.fromarray(np.zeros((1, 30_000), np.uint8)).save(source / "wide.png")
+    write_table(source, "image,report", *(f"{name}.png,Clear." for name in ("a", "text", "cut", "wide")))
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    assert [study.study_id for study in dataset.studies()] == ["a"]
+    assert dataset.card.left_out["no image"] == 3
+    assert any("too large" in reason for reason in dataset.card.left_out)
+    unread = import_dataset("folder", source, tmp_path / "fast", options=ImportOptions(verify=False))
+    assert unread.card.counts["studies"] == 4
 
 
 @pytest.mark.parametrize(
@@ -227,7 +248,7 @@ def test_the_same_source_gives_the_same_bytes(source: Path, tmp_path: Path) -> N
 
 
 def test_radiographs_and_volumes_do_not_mix(source: Path, tmp_path: Path) -> None:
-    (source / "v.nii.gz").write_bytes(b"volume")
+    (source / "v.nii.gz").write_bytes(b"\x1f\x8b volume")
     write_table(source, "image,report", "a.png,Clear.", "v.nii.gz,Clear.")
     with pytest.raises(InputError, match="radiographs and volumes"):
         import_dataset("folder", source, tmp_path / "out")

@@ -33,6 +33,9 @@ def import_verb(
     views: Annotated[str, typer.Option(help="Views to take, for example PA,AP; empty for all.")] = "",
     separator: Annotated[str, typer.Option(help="Between several images in one cell.")] = "|",
     labeler: Annotated[str, typer.Option(help="Whose labels become chexpert14, if a source has several.")] = "chexpert",
+    verify: Annotated[
+        bool | None, typer.Option(help="Decode every image and leave out unreadable ones [default: folder only].")
+    ] = None,
     link: Annotated[bool, typer.Option("--link", help="Hard links instead of copies of the images.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
@@ -55,6 +58,7 @@ def import_verb(
         separator=separator,
         labeler=labeler,
         link=link,
+        verify=verify,
     )
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
         task = bar.add_task("reading")
@@ -109,12 +113,17 @@ def _print(report: CheckReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from radweave.data.check import LENGTH_BINS
+
     console = Console()
     splits = [split for split in ("train", "val", "test", "none") if report.studies[split]]
     table = Table("report length in words", *splits, title="Studies")
-    starts = sorted({start for bins in report.lengths.values() for start in bins})
-    for start in starts:
-        table.add_row(f"{start} or more", *(str(report.lengths[split][start]) for split in splits))
+    starts = [start for start in LENGTH_BINS if start <= max(map(max, report.lengths.values()), default=0)]
+    for start, end in zip(starts, [*starts[1:], None], strict=True):
+        table.add_row(
+            f"{start} to {end - 1}" if end else f"{start} or more",
+            *(str(report.lengths[split][start]) for split in splits),
+        )
     table.add_row("all", *(str(report.studies[split]) for split in splits), style="bold")
     console.print(table)
     views = ", ".join(f"{count} {view}" for view, count in sorted(report.views.items()))

@@ -2,7 +2,7 @@
 
 A picture's thumbnail has 32 x 32 block means, with mean 0 and length 1, so that size, brightness and contrast make no
 difference. Two thumbnails are compared by their correlation. On real chest radiographs the nearest picture of another
-patient stayed below 0.98 (4,908 images), and copies saved as JPEG of quality 50 at 224 pixels stayed above 0.999.
+patient stayed below 0.98 (4,908 images), and copies saved as JPEG of quality 50 at 224 pixels stayed above 0.9997.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIDE = 32
-SAME_PICTURE = 0.998
+SAME_PICTURE = 0.999
 """Correlation from which two thumbnails are one picture."""
 
 _CHUNK = 4096
@@ -26,16 +26,23 @@ def thumbnail(pixels: NDArray[np.float32]) -> NDArray[np.int8]:
 
     All zeros for a constant picture, which then is like no other.
     """
-    rows = np.linspace(0, pixels.shape[0], SIDE + 1).astype(int)
-    columns = np.linspace(0, pixels.shape[1], SIDE + 1).astype(int)
-    sums = np.add.reduceat(np.add.reduceat(pixels.astype(np.float64), rows[:-1], axis=0), columns[:-1], axis=1)
-    areas = np.maximum(np.diff(rows), 1)[:, None] * np.maximum(np.diff(columns), 1)[None, :]
-    small = (sums / areas).ravel()
+    small = _block_means(_block_means(pixels.astype(np.float64)).T).T.ravel()
     small -= small.mean()
     peak = float(np.abs(small).max())
     scaled = small * (_LEVELS / peak) if peak > 1e-6 else np.zeros_like(small)
     rounded: NDArray[np.int8] = np.rint(scaled).astype(np.int8)
     return rounded
+
+
+def _block_means(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means of ``SIDE`` bands of equal height, (H, W) to (SIDE, W); a row across a border counts in parts for both."""
+    height = pixels.shape[0]
+    sums = np.concatenate([np.zeros((1, pixels.shape[1])), pixels.cumsum(axis=0)])
+    borders = np.linspace(0, height, SIDE + 1)
+    below = np.minimum(borders.astype(int), height - 1)
+    at_borders = sums[below] + (borders - below)[:, None] * (sums[below + 1] - sums[below])
+    means: NDArray[np.float64] = np.diff(at_borders, axis=0) * (SIDE / height)
+    return means
 
 
 @dataclass(slots=True)

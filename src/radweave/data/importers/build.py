@@ -35,7 +35,10 @@ def build_dataset(
     Raises:
         InputError: if the output exists, the split is not known, or no study at all could be taken over.
     """
-    assign, provenance = splitter(lambda: _kept(source, options, Problems()), source.split_provenance, options)
+    verdicts: dict[Path, str | None] = {}
+    assign, provenance = splitter(
+        lambda: _kept(source, options, Problems(), verdicts), source.split_provenance, options
+    )
     problems = Problems()
     card = DatasetCard(
         name=source.name,
@@ -52,7 +55,7 @@ def build_dataset(
         hashes: dict[Path, str] = {}
         latest: dict[str, _Latest] = {}
         written = 0
-        for raw in _kept(source, options, problems):
+        for raw in _kept(source, options, problems, verdicts):
             study = _study(replace(raw, split=assign(raw)), options, hashes, problems)
             if study is None:
                 continue
@@ -76,7 +79,7 @@ def build_dataset(
 
 def _stored(options: ImportOptions) -> dict[str, Any]:
     """Options as the card keeps them: no path of somebody's machine, so that the bytes do not depend on it."""
-    stored = options.model_dump(mode="json", exclude={"images", "annotation", "link"})
+    stored = options.model_dump(mode="json", exclude={"images", "annotation", "link", "verify"})
     if options.annotation is not None:
         stored["annotation"] = options.annotation.name
     return stored
@@ -99,15 +102,31 @@ def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None
     return cleaned if cleaned.strip(" .") else None
 
 
-def _kept(source: Source, options: ImportOptions, problems: Problems) -> Iterator[RawStudy]:
-    """Studies with what ``options.keep`` asks for, image files checked; the others are counted."""
+def _kept(
+    source: Source, options: ImportOptions, problems: Problems, verdicts: dict[Path, str | None]
+) -> Iterator[RawStudy]:
+    """Studies with what ``options.keep`` asks for, image files checked; the others are counted.
+
+    ``verdicts`` keeps what was found of an image file, since studies may be gone through twice.
+    """
     clean = cleaner(options.cleaning)
     root = source.root.resolve()
+    verify = options.verify if options.verify is not None else not source.is_known_set
     for raw in source.studies(problems):
         if problem := _text_problem(raw):
             problems.leave_out_study(raw.study_id, problem)
             continue
-        images = tuple(image for image in raw.images if _usable(raw, image, root, options, problems))
+        images = []
+        for image in raw.images:
+            if image.file not in verdicts:
+                verdicts[image.file] = _fault(image, root, verify)
+            reason = verdicts[image.file]
+            if reason is None and options.views and image.view not in options.views:
+                reason = "view not asked for"
+            if reason is None:
+                images.append(image)
+            else:
+                problems.leave_out_image(raw.study_id, image.inside, reason)
         if not images and not options.keeps_without_image:
             problems.leave_out_study(raw.study_id, "no image")
             continue
@@ -117,7 +136,7 @@ def _kept(source: Source, options: ImportOptions, problems: Problems) -> Iterato
         if source.needs_split and options.split in SOURCE_SPLIT and raw.split is None and options.keep != "all":
             problems.leave_out_study(raw.study_id, "not in the source's split")
             continue
-        yield replace(raw, images=images)
+        yield replace(raw, images=tuple(images))
 
 
 def _text_problem(raw: RawStudy) -> str | None:
@@ -132,25 +151,37 @@ def _text_problem(raw: RawStudy) -> str | None:
     return None
 
 
-def _usable(raw: RawStudy, image: RawImage, root: Path, options: ImportOptions, problems: Problems) -> bool:
-    reason = None
-    if options.views and image.view not in options.views:
-        reason = "view not asked for"
-    else:
-        try:
-            if not image.file.resolve().is_relative_to(root):
-                reason = "path leads outside the source folder"
-            elif not image.file.exists():
-                reason = "file is missing"
-            elif image.file.is_file() and image.file.stat().st_size == 0:
-                reason = "file is empty"
-        except (OSError, ValueError, RuntimeError):
-            # A name too long, with a NUL byte, or a link that leads to itself.
-            reason = "path cannot be used"
-    if reason is None:
-        return True
-    problems.leave_out_image(raw.study_id, image.inside, reason)
-    return False
+def _fault(image: RawImage, root: Path, verify: bool) -> str | None:
+    """Why an image file cannot be used, or None."""
+    try:
+        if not image.file.resolve().is_relative_to(root):
+            return "path leads outside the source folder"
+        if not image.file.exists():
+            return "file is missing"
+        if image.file.is_file() and image.file.stat().st_size == 0:
+            return "file is empty"
+        if verify and image.file.is_file():
+            _verify(image)
+    except InputError as error:
+        return f"cannot be read: {error.reason}"
+    except (OSError, ValueError, RuntimeError):
+        # A name too long, with a NUL byte, or a link that leads to itself.
+        return "path cannot be used"
+    return None
+
+
+def _verify(image: RawImage) -> None:
+    """Decode a radiograph, or look at a volume's first bytes.
+
+    Raises:
+        InputError: if it is none.
+    """
+    from radweave.data.images import read_radiograph, sniff
+
+    if image.modality == "xray":
+        read_radiograph(image.file)
+    elif sniff(image.file) in ("png", "jpeg"):
+        raise InputError("is a picture, not a volume")
 
 
 def _files(raw: RawStudy) -> dict[str, Path]:

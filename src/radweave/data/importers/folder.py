@@ -81,7 +81,9 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     if "split" not in columns and options.split in SOURCE_SPLIT:
         notes.append("no split column: studies have no split; a ratio such as 7:1:2 makes one")
     provenance = f"column '{columns['split']}' of {table.name}" if "split" in columns else "none"
-    return Source("folder", studies, root, (table,), provenance, modality=modality, notes=tuple(notes))
+    return Source(
+        "folder", studies, root, (table,), provenance, modality=modality, notes=tuple(notes), is_known_set=False
+    )
 
 
 def _find_table(source: Path) -> Path:

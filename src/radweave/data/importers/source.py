@@ -33,6 +33,8 @@ class ImportOptions(Record):
     separator: between several images, or views, in one cell of a table.
     labeler: whose label file becomes the set ``chexpert14``, where a source has several.
     link: hard links instead of copies of the images, where the file system can.
+    verify: decode every radiograph, and look at the first bytes of every volume, and leave out what cannot be read;
+        if not set, only a plain folder is verified, since decoding takes longer than copying.
     """
 
     target: TargetText = "findings"
@@ -46,6 +48,7 @@ class ImportOptions(Record):
     separator: str = Field(default="|", min_length=1)
     labeler: Literal["chexpert", "chexbert", "negbio"] = "chexpert"
     link: bool = False
+    verify: bool | None = None
 
     @field_validator("cleaning")
     @classmethod
@@ -121,6 +124,7 @@ class Source:
 
     root: folder that every image must lie in, links followed.
     files: what the texts, splits and labels were read from; hashed into the card.
+    is_known_set: a published set, whose images are not decoded while importing unless asked for.
     needs_split: studies that the published split does not name are left out unless all are kept.
     has_priors: the studies of a patient come one after the other in order of time, and ``study_time`` is set.
     """
@@ -134,6 +138,7 @@ class Source:
     licence: str | None = None
     notes: tuple[str, ...] = ()
     needs_split: bool = False
+    is_known_set: bool = True
     has_priors: bool = False
 
 

@@ -1,0 +1,315 @@
+"""The check names every planted fault and leak, and stays silent on a sound data set."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from typer.testing import CliRunner
+
+from radweave.cli.data import app
+from radweave.data.check import CheckReport, check_dataset
+from radweave.data.dataset import DatasetCard, DatasetWriter
+from radweave.data.near_duplicates import TextIndex, normalised
+from radweave.data.pictures import SAME_PICTURE, PictureIndex, thumbnail
+from radweave.types import ImageRef, Study, View
+
+Rows = list[dict[str, Any]]
+
+
+def picture(seed: int, side: int = 64) -> NDArray[np.uint8]:
+    """A smooth random picture, as unlike others as chests are."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (8, 8), np.uint8)
+    return np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC))
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """Six sound studies: four train, one val, one test; each with one picture of its own."""
+    source = tmp_path / "source"
+    source.mkdir()
+    with DatasetWriter(tmp_path / "data", DatasetCard(name="x")) as writer:
+        for number, split in enumerate(("train", "train", "train", "train", "val", "test")):
+            file = source / f"{number}.png"
+            file.write_bytes(png(picture(number)))
+            image = ImageRef(path=f"images/{number}.png", view=View.PA, sha256=_sha(file.read_bytes()))
+            study = Study.model_validate(
+                {
+                    "study_id": f"s{number}",
+                    "patient_id": f"p{number}",
+                    "split": split,
+                    "images": [image.model_dump()],
+                    "report": f"Opacity number {number} stands in zone {number * 7} beside marker {number * 3}.",
+                    "labels": {"chexpert14": {"Edema": "positive" if number else "blank"}},
+                }
+            )
+            writer.add(study, {image.path: file})
+    return tmp_path / "data"
+
+
+def _sha(data: bytes) -> str:
+    from radweave.storage import sha256_bytes
+
+    return sha256_bytes(data)
+
+
+def rows_of(dataset: Path) -> Rows:
+    return [json.loads(line) for line in (dataset / "manifest.jsonl").read_text().splitlines()]
+
+
+def plant(dataset: Path, change: Callable[[Rows], None]) -> CheckReport:
+    rows = rows_of(dataset)
+    change(rows)
+    (dataset / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return check_dataset(dataset)
+
+
+def add_copy(rows: Rows, of: int, **changes: Any) -> None:
+    rows.append({**rows[of], **changes})
+
+
+def add_image(dataset: Path, name: str, data: bytes) -> dict[str, Any]:
+    (dataset / "images" / name).write_bytes(data)
+    return {"path": f"images/{name}", "view": "PA", "sha256": _sha(data)}
+
+
+def kinds(faults: list[Any]) -> dict[str, int]:
+    return {fault.kind: fault.count for fault in faults}
+
+
+def test_a_sound_data_set_has_no_fault(dataset: Path) -> None:
+    report = check_dataset(dataset)
+    assert (report.errors, report.leaks, report.warnings) == ([], [], [])
+    assert report.exit_code == 0
+    assert report.to_json() == {
+        "studies": {"test": 1, "train": 4, "val": 1},
+        "patients": 6,
+        "images": 6,
+        "views": {"PA": 6},
+        "labels": {"chexpert14": {"Edema": {"blank": 1, "positive": 5}}},
+        "report_words": {"test": {"10": 1}, "train": {"10": 4}, "val": {"10": 1}},
+        "errors": [],
+        "leaks": [],
+        "warnings": [],
+    }
+
+
+def test_leak_same_study_id_in_two_splits(dataset: Path) -> None:
+    other = add_image(dataset, "other.png", png(picture(50)))
+    report = plant(dataset, lambda rows: add_copy(rows, 5, split="train", patient_id="px", images=[other], report="B."))
+    assert kinds(report.leaks) == {"same study id in two splits": 1}
+    assert report.leaks[0].lines == ((6, 7),)
+    assert report.exit_code == 1
+
+
+def test_leak_same_patient_in_two_splits(dataset: Path) -> None:
+    report = plant(dataset, lambda rows: rows[5].update(patient_id="p0"))
+    assert kinds(report.leaks) == {"same patient in two splits": 1}
+    assert report.leaks[0].lines == ((1, 6),)
+
+
+def test_leak_same_image_bytes_in_two_splits(dataset: Path) -> None:
+    copy = add_image(dataset, "renamed.png", (dataset / "images" / "5.png").read_bytes())
+    report = plant(dataset, lambda rows: rows[0].update(images=[copy]))
+    assert kinds(report.leaks) == {"same image in two splits": 1}
+
+
+def test_leak_test_studies_copied_into_train_under_other_names(dataset: Path) -> None:
+    """A whole test study in train, with new ids, its picture saved anew at another size and as JPEG."""
+    small = Image.fromarray(picture(5)).resize((48, 48))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=60)
+    copy = add_image(dataset, "case_881.jpg", buffer.getvalue())
+    report = plant(
+        dataset,
+        lambda rows: add_copy(rows, 5, study_id="new", patient_id="newer", split="train", images=[copy]),
+    )
+    assert kinds(report.leaks) == {"same picture in two splits, in different files": 1}
+    assert report.leaks[0].lines == ((7, 6),)
+    assert kinds(report.warnings)["text of a val or test study that also stands in train"] == 1
+
+
+def test_leak_between_test_and_val_counts_too(dataset: Path) -> None:
+    copy = add_image(dataset, "anew.png", png(np.asarray(Image.fromarray(picture(4)).resize((80, 80)))))
+    report = plant(dataset, lambda rows: rows[5].update(images=[copy]))
+    assert report.exit_code == 1
+
+
+def test_without_reading_images_the_recorded_hashes_tell(dataset: Path) -> None:
+    copy = add_image(dataset, "renamed.png", (dataset / "images" / "5.png").read_bytes())
+    plant(dataset, lambda rows: rows[0].update(images=[copy]))
+    assert kinds(check_dataset(dataset, read_images=False).leaks) == {"same image in two splits": 1}
+
+
+def test_the_same_words_in_two_splits_are_a_warning_only(dataset: Path) -> None:
+    def change(rows: Rows) -> None:
+        rows[5]["report"] = "The heart is normal in size and the lungs are clear, with no pleural effusion seen today."
+        rows[0]["report"] = rows[5]["report"].upper().replace(",", "")
+        rows[4]["report"] = rows[5]["report"].replace("today", "now")
+
+    report = plant(dataset, change)
+    assert report.leaks == []
+    assert kinds(report.warnings) == {
+        "text of a val or test study that also stands in train": 1,
+        "text of a val or test study that nearly stands in train": 1,
+        "the manifest was changed after it was written": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"study_id": "a/b"}, "schema: study_id: an id must not hold path separators or control characters"),
+        ({"split": "training"}, "schema: split: Input should be 'train', 'val' or 'test'"),
+        ({"repport": "x"}, "schema: repport: Extra inputs are not permitted"),
+        (
+            {"images": [{"path": "../secret.png"}]},
+            "schema: images.path: path must be relative and stay inside the dataset folder",
+        ),
+        ({"report": 3}, "schema: report: Input should be a valid string"),
+        ({"study_id": "s1"}, "schema: study id comes twice"),
+        ({"images": [{"path": "images/nowhere.png"}]}, "image is missing"),
+        ({"images": [{"path": "images/0.png", "modality": "ct"}]}, "image of another modality than the data set"),
+        ({"images": [{"path": "images/0.png", "sha256": "00" * 32}]}, "image bytes differ from the recorded hash"),
+        ({"prior": "s99"}, "prior is not in the data set"),
+    ],
+)
+def test_errors_are_named_with_their_line(dataset: Path, change: dict[str, Any], kind: str) -> None:
+    report = plant(dataset, lambda rows: rows[0].update(change))
+    assert kinds(report.errors) == {kind: 1}
+    assert report.exit_code == 2
+    assert report.errors[0].lines[0][-1] in (1, 2)
+
+
+def test_unreadable_images_are_named(dataset: Path) -> None:
+    (dataset / "images" / "0.png").write_bytes(b"")
+    (dataset / "images" / "1.png").write_bytes((dataset / "images" / "1.png").read_bytes()[:50])
+    (dataset / "images" / "2.png").write_text("no image")
+    (dataset / "images" / "3.png").unlink()
+    (dataset / "images" / "3.png").symlink_to(Path("/etc/hostname"))
+    errors = kinds(check_dataset(dataset).errors)
+    assert errors.pop("image bytes differ from the recorded hash") == 2
+    assert errors.pop("image file is empty") == 1
+    assert errors.pop("image lies outside the dataset folder") == 1
+    assert sum(errors.values()) == 2
+
+
+def test_lines_that_are_no_json_are_counted_and_the_rest_is_checked(dataset: Path) -> None:
+    path = dataset / "manifest.jsonl"
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([b"{broken", b"\xff\xfe", *lines, b"[" * 5000, b"[]", b"NaN"]))
+    report = check_dataset(dataset)
+    assert sum(report.studies.values()) == 6
+    assert sum(fault.count for fault in report.errors) == 5
+    assert report.exit_code == 2
+
+
+def test_a_leak_is_not_hidden_by_an_error(dataset: Path) -> None:
+    def change(rows: Rows) -> None:
+        rows[5].update(patient_id="p0")
+        rows[1].update(split="oops")
+
+    assert plant(dataset, change).exit_code == 1
+
+
+def test_the_same_image_inside_one_split_is_a_warning(dataset: Path) -> None:
+    report = plant(dataset, lambda rows: rows[0].update(images=[*rows[0]["images"], *rows[1]["images"]]))
+    assert report.leaks == []
+    assert kinds(report.warnings)["same image in two studies"] == 1
+
+
+def test_missing_splits_texts_and_images_are_warnings(dataset: Path) -> None:
+    def change(rows: Rows) -> None:
+        rows[5].update(split=None)
+        rows[1].update(report=" ")
+        rows[2].update(images=[])
+
+    warnings = kinds(plant(dataset, change).warnings)
+    warnings.pop("the manifest was changed after it was written")
+    assert warnings == {
+        "no study in test": 1,
+        "study without image": 1,
+        "study without split": 1,
+        "study without target text": 1,
+    }
+
+
+def test_the_command_line_prints_json_and_exits_by_what_was_found(dataset: Path) -> None:
+    sound = CliRunner().invoke(app, ["check", str(dataset), "--json"])
+    assert sound.exit_code == 0
+    assert json.loads(sound.stdout)["patients"] == 6
+    plant(dataset, lambda rows: rows[5].update(patient_id="p0"))
+    leaking = CliRunner().invoke(app, ["check", str(dataset)])
+    assert leaking.exit_code == 1
+    assert "same patient in two splits" in leaking.stdout
+    # Ids may be a patient's; the table gives manifest lines.
+    assert "p0" not in leaking.stdout
+    plant(dataset, lambda rows: rows[5].update(patient_id="p5", split="oops"))
+    assert CliRunner().invoke(app, ["check", str(dataset)]).exit_code == 2
+
+
+def test_the_shared_data_set_is_free_of_leaks(shared_data: Path, tmp_path: Path) -> None:
+    from radweave.data.importers import ImportOptions, import_dataset
+
+    out = tmp_path / "iu"
+    import_dataset("iu-xray", shared_data / "iu_xray", out, options=ImportOptions(link=True))
+    report = check_dataset(out, read_images=False)
+    assert (report.leaks, report.errors) == ([], [])
+    assert report.studies["test"] > 0
+
+
+def test_thumbnails_of_a_picture_saved_anew_agree_and_others_do_not() -> None:
+    pixels = picture(1, 200).astype(np.float32) / 255
+    darker = pixels[::2, ::2] * 0.5 + 0.1
+    index = PictureIndex()
+    index.add(0, "train", pixels)
+    index.add(1, "train", picture(2).astype(np.float32) / 255)
+    index.add(2, "test", darker)
+    index.add(3, "test", picture(3).astype(np.float32) / 255)
+    index.add(4, "test", np.full((40, 40), 0.3, np.float32))
+    assert list(index.pairs_across("test", "train")) == [(2, 0)]
+    assert not thumbnail(np.full((40, 40), 0.3, np.float32)).any()
+    assert SAME_PICTURE < 1
+
+
+def test_near_texts_are_found_as_often_as_by_comparing_all_pairs() -> None:
+    """Against a plain loop over word runs; MinHash estimates, so pairs close to the limit may differ."""
+    random = np.random.default_rng(0)
+    words = [f"word{n}" for n in range(300)]
+    texts = [" ".join(random.choice(words, 60)) for _ in range(30)]
+    changed = []
+    for text, changes in zip(texts, [0, 1, 2, 12, 30] * 6, strict=True):
+        parts = text.split()
+        for place in random.choice(60, changes, replace=False):
+            parts[place] = "other"
+        changed.append(" ".join(parts))
+    index = TextIndex()
+    for number, text in enumerate([*texts, *changed]):
+        index.add(number, text)
+
+    def runs(text: str) -> set[str]:
+        parts = normalised(text).split()
+        return {" ".join(parts[n : n + 5]) for n in range(len(parts) - 4)}
+
+    found = {tuple(sorted((index.items[a][0], index.items[b][0]))) for a, b in index.near_pairs()}
+    for number, (text, other) in enumerate(zip(texts, changed, strict=True)):
+        a, b = runs(text), runs(other)
+        likeness = len(a & b) / len(a | b)
+        if 0.9 < likeness < 1:
+            assert (number, number + 30) in found
+        if likeness < 0.6 or likeness == 1:
+            assert (number, number + 30) not in found
+    assert all(second - first == 30 for first, second in found)
