@@ -98,7 +98,7 @@ _TERMS = {
             "lung|pulmonary|parenchymal metasta*",
             "metasta* .. lung|lungs|pulmonary",
             "lung|pulmonary|parenchymal|cavitary|cavitating|cystic|focal lesion|lesions",
-            "cavitary|cavitating|spiculated",
+            "cavitary|cavitating|spiculated .. nodul*|mass|lesion|density|opacity",
             "carcinoma*|cancer",
         ),
         look_alikes=("nodul* aort*", "body mass", "calcified nodul*", "fat|fatty mass"),

@@ -112,6 +112,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "possible|possibly|probable|probably|potential|potentially|perhaps|maybe|presumed|presumably|conceivable",
         "questionable|questionably|equivocal|indeterminate|suspected|suspect|suspicious|doubtful",
         "suggestion of",
+        "question|query",
         "hint of",
         "can|could be",
         "either",
@@ -158,8 +159,8 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "on a? background|floor of",
     ),
     Cue.NOTHING: (
-        "no|without further|evidence? of? significant|interval|definite|appreciable|substantial|obvious|gross|major?"
-        " .. change|changes|difference",
+        "no|without further|evidence? of? significant|definite|appreciable|substantial|obvious|gross|major? interval?"
+        " change|changes|difference",
         "no|without significant|interval|definite|appreciable|substantial|apparent? increase|decrease|progression",
         "not significantly|appreciably|substantially|much? changed|different",
         "not only|just|merely",

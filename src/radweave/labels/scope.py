@@ -28,7 +28,7 @@ _STARTS_PHRASE = frozenset(
     {",", ":", "(", "may", "might", "could", "represent", "represents", "representing", "reflect", "reflects"}
     | {"reflecting", "with", "for", "of", "to", "be", "suggesting", "suggests", "suggest", "indicating"}
 )
-_STOPS_DOUBT = frozenset({"with", ",", "and", ":", "in", "at"})
+_STOPS_DOUBT = frozenset({"with", ",", "and", ":", "in", "at", "suggestive", "suggesting", "consistent", "compatible"})
 
 
 @dataclass(slots=True)
