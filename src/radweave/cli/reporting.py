@@ -154,7 +154,7 @@ def _generate_files(predictor: Any, images: list[Path], *, one_study: bool, as_j
                 typer.echo(f"warning: {warning}", err=True)
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-    else:
+    elif refused < len(rows):
         typer.echo(RESEARCH_ONLY, err=True)
     if refused:
         if len(rows) > 1:

@@ -1,0 +1,147 @@
+"""The command line as a user types it: light start, one-line errors, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from radweave.data.dataset import Dataset
+
+HEAVY = ("torch", "transformers", "scipy", "sklearn", "pydicom", "nibabel", "pandas", "PIL")
+
+
+def radweave(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the installed command."""
+    command = [sys.executable, "-c", "from radweave.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["methods"], ["--version"], ["train", "--help"], ["data", "--help"]])
+def test_what_answers_at_once_imports_nothing_heavy(arguments: list[str]) -> None:
+    script = (
+        "import sys; from radweave.cli import main\n"
+        f"sys.argv = ['radweave', *{arguments!r}]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("LOADED []")
+
+
+def test_help_names_every_verb_and_what_it_is_not() -> None:
+    text = radweave("--help").stdout
+    for verb in ("demo", "phantom", "data", "inspect", "methods", "train", "generate", "evaluate", "compare", "label"):
+        assert verb in text
+    assert "not a medical device" in text.replace("\n", " ")
+
+
+def test_methods_lists_each_with_its_summary() -> None:
+    lines = radweave("methods").stdout.splitlines()
+    names = sorted(path.parent.name for path in (ROOT / "src/radweave/methods").glob("*/__init__.py"))
+    assert [line.split()[0] for line in lines] == names
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "baseline", "nowhere", "--out", "{tmp}/run"], "no such dataset folder"),
+        (["train", "basline", "{data}", "--out", "{tmp}/run"], "one of baseline"),
+        (["train", "baseline", "{data}", "--out", "{tmp}/run", "--preset", "huge"], "tiny, small, paper"),
+        (["train", "baseline", "{data}", "--out", "{tmp}/run", "stages.report.epoch=3"], "did you mean 'epochs'"),
+        (["train", "baseline", "{data}", "--out", "{run}"], "--overwrite"),
+        (["generate", "nowhere", "x.png"], "no such run folder"),
+        (["generate", "{data}", "x.png"], "run.json is missing"),
+        (["generate", "{run}", "nowhere.png"], "nowhere.png"),
+        (["generate", "{run}"], "give image files, or --data"),
+        (["generate", "{run}", "--data", "{data}"], "--out"),
+        (["generate", "{run}", "--data", "{data}", "--split", "tset", "--out", "{tmp}/p"], "train, val, test"),
+        (["generate", "{run}", "--data", "{data}", "--out", "{tmp}/p", "--set", "beams=3"], "num_beams"),
+        (["evaluate", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["data", "import", "folder", "nowhere.csv", "--out", "{tmp}/d"], "no such file"),
+        (["data", "import", "floder", "x.csv", "--out", "{tmp}/d"], "folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    toy_run: Path, toy_dataset: Dataset, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    places = {"data": toy_dataset.path, "run": toy_run, "tmp": tmp_path}
+    done = radweave(*[argument.format(**places) for argument in arguments])
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.split("error: ")) == 2
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "nothing half-written stays behind"
+
+
+def test_generate_prints_json_and_one_bad_image_does_not_lose_the_others(
+    toy_run: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    good = toy_dataset.image_path("images/1_0.png")
+    bad = tmp_path / "bad.png"
+    bad.write_text("no image")
+    done = radweave("generate", toy_run, good, bad, "--json")
+    rows = json.loads(done.stdout)
+    assert done.returncode == 2
+    assert rows[0]["report"]
+    assert rows[0]["evidence"]["sentences"]
+    assert "not a medical device" in rows[0]["notice"]
+    assert "bad.png" in rows[1]["refused"]
+    assert "1 of 2 studies were refused" in done.stderr
+
+
+def test_a_study_with_a_missing_image_is_reported_and_the_rest_written(toy_run: Path, tmp_path: Path) -> None:
+    dataset = write_toy_dataset(tmp_path / "dataset", tmp_path / "sources")
+    (dataset.path / "images/17_0.png").unlink()
+    out = tmp_path / "predictions.jsonl"
+    done = radweave("generate", toy_run, "--data", dataset.path, "--out", out)
+    assert done.returncode == 0
+    assert len(out.read_text().splitlines()) == 5
+    assert "left out s017" in done.stderr
+    assert "1 studies left out" in done.stderr
+
+
+def test_train_generate_evaluate_by_hand(toy_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2"]
+    trained = radweave("train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides)
+    assert trained.returncode == 0, trained.stderr
+    assert "epoch 2: validation loss" in trained.stderr
+    out = tmp_path / "predictions.jsonl"
+    assert radweave("generate", tmp_path / "run", "--data", toy_dataset.path, "--out", out).returncode == 0
+    scored = radweave("evaluate", out, "--json", "--no-meteor")
+    assert scored.returncode == 0, scored.stderr
+    result = json.loads(scored.stdout)
+    assert 0 <= result["corpus"]["BLEU_4"]["value"] <= 1
+    assert result["floors"]["constant_report"]["corpus"]["BLEU_4"] is not None
+    assert result["floors"]["nearest_neighbour"]["corpus"]["BLEU_4"] is not None
+
+
+def test_a_run_whose_weights_were_never_trained_needs_the_flag(toy_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.max_steps=0"]
+    radweave("train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides)
+    image = toy_dataset.image_path("images/1_0.png")
+    refused = radweave("generate", tmp_path / "run", image)
+    assert refused.returncode == 2
+    assert "--untrained" in refused.stderr
+    told = radweave("generate", tmp_path / "run", image, "--untrained")
+    assert told.returncode == 0
+    assert "UNTRAINED WEIGHTS" in told.stderr
+
+
+def test_a_planted_leak_stops_training(toy_dataset: Dataset, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(toy_dataset.path, copy)
+    with (copy / "manifest.jsonl").open("a") as file:
+        file.write(json.dumps({"study_id": "leak", "patient_id": "p000", "split": "test", "report": "x"}) + "\n")
+    done = radweave("train", "baseline", copy, "--out", tmp_path / "run", *TOY_OVERRIDES, *TOY_SIZES["baseline"])
+    assert done.returncode == 2
+    assert "leak" in done.stderr
+    assert not (tmp_path / "run").exists()
