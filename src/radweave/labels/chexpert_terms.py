@@ -201,7 +201,7 @@ _TERMS = {
 # Signs of age and of breathing in - a tortuous aorta, spondylosis, hyperexpansion - leave "No Finding" alone, as they
 # do in the published labeler.
 _OTHER = (
-    "emphysem*",
+    "emphysem*|hyperinflat*",
     "copd",
     "granulom*",
     "calcif*",

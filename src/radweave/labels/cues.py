@@ -233,7 +233,7 @@ NORMAL = (
     "normal limits|range",
     "wnl",
     "clear",
-    "preserved",
+    "preserved|maintained",
     "midline",
     "nondilated|nonenlarged",
     "without abnormality|enlargement|widening",
