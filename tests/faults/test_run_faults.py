@@ -101,6 +101,50 @@ def test_row_24_a_pickle_in_place_of_weights_is_never_opened(run: Path, tmp_path
     assert not marker.exists()
 
 
+KILL_LOOP = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+from radweave.errors import InputError
+from radweave.train.checkpoint import keep_newest, load_checkpoint, save_checkpoint
+
+torch.set_num_threads(1)  # no thread pool that a fork would lose
+folder, rounds = Path(sys.argv[1]), int(sys.argv[2])
+model = torch.nn.Linear(400, 400)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(2, 400)).sum().backward()
+optimizer.step()
+random.seed(0)
+step = 0
+torch.nn.init.constant_(model.weight, 0)
+save_checkpoint(folder / "step-00000000", model, optimizer, {"step": 0})
+for _ in range(rounds):
+    child = os.fork()
+    if child == 0:
+        while True:
+            step += 1
+            torch.nn.init.constant_(model.weight, step)
+            save_checkpoint(folder / f"step-{step:08d}", model, optimizer, {"step": step})
+            keep_newest(folder, 2)
+    time.sleep(0.02 + 0.08 * random.random())
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    newest = sorted(folder.glob("step-*"))[-1]
+    state = load_checkpoint(newest, model, optimizer)
+    assert float(model.weight.min()) == float(model.weight.max()) == state["step"], newest
+    assert state["step"] >= step
+    step = state["step"]
+assert step >= rounds, "too few checkpoints were written for the kills to mean anything"
+print("rounds", rounds, "last step", step)
+"""
+
+
+def test_row_27_sigkill_while_checkpoints_are_written_leaves_the_newest_whole(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILL_LOOP, str(tmp_path), "20"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("rounds 20")
+
+
 def test_row_28_a_full_disk_leaves_the_last_checkpoint_loadable(toy_dataset: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "run"
     script = (
