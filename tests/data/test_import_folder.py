@@ -66,6 +66,18 @@ def test_several_images_in_one_cell_or_in_a_list(source: Path, tmp_path: Path) -
     assert from_cell[0].study_id == "a"
 
 
+def test_a_report_with_headings_is_taken_apart(source: Path, tmp_path: Path) -> None:
+    write_table(
+        source,
+        "image,report",
+        'a.png,"Indication: Cough. Findings: The lungs are clear. Impression: Normal."',
+        "b.png,The lungs are clear. No effusion.",
+    )
+    first, second = import_dataset("folder", source, tmp_path / "out").studies()
+    assert (first.report, first.impression, first.indication) == ("The lungs are clear.", "Normal.", "Cough.")
+    assert (second.report, second.findings) == ("The lungs are clear. No effusion.", None)
+
+
 def nifti_bytes() -> bytes:
     return bytes(344) + b"n+1\0" + bytes(100)
 

@@ -158,6 +158,8 @@ def _fault(image: RawImage, root: Path, verify: bool) -> str | None:
             return "path leads outside the source folder"
         if not image.file.exists():
             return "file is missing"
+        if image.file.is_dir() and image.modality == "xray":
+            return "path is a folder"
         if image.file.is_file() and image.file.stat().st_size == 0:
             return "file is empty"
         if verify and image.file.is_file():

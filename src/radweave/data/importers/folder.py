@@ -4,7 +4,8 @@ Columns, by any of these names: ``image`` / ``images`` / ``path`` / ``file`` (ne
 ``impression`` / ``report`` / ``text`` (needed unless studies without text are kept), ``study_id`` / ``id``,
 ``patient_id`` / ``subject_id``, ``split``, ``view`` / ``views``, ``indication``, ``comparison``, ``technique``,
 ``study_time``. Several views of a study stand in several rows with the same study id, or in one cell, separated
-(``|`` unless another separator is given); in JSON lines, as a list.
+(``|`` unless another separator is given); in JSON lines, as a list. A ``report`` with headings such as "Findings:" is
+taken apart; one without is the target as a whole.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from radweave.data.importers.source import (
 )
 from radweave.data.importers.splitting import SOURCE_SPLIT
 from radweave.data.importers.tables import encoding_note, read_table
+from radweave.data.sections import has_headings, parse_sections
 from radweave.errors import InputError
 from radweave.storage import read_jsonl
 from radweave.types import Modality, View
@@ -45,6 +47,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "study_time": ("study_time",),
 }
 _SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
+_SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
 _VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha")
 _TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
 
@@ -128,7 +131,7 @@ def _columns(table: Path, header: list[str], options: ImportOptions) -> dict[str
             "column is missing",
             file=table,
             field=needed,
-            got=", ".join(header[:12]),
+            got=f"{len(header)} other columns",
             expected=f"one of {', '.join(names)}",
         )
     return columns
@@ -220,7 +223,15 @@ def _add_row(
 
 
 def _is_volume(root: Path, path: str) -> bool:
-    return path.lower().endswith(_VOLUME_SUFFIXES) or (root / path).is_dir()
+    """Whether a path names a volume file, or a folder inside ``root`` with the slices of a series."""
+    if path.lower().endswith(_VOLUME_SUFFIXES):
+        return True
+    try:
+        full, top = (root / path).resolve(), root.resolve()
+        return full != top and full.is_relative_to(top) and full.is_dir()
+    except (OSError, ValueError, RuntimeError):
+        # A name too long, with a NUL byte, or a link that leads to itself; counted when the image is looked at.
+        return False
 
 
 def _is_volume_set(root: Path, gathered: Mapping[str, _Gathered]) -> bool:
@@ -254,19 +265,30 @@ def _raw_study(
         )
         for path, view in rows.images
     )
+    texts = _texts(rows)
     yield RawStudy(
         study_id=study_id,
         patient_id=(rows.values.get("patient_id") or study_id).strip(),
         split=split_of(split),
         images=images,
         study_time=rows.values.get("study_time"),
-        report=rows.values.get("report"),
-        findings=rows.values.get("findings"),
-        impression=rows.values.get("impression"),
-        indication=rows.values.get("indication"),
-        comparison=rows.values.get("comparison"),
-        technique=rows.values.get("technique"),
+        report=texts["report"],
+        findings=texts["findings"],
+        impression=texts["impression"],
+        indication=texts["indication"],
+        comparison=texts["comparison"],
+        technique=texts["technique"],
     )
+
+
+def _texts(rows: _Gathered) -> dict[str, str | None]:
+    """The row's texts. A report with headings is taken apart where the table has no column for a section."""
+    texts = {name: rows.values.get(name) for name in ("report", *_SECTIONS)}
+    report = texts["report"]
+    if report is not None and not (texts["findings"] or texts["impression"]) and has_headings(report):
+        parsed = parse_sections(report)
+        texts |= {name: texts[name] or getattr(parsed, name) for name in _SECTIONS}
+    return texts
 
 
 def _inside(root: Path, path: str) -> str:

@@ -45,7 +45,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     for path in files:
         for study_id, entry in _read(path).items():
             if study_id in entries:
-                raise InputError("a study comes twice in the files", file=path, got=study_id)
+                raise InputError("a study comes twice in the files", file=path)
             entries[study_id] = entry
     is_iu = all(study_id.startswith("CXR") for study_id in entries)
     root = options.images or (source if source.is_dir() else source.parent)
