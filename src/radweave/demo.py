@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from jinja2 import Environment, PackageLoader
 from PIL import Image
 
 from radweave.data.dataset import Dataset
-from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs, read_pairs
 from radweave.labels import get_labeler
 from radweave.phantom.study import PhantomOptions
 from radweave.phantom_dataset import write_phantom_dataset
@@ -28,7 +30,11 @@ from radweave.types import RESEARCH_ONLY, Study
 
 METHOD = "baseline"
 METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
-FLOORS = {"nearest_neighbour": "nearest neighbour on pixels", "constant_report": "one constant report"}
+SYSTEMS: dict[str, Callable[[Pair], str]] = {
+    "the model": lambda pair: pair.hyp,
+    "nearest training image": lambda pair: pair.floors["nearest_neighbour"],
+    "one constant report": lambda pair: pair.floors["constant"],
+}
 STUDIES_SHOWN = 16
 THUMBNAIL_PX = 192
 IMAGE_SIZE_PX = 160
@@ -99,7 +105,7 @@ def _page(dataset: Dataset, predictions: Path, evaluation: Evaluation, card: Run
         notice=RESEARCH_ONLY,
         card=card,
         metrics=METRICS,
-        scores=_score_rows(evaluation),
+        scores=_score_rows(predictions),
         honesty=evaluation.honesty,
         num_test=len(evaluation.study_ids),
         curve=_curve(card),
@@ -107,18 +113,23 @@ def _page(dataset: Dataset, predictions: Path, evaluation: Evaluation, card: Run
     )
 
 
-def _score_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The model's scores with intervals, then the floors."""
-    own = {}
-    for name in METRICS:
-        score = evaluation.corpus[name]
-        own[name] = (score.value, score.interval)
-    rows: list[dict[str, Any]] = [{"name": "the model", "values": own}]
-    for key, name in FLOORS.items():
-        corpus = evaluation.floors[key]["corpus"]
-        if corpus is not None:
-            rows.append({"name": name, "values": {metric: (corpus[metric], None) for metric in METRICS}})
+def _score_rows(predictions: Path) -> list[dict[str, Any]]:
+    """Scores with intervals of the model and of the floors, all by the same program."""
+    pairs = read_pairs(predictions).pairs
+    labeler = get_labeler("chexpert14")
+    rows = []
+    for name, hyp_of in SYSTEMS.items():
+        given = [dataclasses.replace(pair, hyp=hyp_of(pair), floors={}) for pair in pairs]
+        evaluation = evaluate_pairs(given, labeler=labeler, options=Options(meteor=False, floors=False))
+        values = {metric: (evaluation.corpus[metric].value, evaluation.corpus[metric].interval) for metric in METRICS}
+        rows.append({"name": name, "values": values, "finding_f1": _finding_f1(evaluation)})
     return rows
+
+
+def _finding_f1(evaluation: Evaluation) -> float | None:
+    """Micro F1 of the findings read from the reports, No Finding left out, uncertain as negative."""
+    value = evaluation.clinical_statistics["negative", "without_no_finding", "micro", "f1"].corpus()
+    return None if math.isnan(value) else value
 
 
 def _curve(card: RunCard) -> list[tuple[float, float]]:

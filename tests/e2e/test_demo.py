@@ -1,0 +1,31 @@
+"""The demo, small: every file it promises, and a page that stands alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.demo import METHOD, run_demo
+from radweave.runs import restore
+
+
+def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES[METHOD], "stages.report.epochs=2"]
+    page = run_demo(tmp_path / "demo", num_studies=40, seed=3, overrides=overrides)
+    assert page == tmp_path / "demo" / "index.html"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo"]
+    names = {path.name for path in page.parent.iterdir()}
+    assert names == {"phantom", "run", "predictions.jsonl", "evaluation.json", "index.html"}
+    html = page.read_text()
+    assert "not a medical device" in html
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", html), "the page needs no other file"
+    assert "<script" not in html
+    assert html.count("<article>") == len((page.parent / "predictions.jsonl").read_text().splitlines())
+    assert "one constant report" in html
+    scores = json.loads((page.parent / "evaluation.json").read_text())
+    assert f"{scores['corpus']['BLEU_4']['value']:.3f}" in html
+    run = restore(page.parent / "run")
+    report = run.predictor().report([next((page.parent / "phantom" / "images").rglob("*.png"))])
+    assert any("phantom" in warning for warning in report.warnings)
