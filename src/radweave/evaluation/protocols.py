@@ -76,13 +76,13 @@ PROTOCOLS: dict[str, EvalProtocol] = {
         _both(
             "r2gen_iu",
             "R2Gen's IU X-Ray cleaner on both sides, nothing cut",
-            SideRule(cleaner="r2gen_iu"),
+            SideRule(cleaner="r2gen_iu", tokenizer="words"),
             clinical=_R2GEN_CLINICAL,
         ),
         _both(
             "r2gen_mimic",
             "R2Gen's MIMIC-CXR cleaner on both sides, nothing cut",
-            SideRule(cleaner="r2gen_mimic"),
+            SideRule(cleaner="r2gen_mimic", tokenizer="words"),
             clinical=_R2GEN_CLINICAL,
         ),
         EvalProtocol(
