@@ -19,7 +19,7 @@ _HEART = Structure(
         "cardiac size|dimensions|silhouette|shadow",
         "cardiothoracic|cardio index|ratio",
         "ctr|cti",
-        "heart chambers|cavities",
+        "heart|cardiac chambers|cavities",
     ),
     abnormal=(
         "enlarg*",
@@ -67,6 +67,7 @@ _TERMS = {
         findings=(
             "catheter*",
             "port|ports",
+            "lead|leads",
             "pacemaker*|icd|defibrillator*|electrode*",
             "stent|stents|stented",
             "prosthe*|implant*",
@@ -139,6 +140,7 @@ _TERMS = {
         findings=(
             "ground|frosted glass",
             "groundglass",
+            "ggo|ggos",
             "opacit*|opacif*",
             "infiltrat*",
             "density|densities .. increase|increases|increased",
@@ -196,7 +198,7 @@ _TERMS = {
     "Mosaic attenuation pattern": Terms(findings=("mosaic",)),
     "Peribronchial thickening": Terms(
         findings=(
-            "peribronch*|bronchial|bronchi|bronchus|bronchiolar|endobronchial .. thick*",
+            "peribronch*|bronchial|bronchi|bronchus|bronchiolar|endobronchial|airway|airways .. thick*",
             "thick* .. bronch*|peribronch*",
             "peribronchial cuffing",
         ),

@@ -3,7 +3,8 @@
     "pleural effusion*"          two words; ``*`` stands for any ending (or beginning)
     "widen*|enlarg* .. aorta"    ``a|b`` alternatives; ``..`` up to three words in between, no punctuation
     "effusion ... space"         ``...`` up to eight words
-    "not very? large"            ``very?`` may be absent
+    "not very? large"            ``very?`` may be absent; ``a|b?`` is either or neither
+    ": no END"                   ``END`` is the end of the sentence
 
 A phrase begins with a word that must be there: the matcher looks a token up once and tries only the phrases that
 can begin with it.
@@ -48,6 +49,8 @@ def phrase_pattern(phrase: str) -> tuple[str, str]:
     for part in parts:
         if part in _GAPS:
             pattern += _GAPS[part]
+        elif part == "END":
+            pattern += "$"
         elif part.endswith("?") and len(part) > 1:
             pattern += f"(?:{_word_pattern(part[:-1])} )?"
         else:

@@ -267,7 +267,7 @@ def _same_phrase(between: Sequence[str]) -> bool:
     "Normal heart size and mediastinal contours", "plaques are seen in the aorta"; not "plaques are large, the aorta".
     """
     for index, token in enumerate(between):
-        if token in FINITE_VERBS and not (index + 1 < len(between) and between[index + 1] in SEEN):
+        if token in FINITE_VERBS and not any(word in SEEN for word in between[index + 1 : index + 3]):
             return False
     return len(between) <= _REACH
 
