@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import io
 import json
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +16,8 @@ from jinja2 import Environment, PackageLoader
 from PIL import Image
 
 from radweave.data.dataset import Dataset
-from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs, read_pairs
+from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.evaluation.systems import finding_f1, score_systems
 from radweave.labels import get_labeler
 from radweave.phantom.study import PhantomOptions
 from radweave.phantom_dataset import write_phantom_dataset
@@ -30,11 +29,6 @@ from radweave.types import RESEARCH_ONLY, Study
 
 METHOD = "baseline"
 METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
-SYSTEMS: dict[str, Callable[[Pair], str]] = {
-    "the model": lambda pair: pair.hyp,
-    "nearest training image": lambda pair: pair.floors["nearest_neighbour"],
-    "one constant report": lambda pair: pair.floors["constant"],
-}
 STUDIES_SHOWN = 16
 THUMBNAIL_PX = 192
 IMAGE_SIZE_PX = 160
@@ -115,21 +109,15 @@ def _page(dataset: Dataset, predictions: Path, evaluation: Evaluation, card: Run
 
 def _score_rows(predictions: Path) -> list[dict[str, Any]]:
     """Scores with intervals of the model and of the floors, all by the same program."""
-    pairs = read_pairs(predictions).pairs
-    labeler = get_labeler("chexpert14")
-    rows = []
-    for name, hyp_of in SYSTEMS.items():
-        given = [dataclasses.replace(pair, hyp=hyp_of(pair), floors={}) for pair in pairs]
-        evaluation = evaluate_pairs(given, labeler=labeler, options=Options(meteor=False, floors=False))
-        values = {metric: (evaluation.corpus[metric].value, evaluation.corpus[metric].interval) for metric in METRICS}
-        rows.append({"name": name, "values": values, "finding_f1": _finding_f1(evaluation)})
-    return rows
-
-
-def _finding_f1(evaluation: Evaluation) -> float | None:
-    """Micro F1 of the findings read from the reports, No Finding left out, uncertain as negative."""
-    value = evaluation.clinical_statistics["negative", "without_no_finding", "micro", "f1"].corpus()
-    return None if math.isnan(value) else value
+    systems = score_systems(read_pairs(predictions).pairs, get_labeler("chexpert14"))
+    return [
+        {
+            "name": name,
+            "values": {metric: (scores.corpus[metric].value, scores.corpus[metric].interval) for metric in METRICS},
+            "finding_f1": finding_f1(scores),
+        }
+        for name, scores in systems.items()
+    ]
 
 
 def _curve(card: RunCard) -> list[tuple[float, float]]:
