@@ -150,7 +150,7 @@ def test_ngram_counts_equal_counters(texts: list[list[str]]) -> None:
 
 
 def test_hf_bleu_smooths_every_order_and_takes_the_shortest_reference() -> None:
-    texts = paired([("a b c d".split(), ["a b x d e f".split(), "a b".split()])])
+    texts = paired([(["a", "b", "c", "d"], [["a", "b", "x", "d", "e", "f"], ["a", "b"]])])
     score = hf_bleu(texts, count_pairs(texts, 4))["BLEU_2"]
     # 3 of 4 words and 1 of 3 bigrams match, one is added to each; the hypothesis is longer than the shortest reference.
     assert score.corpus() == pytest.approx(math.sqrt((4 / 5) * (2 / 4)))
@@ -158,19 +158,19 @@ def test_hf_bleu_smooths_every_order_and_takes_the_shortest_reference() -> None:
 
 
 def test_oddities_of_the_coco_scorers() -> None:
-    same3 = paired([("no acute disease".split(), ["no acute disease".split()])])
+    same3 = paired([(["no", "acute", "disease"], [["no", "acute", "disease"]])])
     assert coco_bleu(same3, count_pairs(same3, 4))["BLEU_4"].corpus() == pytest.approx(0.0316, abs=1e-4)
     same1 = paired([(["normal"], [["normal"]])])
     assert coco_bleu(same1, count_pairs(same1, 4))["BLEU_4"].corpus() < 1e-3
     empty = paired([([""], [[""]])])
     assert coco_rouge_l(empty).corpus() == 1.0
-    nothing = paired([([], ["a b".split()])])
+    nothing = paired([([], [["a", "b"]])])
     assert coco_bleu(nothing, count_pairs(nothing, 4))["BLEU_1"].corpus() == 0.0
 
 
 def test_identical_reports_score_one() -> None:
-    report = "the heart is normal in size and the lungs are clear".split()
-    other = "there is a small left effusion with basal atelectasis".split()
+    report = ["the", "heart", "is", "normal", "in", "size", "and", "the", "lungs", "are", "clear"]
+    other = ["there", "is", "a", "small", "left", "effusion", "with", "basal", "atelectasis"]
     texts = paired([(report, [report]), (other, [other])])
     counts = count_pairs(texts, 4)
     assert coco_bleu(texts, counts)["BLEU_4"].corpus() == pytest.approx(1.0, abs=1e-8)

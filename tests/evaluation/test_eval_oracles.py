@@ -134,7 +134,7 @@ def test_nlgeval_examples_with_several_references(shared_data: Path) -> None:
 
 
 def test_nlgeval_cider_where_it_is_defined(shared_data: Path) -> None:
-    """coco's scorer gives 0 for a single pair; here a single study has no CIDEr, and says why."""
+    """Coco's scorer gives 0 for a single pair; here a single study has no CIDEr, and says why."""
     single, pair = nlgeval(shared_data)[:2]
     assert pair[0].corpus["CIDEr"].value == pytest.approx(pair[1]["CIDEr"], abs=1e-6)
     assert single[0].corpus["CIDEr"].value is None

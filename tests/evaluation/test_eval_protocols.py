@@ -69,7 +69,7 @@ def test_default_never_cuts_a_reference() -> None:
 
 @pytest.mark.parametrize("name", ["r2gen_iu", "r2gen_mimic", "r2gen_iu_60", "r2gen_mimic_100"])
 def test_clean_text_stays_as_it_is(name: str) -> None:
-    """Outputs of these models are clean already; cleaning them again must not add a blank, which ROUGE-L would count."""
+    """Outputs of these models are clean already; cleaning again must not add a blank, which ROUGE-L would count."""
     clean = "the heart is normal . no effusion ."
     prepared = prepare([Pair("a", clean, (clean,))], get_protocol(name))
     assert (prepared.hyps, prepared.refs) == ([clean], [[clean]])

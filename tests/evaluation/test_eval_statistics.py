@@ -58,7 +58,7 @@ def test_interval_holds_the_score_and_repeats_with_its_seed() -> None:
         evaluate_pairs(pairs, "ws", options=Options(meteor=False, floors=False, resamples=200, seed=seed)).corpus
         for seed in (0, 0, 1)
     )
-    for name, score in first.items():
+    for score in first.values():
         if score.value is not None:
             assert score.interval is not None
             assert score.interval.low is not None
