@@ -182,7 +182,9 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> wire.Ar
     plugin = _plugin(header["transfer_syntax"])
     decoder = get_decoder(UID(dataset.file_meta.TransferSyntaxUID))
     try:
-        pixels, _ = decoder.as_array(dataset, raw=True, decoding_plugin=plugin)
+        # pydicom cuts off unused bits as if they were all above the image; an image in the upper bits is left whole.
+        usual = header["high_bit"] is None or header["high_bit"] == header["bits_stored"] - 1
+        pixels, _ = decoder.as_array(dataset, raw=True, decoding_plugin=plugin, correct_unused_bits=usual)
     except MemoryError:
         raise
     except BaseException as error:  # a codec may raise anything on damaged data, PanicException included

@@ -27,7 +27,8 @@ COARSE_MM: Final = 4.0
 TISSUE_FROM_HU: Final = -250
 LUNG_HU: Final = (-965, -500)
 MIN_LUNG_SHARE: Final = 0.10
-CROPPED_BORDER_SHARE: Final = 0.35
+NO_AIR_HU: Final = -940
+CROPPED_BORDER_SHARE: Final = 0.75
 SHORT_MM: Final = 100.0
 
 
@@ -76,7 +77,7 @@ def _share(values: wire.Array, low: float, high: float) -> float:
 def chest_warnings(volume: Volume) -> list[str]:
     """Does a scan in HU show a chest, and all of it?
 
-    Lung is the one tissue between -965 and -500 HU in bulk. Where the body ends inside the image, only what it
+    An image whose frame is mostly filled by the body or its lungs shows a part only. Lung is the one tissue between -965 and -500 HU in bulk. Where the body ends inside the image, only what it
     encloses counts, so that table, blanket and skin do not; opening by one coarse voxel removes the skin of bowel gas.
     """
     coarse, spacing = _coarse(volume)
@@ -86,7 +87,7 @@ def chest_warnings(volume: Volume) -> list[str]:
     frame = np.zeros(coarse.shape[1:], dtype=bool)
     frame[[0, -1], :] = True
     frame[:, [0, -1]] = True
-    cropped = float(tissue[:, frame].mean()) > CROPPED_BORDER_SHARE
+    cropped = float((coarse[:, frame] > NO_AIR_HU).mean()) > CROPPED_BORDER_SHARE
     lung = (coarse > LUNG_HU[0]) & (coarse < LUNG_HU[1])
     if not cropped:
         lung &= np.stack([ndimage.binary_fill_holes(plane) for plane in _largest(tissue)])

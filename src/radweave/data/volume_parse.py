@@ -60,7 +60,7 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
         except (OSError, ValueError, ImageFileError):
             raise InputError("truncated or damaged: fewer voxels than the header declares") from None
     header = image.header
-    slope, intercept = header.get_slope_inter()
+    slope, intercept = image.dataobj.slope, image.dataobj.inter  # nibabel clears them in the header it loads
     sform, qform = int(header["sform_code"]), int(header["qform_code"])
     result = {
         "affine_ras": _floats(image.affine) if sform > 0 or qform > 0 else None,

@@ -45,7 +45,10 @@ def main() -> None:
             return
         signal.alarm(int(request["timeout_s"]) + GRACE_S)
         header, arrays = _answer(tasks, request)
-        _send(replies, header, arrays)
+        try:
+            _send(replies, header, arrays)
+        except (wire.WireError, TypeError, ValueError):  # raised before the first byte goes out
+            _send(replies, {"refused": "holds values that cannot be sent"}, {})
         signal.alarm(0)
 
 
