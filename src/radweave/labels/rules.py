@@ -61,10 +61,10 @@ class RuleLabeler:
     The answer for a sentence depends on that sentence alone, and is kept: reports repeat themselves.
     """
 
-    def __init__(self, lexicon: Lexicon) -> None:
+    def __init__(self, lexicon: Lexicon, *, cached_sentences: int = _CACHED_SENTENCES) -> None:
         self._lexicon = lexicon
         self._book = PhraseBook(chain(_entries(lexicon), _predicates()))
-        self._read_cached = lru_cache(maxsize=_CACHED_SENTENCES)(self._read)
+        self._read_cached = lru_cache(maxsize=cached_sentences)(self._read)
 
     @property
     def name(self) -> str:
