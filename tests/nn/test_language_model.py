@@ -107,6 +107,20 @@ def test_sampling_is_seeded(language_model: CausalLanguageModel) -> None:
     assert draws[0] != draws[2]
 
 
+def test_token_dropout_blanks_inputs_in_training_only() -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(hidden_size=32, num_layers=1, num_heads=4, token_dropout=0.5)
+    model = config.build(vocab_size=VOCAB, bos_id=BOS, eos_id=EOS, pad_id=PAD)
+    prefix, mask = random_prefix([3])
+    ids = torch.tensor([[7, 8, 9, 10, EOS]])
+    model.eval()
+    with torch.no_grad():
+        assert float(model.loss(prefix, mask, ids, ids)) == float(model.loss(prefix, mask, ids, ids))
+    model.train()
+    losses = {float(model.loss(prefix, mask, ids, ids).detach()) for _ in range(8)}
+    assert len(losses) > 1, "no other source of chance is in this model"
+
+
 def test_position_ids_count_present_tokens() -> None:
     mask = torch.tensor([[False, False, True, True], [True, True, True, False]])
     assert position_ids(mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 2]]

@@ -34,11 +34,15 @@ class CausalLanguageModel(nn.Module):
 
     The prefix is left-padded and the report right-padded, so that prompt and report meet in one column; position
     ids count present tokens only, which makes a row independent of its padding.
+
+    ``token_dropout`` blanks that share of the report's input tokens while training, so that the next word must be read
+    off the image rather than off the words before (Bowman et al., CoNLL 2016, Sec. 3.1).
     """
 
-    def __init__(self, model: Any, *, eos_id: int, pad_id: int) -> None:
+    def __init__(self, model: Any, *, eos_id: int, pad_id: int, token_dropout: float = 0.0) -> None:
         super().__init__()
         self.model: Any = model
+        self.token_dropout = token_dropout
         self.eos_id = eos_id
         self.pad_id = pad_id
 
@@ -62,7 +66,11 @@ class CausalLanguageModel(nn.Module):
         The last prefix position predicts the first report token, so ``labels`` are not shifted by the caller.
         """
         text_mask = labels != -100
-        embeds = torch.cat([prefix, self.embed(input_ids)], dim=1)
+        text = self.embed(input_ids)
+        if self.training and self.token_dropout:
+            kept = torch.rand(input_ids.shape, device=text.device) >= self.token_dropout
+            text = text * kept[:, :, None]
+        embeds = torch.cat([prefix, text], dim=1)
         mask = torch.cat([prefix_mask, text_mask], dim=1)
         length = input_ids.shape[1]
         logits = self.model(
@@ -138,6 +146,7 @@ class LlamaConfig(Config):
     intermediate_size: int | None = None
     max_positions: int = 2048
     dropout: float = 0.0
+    token_dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def build(self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int) -> CausalLanguageModel:
         """Build with random weights; ``vocab_size`` and the special ids come from the tokenizer."""
@@ -158,7 +167,8 @@ class LlamaConfig(Config):
             pad_token_id=pad_id,
             tie_word_embeddings=False,
         )
-        return CausalLanguageModel(LlamaForCausalLM(config), eos_id=eos_id, pad_id=pad_id)
+        model = LlamaForCausalLM(config)
+        return CausalLanguageModel(model, eos_id=eos_id, pad_id=pad_id, token_dropout=self.token_dropout)
 
 
 class PretrainedLanguageModelConfig(Config):
