@@ -11,21 +11,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 # A sentence this long is no sentence: it is cut, which keeps the time linear in the length of any text.
 MAX_SENTENCE_CHARS = 2000
 
-# Full stops end a sentence, except inside numbers ("1.3 cm"), after a few abbreviations and between single letters
-# ("e.g.", "s.p."). A double quote beside a space, a bullet and a semicolon part sentences, as CT reports use them.
-_BOUNDARY = re.compile(
-    r"""(?<!\bvs)(?<!\bdr)(?<!\be\.g)(?<!\bi\.e)(?<!\bapprox)\.(?!\d)(?!(?<=\b[a-z]\.)[a-z]\b)
-      | (?<=[^\W\d_])\.(?=\d)
-      | [!;•·|]
-      | \?(?!\s*[),/?])
-      | (?:(?<=\s)|(?<=^)|(?<=[.,?]))["“”](?=\s|\w) | ["“”](?=\s|$)
-      | \n[ \t\r\f\v]*\n""",
-    re.VERBOSE,
-)
+# Marks that may end a sentence: a full stop, "!", ";", a bullet, a question mark, a quote (CT reports list with them),
+# an empty line. Whether one does is decided by what stands around it.
+_MARK = re.compile(r"""[.!;•·|?"“”]|\n[ \t\r\f\v]*\n""")
+_ABBREVIATIONS = re.compile(r"\b(?:vs|dr|e\.g|i\.e|approx|[a-z])$")
+_OPEN_QUESTION = re.compile(r"\s*[),/?]")
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|\d+(?:[.,]\d+)*|(?<=\s)[-–—](?=\s)|[,:()?/&>]")
 _WORD_FOR = {"&": "and", "–": "-", "—": "-"}
 
@@ -66,23 +61,40 @@ def fold(text: str) -> str:
     return "".join(low if len(low := char.lower()) == 1 else char for char in text)
 
 
+def _ends_sentence(folded: str, start: int, end: int) -> bool:
+    """Whether the mark at [start, end) ends a sentence."""
+    mark = folded[start]
+    before, after = folded[start - 1 : start], folded[end : end + 1]
+    if mark == ".":
+        if after.isdigit() and not before.isalpha():
+            return False  # 1.3 cm
+        found = _ABBREVIATIONS.search(folded, max(0, start - 7), start)
+        # "e.g." never ends a sentence, a single letter ("lobe b.") does unless another letter follows at once ("s.p.")
+        return found is None or (len(found.group()) == 1 and not after.isalpha())
+    if mark == "?":
+        return _OPEN_QUESTION.match(folded, end) is None
+    if mark in '"“”':
+        return not after or after.isspace() or not before or before.isspace() or before in ".,?"
+    return True
+
+
+def _borders(folded: str, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Character ranges of the marks that end sentences."""
+    for mark in _MARK.finditer(folded, first, last):
+        if _ends_sentence(folded, mark.start(), mark.end()):
+            yield mark.span()
+
+
 def tokenize(folded: str) -> Sentence:
     """Tokens of one folded sentence."""
-    tokens: list[str] = []
-    at: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    position = 0
-    for match in _TOKEN.finditer(folded):
-        token = match.group()
-        token = _WORD_FOR.get(token, token)
-        tokens.append(token)
-        at.append(position)
-        starts.append(match.start())
-        ends.append(match.end())
-        position += len(token) + 1
+    places = [match.span() for match in _TOKEN.finditer(folded)]
+    tokens = [folded[start:end] for start, end in places]
+    if not _WORD_FOR.keys().isdisjoint(tokens):
+        tokens = [_WORD_FOR.get(token, token) for token in tokens]
+    at = [0, *accumulate(len(token) + 1 for token in tokens)][:-1]
     words = " ".join(tokens) + " " if tokens else ""
-    return Sentence(tuple(tokens), words, tuple(at), tuple(starts), tuple(ends))
+    starts = tuple(start for start, _ in places)
+    return Sentence(tuple(tokens), words, tuple(at), starts, tuple(end for _, end in places))
 
 
 def spoken_ranges(folded: str) -> list[tuple[int, int]]:
@@ -103,8 +115,7 @@ def spoken_ranges(folded: str) -> list[tuple[int, int]]:
         if later:
             end = later[0].start()
         elif _REQUEST_HEADER.match(folded, header.start()):
-            stop = _BOUNDARY.search(folded, header.end())
-            end = stop.end() if stop else len(folded)
+            end = next((stop for _, stop in _borders(folded, header.end(), len(folded))), len(folded))
         else:
             continue
         ranges.append((start, header.start()))
@@ -120,10 +131,9 @@ def sentences(folded: str) -> Iterator[tuple[int, str]]:
     """
     for first, last in spoken_ranges(folded):
         start = first
-        for boundary in _BOUNDARY.finditer(folded, first, last):
-            end = boundary.end() if boundary.group().startswith("?") else boundary.start()
-            yield from _pieces(folded, start, end)
-            start = boundary.end()
+        for mark, after in _borders(folded, first, last):
+            yield from _pieces(folded, start, after if folded[mark] == "?" else mark)
+            start = after
         yield from _pieces(folded, start, last)
 
 
