@@ -22,7 +22,8 @@ _MARK = re.compile(r"""[.!;•·|?"“”]|\n[ \t\r\f\v]*\n""")
 _ABBREVIATIONS = re.compile(r"\b(?:vs|dr|e\.g|i\.e|approx|[a-z])$")
 _OPEN_QUESTION = re.compile(r"\s*[),/?]")
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|\d+(?:[.,]\d+)*|(?<=\s)[-–—](?=\s)|[,:()?/&>]")
-_WORD_FOR = {"&": "and", "–": "-", "—": "-"}
+# "andor" is what cleaners that delete the slash leave behind.
+_WORD_FOR = {"&": "and", "andor": "or", "–": "-", "—": "-"}
 
 # Sections that tell what was asked or done, not what was seen. The first group may name findings to look for.
 _REQUEST = (
