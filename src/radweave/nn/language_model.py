@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from radweave.config import Config
 from radweave.errors import InputError
+from radweave.nn.lora import LoraSetting, NoLoraConfig
 
 
 class DecodingConfig(Config):
@@ -50,6 +51,11 @@ class CausalLanguageModel(nn.Module):
     def width(self) -> int:
         return int(self.model.get_input_embeddings().embedding_dim)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.model.get_input_embeddings().weight.dtype
+        return dtype
+
     def embed(self, input_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape width"]:
         out: Tensor = self.model.get_input_embeddings()(input_ids)
         return out
@@ -66,6 +72,7 @@ class CausalLanguageModel(nn.Module):
         The last prefix position predicts the first report token, so ``labels`` are not shifted by the caller.
         """
         text_mask = labels != -100
+        prefix = prefix.to(self.dtype)
         text = self.embed(input_ids)
         if self.training and self.token_dropout:
             kept = torch.rand(input_ids.shape, device=text.device) >= self.token_dropout
@@ -101,7 +108,7 @@ class CausalLanguageModel(nn.Module):
         if decoding.num_beams > 1:
             options["length_penalty"] = decoding.length_penalty
         out = self.model.generate(
-            inputs_embeds=prefix,
+            inputs_embeds=prefix.to(self.dtype),
             attention_mask=prefix_mask.long(),
             max_new_tokens=decoding.max_new_tokens,
             min_new_tokens=decoding.min_new_tokens or None,
@@ -147,6 +154,7 @@ class LlamaConfig(Config):
     max_positions: int = 2048
     dropout: float = 0.0
     token_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora: LoraSetting = NoLoraConfig()
 
     def build(self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int) -> CausalLanguageModel:
         """Build with random weights; ``vocab_size`` and the special ids come from the tokenizer."""
@@ -167,27 +175,38 @@ class LlamaConfig(Config):
             pad_token_id=pad_id,
             tie_word_embeddings=False,
         )
-        model = LlamaForCausalLM(config)
+        model = self.lora.apply(LlamaForCausalLM(config))
         return CausalLanguageModel(model, eos_id=eos_id, pad_id=pad_id, token_dropout=self.token_dropout)
 
 
 class PretrainedLanguageModelConfig(Config):
-    """Any causal language model that transformers loads from a folder or hub name."""
+    """Any causal language model that transformers loads from a folder or hub name.
+
+    ``quantization`` loads the weights in 8 or 4 bits (extra ``quantization``); such weights cannot train, adapters on
+    them can. ``gradient_checkpointing`` trades time for memory in training.
+    """
 
     kind: Literal["pretrained"] = "pretrained"
     path: str
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    quantization: Literal["none", "8bit", "4bit"] = "none"
+    gradient_checkpointing: bool = False
+    token_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora: LoraSetting = NoLoraConfig()
 
     def build(self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int) -> CausalLanguageModel:
         """Load the weights.
 
         Raises:
-            InputError: if there is no such checkpoint, or its vocabulary is smaller than the tokenizer's.
+            InputError: if there is no such checkpoint, its vocabulary is smaller than the tokenizer's, or the
+                quantisation asked for cannot run here.
         """
         from transformers import AutoModelForCausalLM
 
         try:
-            model = AutoModelForCausalLM.from_pretrained(self.path, dtype=getattr(torch, self.dtype))
+            model = AutoModelForCausalLM.from_pretrained(
+                self.path, dtype=getattr(torch, self.dtype), quantization_config=self._quantization_config()
+            )
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"cannot load a language model: {reason}", file=self.path) from None
@@ -200,7 +219,30 @@ class PretrainedLanguageModelConfig(Config):
                 got=f"{vocab_size} tokens",
                 expected=f"at most {rows}",
             )
-        return CausalLanguageModel(model, eos_id=eos_id, pad_id=pad_id)
+        if self.gradient_checkpointing:
+            model.gradient_checkpointing_enable()
+        adapted = self.lora.apply(model)
+        return CausalLanguageModel(adapted, eos_id=eos_id, pad_id=pad_id, token_dropout=self.token_dropout)
+
+    def _quantization_config(self) -> Any:
+        if self.quantization == "none":
+            return None
+        from importlib.util import find_spec
+
+        if find_spec("bitsandbytes") is None or not torch.cuda.is_available():
+            raise InputError(
+                "8- and 4-bit loading needs a CUDA device and the extra 'quantization' (bitsandbytes)",
+                field="language_model.quantization",
+                got=self.quantization,
+                expected="none",
+            )
+        from transformers import BitsAndBytesConfig
+
+        if self.quantization == "8bit":
+            return BitsAndBytesConfig(load_in_8bit=True)
+        return BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=getattr(torch, self.dtype)
+        )
 
 
 LanguageModelConfig = Annotated[LlamaConfig | PretrainedLanguageModelConfig, Field(discriminator="kind")]

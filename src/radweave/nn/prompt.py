@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,6 +17,10 @@ from torch import Tensor
 
 from radweave.errors import InputError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PromptFormat = Literal["plain", "chat"]
 Slot = tuple[Tensor, Tensor]
 """Embeddings (B, S, H) and a mask (B, S), True where a token is there."""
 
@@ -46,6 +51,31 @@ class PromptTemplate:
         if sorted(found) != sorted(slots):
             raise InputError("wrong slots in the prompt", field="prompt", got=found, expected=list(slots))
         return cls(tuple(pieces))
+
+    @classmethod
+    def for_tokenizer(
+        cls, template: str, tokenizer: PreTrainedTokenizerBase, prompt_format: PromptFormat, *, slots: Sequence[str]
+    ) -> PromptTemplate:
+        """Parse a template for a tokenizer: after its begin token, or inside its chat template as a user's turn.
+
+        Raises:
+            InputError: for wrong slots, or a chat format where the tokenizer has no chat template.
+        """
+        bos_id = tokenizer.bos_token_id
+        if prompt_format == "chat":
+            if tokenizer.chat_template is None:
+                raise InputError(
+                    "the tokenizer has no chat template", field="prompt_format", got="chat", expected="plain"
+                )
+            turn = [{"role": "user", "content": template}]
+            template = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+            bos_id = None  # the chat template brings its own
+
+        def encode(text: str) -> list[int]:
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+            return ids
+
+        return cls.parse(template, encode, slots=slots, bos_id=bos_id)
 
     def splice(
         self, embed: Callable[[Tensor], Tensor], slots: Mapping[str, Slot]

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from radweave.config import Config
 from radweave.errors import InputError
+from radweave.nn.lora import MARK, has_lora
 
-Trainability = Literal["full", "frozen"]
+Trainability = Literal["full", "lora", "frozen"]
 
 
 class OptimizerConfig(Config):
@@ -47,10 +48,10 @@ class StageConfig(Config):
 
 
 def apply_finetune(model: nn.Module, finetune: dict[str, Trainability]) -> None:
-    """Freeze and unfreeze the parts.
+    """Freeze and unfreeze the parts; ``lora`` trains a part's adapters only.
 
     Raises:
-        InputError: if the parts named are not exactly the model's children.
+        InputError: if the parts named are not exactly the model's children, or a part has no adapters to train.
     """
     parts = dict(model.named_children())
     if set(finetune) != set(parts):
@@ -61,7 +62,15 @@ def apply_finetune(model: nn.Module, finetune: dict[str, Trainability]) -> None:
             expected=sorted(parts),
         )
     for name, part in parts.items():
-        part.requires_grad_(finetune[name] == "full")
+        if finetune[name] == "lora":
+            if not has_lora(part):
+                raise InputError(
+                    f"there are no adapters in it; set model.{name}.lora=lora", field=f"finetune.{name}", got="lora"
+                )
+            for parameter_name, parameter in part.named_parameters():
+                parameter.requires_grad_(MARK in parameter_name)
+        else:
+            part.requires_grad_(finetune[name] == "full")
 
 
 def set_train_mode(model: nn.Module, finetune: dict[str, Trainability]) -> None:

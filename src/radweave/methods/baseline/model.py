@@ -12,7 +12,7 @@ from radweave.config import Config
 from radweave.experiment import BuildContext, Experiment
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
-from radweave.nn.prompt import PromptTemplate
+from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.train.stage import StageConfig
 from radweave.types import Batch, Generation
@@ -80,12 +80,17 @@ class BaselineModel(nn.Module):
 
 
 class BaselineModelConfig(Config):
-    """Parts of the baseline. ``prompt`` is text with the slot ``{image}``."""
+    """Parts of the baseline.
+
+    ``prompt`` is text with the slot ``{image}``. ``prompt_format="chat"`` wraps it in the tokenizer's chat template as
+    a user's turn.
+    """
 
     vision_encoder: VisionEncoderConfig
     connector: ConnectorConfig
     language_model: LanguageModelConfig
     prompt: str
+    prompt_format: PromptFormat = "plain"
     views: Literal["concat", "average"] = "concat"
 
     def build(self, context: BuildContext) -> BaselineModel:
@@ -102,7 +107,7 @@ class BaselineModelConfig(Config):
             vision_encoder=vision_encoder,
             connector=self.connector.build(vision_encoder.dim, language_model.width),
             language_model=language_model,
-            prompt=PromptTemplate.parse(self.prompt, context.encode, slots=("image",), bos_id=tokenizer.bos_token_id),
+            prompt=PromptTemplate.for_tokenizer(self.prompt, tokenizer, self.prompt_format, slots=("image",)),
             views=self.views,
         )
 

@@ -1,0 +1,65 @@
+"""LoRA adapters through peft.
+
+Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import nn
+
+from radweave.config import Config
+from radweave.errors import InputError
+
+MARK = "lora_"
+"""Adapter parameters, and no others, have this in their name."""
+
+
+class NoLoraConfig(Config):
+    """No adapters."""
+
+    kind: Literal["none"] = "none"
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        return model
+
+
+class LoraConfig(Config):
+    """W + (alpha / rank) B A on the linear maps named ``targets``; None takes peft's choice for the architecture."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=16, gt=0)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    targets: tuple[str, ...] | None = None
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """Put adapters into ``model``, in place; B starts at zero, so the output does not change.
+
+        Raises:
+            InputError: if no module has a target's name.
+        """
+        from peft import LoraConfig as PeftConfig
+        from peft import inject_adapter_in_model
+
+        config = PeftConfig(
+            r=self.rank,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            target_modules=None if self.targets is None else list(self.targets),
+        )
+        try:
+            adapted: nn.Module = inject_adapter_in_model(config, model)
+        except ValueError as error:
+            raise InputError(f"LoRA cannot be applied: {error}", field="lora.targets", got=self.targets) from None
+        return adapted
+
+
+LoraSetting = Annotated[NoLoraConfig | LoraConfig, Field(discriminator="kind")]
+
+
+def has_lora(model: nn.Module) -> bool:
+    """Whether a module holds adapters."""
+    return any(MARK in name for name, _ in model.named_parameters())
