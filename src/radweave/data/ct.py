@@ -113,7 +113,7 @@ def _largest_part(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     from scipy import ndimage
 
     labels, count = ndimage.label(mask[::2, ::2, ::2])
-    if count < 2:
+    if count == 0:
         return mask
     sizes = np.bincount(labels.reshape(-1))
     sizes[0] = 0

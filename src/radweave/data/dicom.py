@@ -62,7 +62,6 @@ class DicomHeader(Record):
     sop_class: str | None
     body_part: str | None
     view: str | None
-    patient_position: str | None
     rows: int | None
     columns: int | None
     samples: int | None
@@ -86,9 +85,7 @@ class DicomHeader(Record):
     position_lps_mm: tuple[float, ...] | None
     orientation_lps: tuple[float, ...] | None
     gantry_tilt_deg: float | None
-    slice_thickness_mm: float | None
-    instance_number: int | None
-    acquisition_number: int | None
+    for_processing: bool
     burned_in: bool
     study_key: str | None
     series_key: str | None

@@ -17,7 +17,7 @@ from pydicom import config
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import generate_frames
 from pydicom.filereader import dcmread, read_dataset
-from pydicom.pixels.decoders.base import get_decoder
+from pydicom.pixels.decoders.base import DecodeOptions, get_decoder
 from pydicom.uid import UID
 
 from radweave.data import dicom_scan, wire
@@ -26,8 +26,8 @@ from radweave.data.dicom_codes import (
     IMAGE_TYPES,
     LUT_SHAPES,
     MODALITIES,
-    PATIENT_POSITIONS,
     PHOTOMETRIC,
+    PRESENTATION_INTENTS,
     RESCALE_TYPES,
     VOI_FUNCTIONS,
 )
@@ -126,7 +126,6 @@ def _header(fields: Fields, layout: dicom_scan.Layout) -> dict[str, Any]:
         "sop_class": _class_name(fields),
         "body_part": body_part_of(fields),
         "view": view_of(fields),
-        "patient_position": fields.code("PatientPosition", PATIENT_POSITIONS),
         "rows": fields.integer("Rows"),
         "columns": fields.integer("Columns"),
         "samples": fields.integer("SamplesPerPixel"),
@@ -150,9 +149,7 @@ def _header(fields: Fields, layout: dicom_scan.Layout) -> dict[str, Any]:
         "position_lps_mm": fields.numbers("ImagePositionPatient"),
         "orientation_lps": fields.numbers("ImageOrientationPatient"),
         "gantry_tilt_deg": fields.number("GantryDetectorTilt"),
-        "slice_thickness_mm": fields.number("SliceThickness"),
-        "instance_number": fields.integer("InstanceNumber"),
-        "acquisition_number": fields.integer("AcquisitionNumber"),
+        "for_processing": fields.code("PresentationIntentType", PRESENTATION_INTENTS) == "FOR PROCESSING",
         "burned_in": fields.code("BurnedInAnnotation", frozenset({"YES", "NO"})) == "YES",
         "study_key": fields.digest("StudyInstanceUID"),
         "series_key": fields.digest("SeriesInstanceUID"),
@@ -183,8 +180,8 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> wire.Ar
     decoder = get_decoder(UID(dataset.file_meta.TransferSyntaxUID))
     try:
         # pydicom cuts off unused bits as if they were all above the image; an image in the upper bits is left whole.
-        usual = header["high_bit"] is None or header["high_bit"] == header["bits_stored"] - 1
-        pixels, _ = decoder.as_array(dataset, raw=True, decoding_plugin=plugin, correct_unused_bits=usual)
+        options: DecodeOptions = {"correct_unused_bits": header["high_bit"] in (None, header["bits_stored"] - 1)}
+        pixels, _ = decoder.as_array(dataset, raw=True, decoding_plugin=plugin, **options)
     except MemoryError:
         raise
     except BaseException as error:  # a codec may raise anything on damaged data, PanicException included

@@ -77,8 +77,9 @@ def _share(values: wire.Array, low: float, high: float) -> float:
 def chest_warnings(volume: Volume) -> list[str]:
     """Does a scan in HU show a chest, and all of it?
 
-    An image whose frame is mostly filled by the body or its lungs shows a part only. Lung is the one tissue between -965 and -500 HU in bulk. Where the body ends inside the image, only what it
+    Lung is the one tissue between -965 and -500 HU in bulk. Where the body ends inside the image, only what it
     encloses counts, so that table, blanket and skin do not; opening by one coarse voxel removes the skin of bowel gas.
+    An image whose frame is mostly filled with body or lung shows only a part.
     """
     coarse, spacing = _coarse(volume)
     tissue = coarse > TISSUE_FROM_HU

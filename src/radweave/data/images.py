@@ -30,6 +30,8 @@ MIN_SIDE_PX: Final = 16
 RASTER_TIMEOUT_S: Final = 30.0
 # JPEG stores luma and chroma apart, so the channels of a grey picture may differ by rounding.
 GREY_TOLERANCE: Final = 8
+SQUARE_TOLERANCE: Final = 1.02
+NOT_SQUARE: Final = "pixels are not square; the image is stretched"
 RADIOGRAPH_MODALITIES: Final = frozenset({"CR", "DX", "DR", "XR", "RG"})
 UNSTATED_MODALITIES: Final = frozenset({"OT", "SC"})
 
@@ -101,6 +103,8 @@ def sniff(path: Path) -> Kind:
             raise InputError("is not a file", file=path)
         with path.open("rb") as file:
             head = file.read(348)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or type(error).__name__}", file=path) from None
     except ValueError:  # a NUL in the name
@@ -263,6 +267,8 @@ def header_warnings(header: DicomHeader) -> list[str]:
         warnings.append(f"not stated to be a chest: the body part is {part}")
     if header.view == "LATERAL":
         warnings.append("lateral view")
+    if header.for_processing:
+        warnings.append("a raw detector image, not processed for display")
     if header.burned_in:
         warnings.append("may hold burned-in text about the patient")
     return warnings
@@ -277,9 +283,11 @@ def radiograph_spacing(header: DicomHeader) -> tuple[tuple[float, float] | None,
             continue
         if len(spacing) != 2 or min(spacing) <= 0:
             return None, [f"{field} is not positive; sizes in mm are not known"]
-        note = [] if field == "PixelSpacing" else ["spacing is that of the detector, not of the patient"]
+        note = [NOT_SQUARE] if max(spacing) > SQUARE_TOLERANCE * min(spacing) else []
+        note += [] if field == "PixelSpacing" else ["spacing is that of the detector, not of the patient"]
         return (spacing[0], spacing[1]), note
-    return None, []
+    aspect = header.pixel_aspect
+    return None, [NOT_SQUARE] if aspect and min(aspect) > 0 and max(aspect) > SQUARE_TOLERANCE * min(aspect) else []
 
 
 def undo_stretch(pixels: FloatImage, original_size_wh: tuple[int, int], path: Path) -> FloatImage:

@@ -77,6 +77,8 @@ def read_series(folder: Path) -> StoredVolume:
     first = images[0].header
     if first.modality is None:
         warnings.append("no modality: the header does not say that it is CT")
+    if first.rescale_type not in (None, "HU"):
+        warnings.append("RescaleType does not say that the values are HU")
     volume = StoredVolume(
         values, geometry, "dicom", first.modality, tuple(warnings), first.study_key, first.patient_key
     )

@@ -52,9 +52,11 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
         raw.seek(0)
         stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
         try:
-            image = _nifti_image(stream, zipped=zipped)
+            image, pixdim = _nifti_image(stream, zipped=zipped)
             _check_size(image.shape, image.get_data_dtype().itemsize, path.stat().st_size if zipped else None)
             values = np.asanyarray(image.dataobj.get_unscaled())
+        except InputError:
+            raise
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise InputError("truncated or damaged: the compressed data ends too early") from None
         except (OSError, ValueError, ImageFileError):
@@ -65,7 +67,7 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
     result = {
         "affine_ras": _floats(image.affine) if sform > 0 or qform > 0 else None,
         "qform_ras": _floats(header.get_qform()) if sform > 0 and qform > 0 else None,
-        "pixdim_mm": [_finite(v) for v in header["pixdim"][1:4]],
+        "pixdim_mm": [_finite(v) for v in pixdim],
         "units": header.get_xyzt_units()[0],
         "slope": _finite(slope),
         "intercept": _finite(intercept),
@@ -73,7 +75,8 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
     return {"nifti": result}, {"values": _sendable(values.reshape(values.shape[:3]).T)}
 
 
-def _nifti_image(stream: Any, *, zipped: bool) -> Any:
+def _nifti_image(stream: Any, *, zipped: bool) -> tuple[Any, list[float]]:
+    """The image, its data still unread, and the voxel sizes as the file has them; nibabel makes them positive."""
     start = stream.read(NIFTI2_HEADER)
     stream.seek(0)
     if start[344:347] == b"ni1" or start[4:7] == b"ni2":
@@ -83,7 +86,9 @@ def _nifti_image(stream: Any, *, zipped: bool) -> Any:
         raise InputError(f"is {kind}, or its header is damaged")
     kind = nib.Nifti2Image if start[4:7] == b"n+2" else nib.Nifti1Image
     try:
-        return kind.from_stream(stream)
+        size = NIFTI2_HEADER if kind is nib.Nifti2Image else NIFTI1_HEADER
+        pixdim = kind.header_class(start[:size], check=False)["pixdim"][1:4]
+        return kind.from_stream(stream), [float(v) for v in pixdim]
     except (
         ValueError,
         TypeError,
