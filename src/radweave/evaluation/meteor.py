@@ -51,7 +51,7 @@ def meteor_value(sums: Floats) -> Floats:
         P = sum_i w_i (d m_ci + (1 - d) m_fi) / (d c + (1 - d) f),   R likewise
         F = P R / (a P + (1 - a) R),   score = F (1 - g (chunks / matches)^b)
 
-    with c content words, f function words, m matches of matcher i. Two identical texts have no fragmentation.
+    with c content words, f function words, m matches of matcher i.
     """
     sums = np.asarray(sums, dtype=np.float64)
     hyp_words, ref_words, hyp_function, ref_function = (sums[..., i] for i in range(4))
@@ -66,8 +66,6 @@ def meteor_value(sums: Floats) -> Floats:
         recall = ref_match @ _MATCHER_WEIGHTS / ref_weight
         mean = precision * recall / (_ALPHA * precision + (1.0 - _ALPHA) * recall)
         fragmentation = chunks / ((hyp_matched + ref_matched) / 2.0)
-    same = (hyp_matched == hyp_words) & (ref_matched == ref_words) & (chunks == 1)
-    fragmentation = np.where(same, 0.0, fragmentation)
     score = mean * (1.0 - _GAMMA * fragmentation**_BETA)
     return np.asarray(np.where(np.isfinite(score), score, 0.0))
 
@@ -117,6 +115,9 @@ def _alignment_sums(
         sums = np.array(rows, dtype=np.float64)
     except ValueError:
         return Unavailable("METEOR gave something that is no number")
+    # Two texts matched whole and in one piece have no fragmentation: their chunk counts neither alone nor in a sum.
+    hyp_words, ref_words, chunks, hyp_matched, ref_matched = (sums[:, i] for i in (0, 1, 20, 21, 22))
+    sums[(hyp_matched == hyp_words) & (ref_matched == ref_words) & (chunks == 1), 20] = 0.0
     if meteor_value(sums[-1]) != 1.0:
         return Unavailable("METEOR's lines do not belong to the texts that were sent")
     return sums[:-1]
