@@ -35,7 +35,7 @@ _HEART = Structure(
     doubtful=("upper limit|limits of? normal", "at|near the? upper limit|limits", "borderline"),
 )
 
-_CALCIFIED = ("calcif*", "atherom*", "atheroscl*", "arterioscl*", "plaque*")
+_CALCIFIED = ("calcif*", "atherom*", "atheroscl*", "arterioscl*", "plaque*", "sclero*")
 
 _ARTERIES = Structure(
     nouns=(
@@ -122,7 +122,7 @@ _TERMS = {
     "Lung nodule": Terms(
         findings=(
             "nodule|nodules|micronodul*|nodulation*",
-            "nodular lesion|lesions|formation|formations|structure|structures|appearance|appearances",
+            "nodular lesion|lesions|formation|formations|structure|structures|appearance|appearances|shadow|shadows",
         ),
         look_alikes=("lymph nodul*", "schmorl nodul*"),
         home=_LUNG,
@@ -146,6 +146,7 @@ _TERMS = {
             "density|densities .. increase|increases|increased",
             "increase|increases|increased in? density|densities",
             "crazy paving",
+            "patchy|hazy|fuzzy|cloudy|flocculent .. shadow|shadows",
         ),
         look_alikes=(
             "sequel*|fibrot*|linear|band*|pleuroparenchymal|pleural|atelecta* .. density|densities",
@@ -193,6 +194,7 @@ _TERMS = {
         elsewhere=(
             "pericard*",
             "abdom*|intraabdominal|perirenal|perihepatic|perisplenic|pelvi*|joint|ascit*|mediastin*",
+            "sinus|sinuses|paranasal|mastoid|ear|knee",
         ),
     ),
     "Mosaic attenuation pattern": Terms(findings=("mosaic",)),

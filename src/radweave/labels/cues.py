@@ -162,6 +162,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "s / p",
         "given the",
         "in the setting of",
+        "there is|are|was|were|has|have",
         "on a? background|floor of",
     ),
     Cue.NOTHING: (
@@ -206,6 +207,7 @@ FINITE_VERBS = _words("""
     is are was were has have had remains remain appears appear demonstrates demonstrate shows show reveals reveal
     seems seem measures measure contains extends continues persists projects overlies overlie lies does do did
     became become becomes includes contain
+    can could may might will would
 """)
 
 # Behind "is" or "are" these say that something is there, and tell no quality.

@@ -14,7 +14,7 @@ from radweave.labels.labeler import BLANK, Mention
 from radweave.labels.lexicon import Lexicon, Structure
 from radweave.labels.ontology import NO_FINDING
 from radweave.labels.phrases import Match, PhraseBook, longest
-from radweave.labels.scope import Scope, read_scope, statement_end
+from radweave.labels.scope import JOINS, Scope, read_scope, statement_end
 from radweave.labels.text import Sentence, fold, sentences, tokenize
 from radweave.types import LabelState
 
@@ -245,7 +245,7 @@ def _predicate_of(
     inside = [match for match in predicates if first <= match.first and match.last < last]
     overlapping = [match for match in inside if match.first <= noun.last and match.last >= noun.first]
     before = [match for match in inside if match.last < noun.first]
-    behind = [match for match in inside if match.first > noun.last]
+    behind = [match for match in inside if match.first > noun.last and _said_of(sentence.tokens, noun, match)]
     close = [match for match in before if _attached(sentence.tokens[match.last + 1 : noun.first])]
     near = [match for match in before if _same_phrase(sentence.tokens[match.last + 1 : noun.first])]
     for group in (overlapping, close[::-1], behind, near[::-1]):
@@ -259,6 +259,13 @@ def _attached(between: Sequence[str]) -> bool:
     if between[:1] == ("and",) and len(between) == 2:
         return between[1] in {"stable", "unchanged"}  # "normal and stable contours"
     return len(between) <= 3 and not any(token in FINITE_VERBS or token in {",", "and", "with"} for token in between)
+
+
+def _said_of(tokens: Sequence[str], noun: Match[_Entry], quality: Match[_Entry]) -> bool:
+    """Whether an abnormal quality behind a noun is its own: not "heart and large vessels are normal"."""
+    between = tokens[noun.last + 1 : quality.first]
+    joined = any(token in JOINS for token in between)
+    return quality.what.role is not _Role.ABNORMAL or not joined or any(token in FINITE_VERBS for token in between)
 
 
 def _same_phrase(between: Sequence[str]) -> bool:

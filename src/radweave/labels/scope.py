@@ -23,7 +23,7 @@ from radweave.types import LabelState
 T = TypeVar("T")
 
 _NEGATED, _DOUBTED = 1, 2
-_JOINS = frozenset({",", "and"})
+JOINS = frozenset({",", "and"})
 _STARTS_PHRASE = frozenset(
     {",", ":", "(", "may", "might", "could", "represent", "represents", "representing", "reflect", "reflects"}
     | {"reflecting", "with", "for", "of", "to", "be", "suggesting", "suggests", "suggest", "indicating"}
@@ -85,11 +85,13 @@ def _mark(scope: Scope, first: int, last: int, flag: int) -> None:
 
 def _forward_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
     """End of the reach of a cue that governs what follows it."""
+    verb = False
     for index in range(start, len(tokens)):
         if index in parts or tokens[index] == ":":
             return index
-        if tokens[index] in _JOINS and index > start and _opens_statement(tokens, index + 1, parts):
+        if tokens[index] in JOINS and index > start and _opens_statement(tokens, index + 1, parts, verb=verb):
             return index
+        verb = verb or tokens[index] in FINITE_VERBS
     return len(tokens)
 
 
@@ -99,23 +101,26 @@ def statement_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> i
     for index in range(start, len(tokens)):
         if index in parts:
             return index
-        if verb and tokens[index] in _JOINS and _opens_statement(tokens, index + 1, parts):
+        if verb and tokens[index] in JOINS and _opens_statement(tokens, index + 1, parts, verb=True):
             return index
         verb = verb or tokens[index] in FINITE_VERBS
     return len(tokens)
 
 
-def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int]) -> bool:
-    """Whether the words after a comma or "and" say something of their own, rather than go on with a list."""
+def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int], *, verb: bool) -> bool:
+    """Whether the words after a comma or "and" say something of their own, rather than go on with a list.
+
+    ``verb``: the words before have their verb already, so that a second one makes a second statement.
+    """
     if start >= len(tokens):
         return False
     if tokens[start] in CLAUSE_OPENERS:
         return True
     end = start
-    while end < len(tokens) and end not in parts and tokens[end] not in _JOINS:
+    while end < len(tokens) and end not in parts and tokens[end] not in JOINS:
         if tokens[end] in FINITE_VERBS:
-            # "..., and pneumothorax is seen" closes the list; "..., heart is enlarged" is a statement.
-            return not (end + 1 < len(tokens) and tokens[end + 1] in SEEN)
+            # "no mass, and pneumothorax is seen" closes a list; "no mass, heart is enlarged" is a statement.
+            return verb or not (end + 1 < len(tokens) and tokens[end + 1] in SEEN)
         if tokens[end] in ("or", "nor"):
             return False
         end += 1
