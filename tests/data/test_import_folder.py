@@ -99,6 +99,14 @@ def test_volumes_and_series_folders_make_a_ct_set(tmp_path: Path) -> None:
     assert dataset.card.left_out == {"image: cannot be read: is a picture, not a volume": 1, "no image": 1}
 
 
+def test_the_view_of_a_dicom_header_is_taken_where_the_table_has_none(shared_data: Path, tmp_path: Path) -> None:
+    folder = shared_data / "cxr_dicom" / "files"
+    table = tmp_path / "reports.csv"
+    write_table(tmp_path, "image,view,report", "RG1_J2KI.dcm,,Clear.", "RG3_RLE.dcm,lateral,Clear.")
+    dataset = import_dataset("folder", table, tmp_path / "out", options=ImportOptions(images=folder, link=True))
+    assert [study.images[0].view for study in dataset.studies()] == [View.PA, View.LATERAL]
+
+
 def test_images_that_cannot_be_read_are_left_out(source: Path, tmp_path: Path) -> None:
     (source / "text.png").write_text("not an image")
     (source / "cut.png").write_bytes((source / "a.png").read_bytes()[:60])

@@ -20,12 +20,19 @@ def data() -> None:
 
 @app.command("import")
 def import_verb(
-    kind: Annotated[str, typer.Argument(help="iu-xray, folder, ...; a wrong name lists them.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="iu-xray, mimic-cxr, chexpert-plus, rexrank, ct-rate, radgenome-chestct, ctrg-chest or folder."
+        ),
+    ],
     source: Annotated[Path, typer.Argument(help="What you downloaded: a folder or a file.")],
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
     target: Annotated[str, typer.Option(help="findings, impression or findings+impression")] = "findings",
     cleaning: Annotated[str, typer.Option(help="Steps joined by '+', for example drop_deid_marks+r2gen_iu")] = "none",
-    split: Annotated[str, typer.Option(help="source (r2gen, official), test, train, none, or 7:1:2")] = "source",
+    split: Annotated[
+        str, typer.Option(help="source (or r2gen, official), 7:1:2, test, train, none, valid-as-test")
+    ] = "source",
     seed: Annotated[int, typer.Option(help="Seed of a ratio split.")] = 0,
     keep: Annotated[str, typer.Option(help="complete, text-only, image-only or all")] = "complete",
     images: Annotated[Path | None, typer.Option(help="Folder of the image files, if not in the source.")] = None,

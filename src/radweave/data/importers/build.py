@@ -15,12 +15,13 @@ from radweave.data.importers.source import ImportOptions, Problems, RawImage, Ra
 from radweave.data.importers.splitting import SOURCE_SPLIT, splitter
 from radweave.errors import InputError
 from radweave.storage import sha256_file, sha256_json, write_jsonl
-from radweave.types import ImageRef, Study, TargetText
+from radweave.types import ImageRef, Study, TargetText, View
 
 LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""
 
 Progress = Callable[[int], None]
+Verdict = tuple[str | None, View]
 _SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
 
 
@@ -35,7 +36,7 @@ def build_dataset(
     Raises:
         InputError: if the output exists, the split is not known, or no study at all could be taken over.
     """
-    verdicts: dict[Path, str | None] = {}
+    verdicts: dict[Path, Verdict] = {}
     assign, provenance = splitter(
         lambda: _kept(source, options, Problems(), verdicts), source.split_provenance, options
     )
@@ -79,7 +80,7 @@ def build_dataset(
 
 def _stored(options: ImportOptions) -> dict[str, Any]:
     """Options as the card keeps them: no path of somebody's machine, so that the bytes do not depend on it."""
-    stored = options.model_dump(mode="json", exclude={"images", "annotation", "link", "verify"})
+    stored = options.model_dump(mode="json", exclude={"images", "annotation", "link"})
     if options.annotation is not None:
         stored["annotation"] = options.annotation.name
     return stored
@@ -103,7 +104,7 @@ def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None
 
 
 def _kept(
-    source: Source, options: ImportOptions, problems: Problems, verdicts: dict[Path, str | None]
+    source: Source, options: ImportOptions, problems: Problems, verdicts: dict[Path, Verdict]
 ) -> Iterator[RawStudy]:
     """Studies with what ``options.keep`` asks for, image files checked; the others are counted.
 
@@ -119,8 +120,10 @@ def _kept(
         images = []
         for image in raw.images:
             if image.file not in verdicts:
-                verdicts[image.file] = _fault(image, root, verify)
-            reason = verdicts[image.file]
+                verdicts[image.file] = _judge(image, root, verify)
+            reason, seen = verdicts[image.file]
+            if image.view is View.UNKNOWN and seen is not View.UNKNOWN:
+                image = replace(image, view=seen)
             if reason is None and options.views and image.view not in options.views:
                 reason = "view not asked for"
             if reason is None:
@@ -151,29 +154,31 @@ def _text_problem(raw: RawStudy) -> str | None:
     return None
 
 
-def _fault(image: RawImage, root: Path, verify: bool) -> str | None:
-    """Why an image file cannot be used, or None."""
+def _judge(image: RawImage, root: Path, verify: bool) -> Verdict:
+    """Why an image file cannot be used, or None; and the view its header states, where it was read."""
+    view = View.UNKNOWN
+    reason = None
     try:
         if not image.file.resolve().is_relative_to(root):
-            return "path leads outside the source folder"
-        if not image.file.exists():
-            return "file is missing"
-        if image.file.is_dir() and image.modality == "xray":
-            return "path is a folder"
-        if image.file.is_file() and image.file.stat().st_size == 0:
-            return "file is empty"
-        if verify and image.file.is_file():
-            _verify(image)
+            reason = "path leads outside the source folder"
+        elif not image.file.exists():
+            reason = "file is missing"
+        elif image.file.is_dir():
+            reason = "path is a folder" if image.modality == "xray" else None
+        elif image.file.stat().st_size == 0:
+            reason = "file is empty"
+        elif verify:
+            view = _read(image)
     except InputError as error:
-        return f"cannot be read: {error.reason}"
+        reason = f"cannot be read: {error.reason}"
     except (OSError, ValueError, RuntimeError):
         # A name too long, with a NUL byte, or a link that leads to itself.
-        return "path cannot be used"
-    return None
+        reason = "path cannot be used"
+    return reason, view
 
 
-def _verify(image: RawImage) -> None:
-    """Decode a radiograph, or look at a volume's first bytes.
+def _read(image: RawImage) -> View:
+    """Decode a radiograph for its view, or look at a volume's first bytes.
 
     Raises:
         InputError: if it is none.
@@ -181,9 +186,10 @@ def _verify(image: RawImage) -> None:
     from radweave.data.images import read_radiograph, sniff
 
     if image.modality == "xray":
-        read_radiograph(image.file)
-    elif sniff(image.file) in ("png", "jpeg"):
+        return read_radiograph(image.file).view
+    if sniff(image.file) in ("png", "jpeg"):
         raise InputError("is a picture, not a volume")
+    return View.AXIAL
 
 
 def _files(raw: RawStudy) -> dict[str, Path]:
