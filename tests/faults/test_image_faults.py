@@ -485,13 +485,26 @@ def test_15_mixed_sizes_spacings_and_orientations(tmp_path: Path) -> None:
         assert name in volume_refusal(tmp_path / name)
 
 
-def test_15_gantry_tilt_and_uneven_gaps_are_named(tmp_path: Path) -> None:
-    for index, path in enumerate(write_series(tmp_path / "tilt")):
+def test_15_gantry_tilt_is_named_and_undone(tmp_path: Path) -> None:
+    hu = thorax_hu()
+    for index, path in enumerate(write_series(tmp_path / "s", hu)):
         edit(path, ImagePositionPatient=[-30, -40 + 0.5 * index, -100 + 2 * index])
-    assert any("gantry tilt of 14.0 degrees" in text for text in read_volume(tmp_path / "tilt").warnings)
-    paths = write_series(tmp_path / "gaps")
+    volume = read_volume(tmp_path / "s")
+    assert any("gantry tilt of 14.0 degrees" in text for text in volume.warnings)
+    # Half a millimetre a slice on pixels of 1.5 mm: every third slice is shifted by whole pixels, exactly undone.
+    stored = read_stored(tmp_path / "s").values
+    np.testing.assert_array_equal(volume.hu[0], stored[0])
+    np.testing.assert_array_equal(volume.hu[3, 1:], stored[3, :-1])
+    np.testing.assert_array_equal(volume.hu[6, 2:], stored[6, :-2])
+    assert (volume.hu[6, :1] == -1024).all()
+
+
+def test_15_uneven_gaps_and_shifts_are_named(tmp_path: Path) -> None:
+    paths = write_series(tmp_path / "s")
     edit(paths[4], ImagePositionPatient=[-30, -40, -100 + 2 * 4 + 0.5])
-    assert any("not uniform" in text for text in read_volume(tmp_path / "gaps").warnings)
+    assert any("not uniform" in text for text in read_volume(tmp_path / "s").warnings)
+    edit(paths[6], ImagePositionPatient=[-20, -40, -100 + 2 * 6])
+    assert "shifted unevenly" in volume_refusal(tmp_path / "s")
 
 
 def test_15_a_localizer_among_the_slices_is_left_out(tmp_path: Path) -> None:

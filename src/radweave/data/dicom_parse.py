@@ -17,7 +17,7 @@ from pydicom import config
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import generate_frames
 from pydicom.filereader import dcmread, read_dataset
-from pydicom.pixels.decoders.base import DecodeOptions, get_decoder
+from pydicom.pixels.decoders.base import get_decoder
 from pydicom.uid import UID
 
 from radweave.data import dicom_scan, wire
@@ -180,7 +180,7 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> wire.Ar
     decoder = get_decoder(UID(dataset.file_meta.TransferSyntaxUID))
     try:
         # pydicom cuts off unused bits as if they were all above the image; an image in the upper bits is left whole.
-        options: DecodeOptions = {"correct_unused_bits": header["high_bit"] in (None, header["bits_stored"] - 1)}
+        options: Any = {"correct_unused_bits": header["high_bit"] in (None, header["bits_stored"] - 1)}
         pixels, _ = decoder.as_array(dataset, raw=True, decoding_plugin=plugin, **options)
     except MemoryError:
         raise

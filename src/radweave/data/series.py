@@ -73,6 +73,7 @@ def read_series(folder: Path) -> StoredVolume:
     normal = _normal(images[0].header, images[0].path)
     slices = _without_repeats(_sorted(images, normal), folder, warnings)
     geometry = _geometry(slices, normal, folder, warnings)
+    shear = _shear(slices, normal, folder, warnings)
     values = _stack(slices)
     first = images[0].header
     if first.modality is None:
@@ -80,7 +81,7 @@ def read_series(folder: Path) -> StoredVolume:
     if first.rescale_type not in (None, "HU"):
         warnings.append("RescaleType does not say that the values are HU")
     volume = StoredVolume(
-        values, geometry, "dicom", first.modality, tuple(warnings), first.study_key, first.patient_key
+        values, geometry, "dicom", first.modality, tuple(warnings), first.study_key, first.patient_key, shear
     )
     return checked(volume, folder)
 
@@ -210,13 +211,6 @@ def _geometry(slices: list[Slice], normal: NDArray[np.float64], folder: Path, wa
         raise InputError("slices are missing", file=folder, got=f"{holes} missing of {len(slices) + holes}")
     if float(np.abs(gaps - usual).max()) > max(0.01, GAP_TOLERANCE * usual):
         warnings.append(f"slice gaps are not uniform: {gaps.min():.3f} to {gaps.max():.3f} mm; their mean is used")
-    travel = np.array(slices[-1].image.header.position_lps_mm) - np.array(header.position_lps_mm)
-    tilt = float(np.degrees(np.arccos(np.clip(np.dot(travel, normal) / np.linalg.norm(travel), -1.0, 1.0))))
-    stated = header.gantry_tilt_deg or 0.0
-    if tilt > TILT_DEGREES:
-        warnings.append(f"gantry tilt of {tilt:.1f} degrees: slices are shifted against each other")
-    elif abs(stated) > TILT_DEGREES:
-        warnings.append(f"the header states a gantry tilt of {stated:.1f} degrees, but the slices are not shifted")
     step = float((places[-1] - places[0]) / (len(places) - 1))
     x, y, z = header.position_lps_mm
     return Geometry(
@@ -224,6 +218,31 @@ def _geometry(slices: list[Slice], normal: NDArray[np.float64], folder: Path, wa
         (x, y, z),
         slice_direction(header),
     )
+
+
+def _shear(slices: list[Slice], normal: NDArray[np.float64], folder: Path, warnings: list[str]) -> tuple[float, float]:
+    """Shift of each slice against the one before, in mm along rows and columns, if the gantry was tilted.
+
+    Raises:
+        InputError: if the slices are shifted unevenly, so that no tilt explains it.
+    """
+    header = slices[0].image.header
+    axes = np.array(header.orientation_lps).reshape(2, 3)
+    positions = np.array([item.image.header.position_lps_mm for item in slices])
+    places = np.array([item.place_mm for item in slices]) - slices[0].place_mm
+    drift = (positions - positions[0]) @ axes.T
+    slope = drift[-1] / places[-1]
+    tilt = float(np.degrees(np.arctan(np.linalg.norm(slope))))
+    if float(np.abs(drift - places[:, None] * slope).max()) > min(header.pixel_spacing_mm or (1.0,)):
+        raise InputError("slices are shifted unevenly against each other", file=folder, field="ImagePositionPatient")
+    stated = header.gantry_tilt_deg or 0.0
+    if tilt <= TILT_DEGREES:
+        if abs(stated) > TILT_DEGREES:
+            warnings.append(f"the header states a gantry tilt of {stated:.1f} degrees, but the slices are not shifted")
+        return 0.0, 0.0
+    warnings.append(f"gantry tilt of {tilt:.1f} degrees; the slices are shifted back")
+    step = places[-1] / (len(places) - 1)
+    return float(slope[0] * step), float(slope[1] * step)
 
 
 def _stack(slices: list[Slice]) -> wire.Array:

@@ -8,7 +8,7 @@ Coordinates are LPS in mm (x to the patient's left, y to the back, z to the head
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -50,7 +50,8 @@ class Geometry:
 class StoredVolume:
     """A volume as its file has it, with slope and intercept applied. ``values`` is (z, y, x) of the stored axes.
 
-    ``patient_key`` and ``study_key`` are digests, for grouping, as in ``Radiograph``.
+    ``shear_xy_mm`` is how far each slice is shifted against the one before along x and y (gantry tilt); ``geometry``
+    leaves it out, as ITK does. ``patient_key`` and ``study_key`` are digests, for grouping, as in ``Radiograph``.
     """
 
     values: wire.Array
@@ -60,6 +61,7 @@ class StoredVolume:
     warnings: tuple[str, ...]
     study_key: str | None = None
     patient_key: str | None = None
+    shear_xy_mm: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +232,7 @@ def checked(volume: StoredVolume, path: Path) -> StoredVolume:
     lean = oblique_degrees(volume.geometry)
     if lean > OBLIQUE_DEGREES:
         warnings.append(f"oblique: the axes lean {lean:.1f} degrees from the patient's")
-    return StoredVolume(
-        values, volume.geometry, volume.source, volume.modality, tuple(warnings), volume.study_key, volume.patient_key
-    )
+    return replace(volume, values=values, warnings=tuple(warnings))
 
 
 def _assignment(direction: NDArray[np.float64]) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -255,7 +255,9 @@ def oblique_degrees(geometry: Geometry) -> float:
 
 
 def to_standard(stored: StoredVolume, path: Path) -> Volume:
-    """Turn and mirror the array so that x, y, z run to the patient's left, back and head; no voxel is resampled.
+    """Turn and mirror the array so that x, y, z run to the patient's left, back and head.
+
+    No voxel is resampled, but for a gantry tilt, which is undone by shifting the slices.
 
     Raises:
         InputError: if the values are no Hounsfield units by their size.
@@ -266,7 +268,7 @@ def to_standard(stored: StoredVolume, path: Path) -> Volume:
     direction = stored.geometry.matrix()
     order, signs = _assignment(direction)
     spacing = np.array(stored.geometry.spacing_xyz_mm)
-    xyz = stored.values.transpose(2, 1, 0)
+    xyz = without_shear(stored).transpose(2, 1, 0)
     origin = np.array(stored.geometry.origin_lps)
     for axis in range(3):
         if signs[axis] < 0:
@@ -290,3 +292,18 @@ def to_standard(stored: StoredVolume, path: Path) -> Volume:
         stored.study_key,
         stored.patient_key,
     )
+
+
+def without_shear(stored: StoredVolume) -> wire.Array:
+    """Values (z, y, x) with each slice shifted back to where an upright gantry would have it; linear, air outside."""
+    if stored.shear_xy_mm == (0.0, 0.0):
+        return stored.values
+    from scipy import ndimage
+
+    spacing = stored.geometry.spacing_xyz_mm
+    per_slice = stored.shear_xy_mm[1] / spacing[1], stored.shear_xy_mm[0] / spacing[0]
+    planes = [
+        ndimage.shift(plane.astype(np.float32), [shift * index for shift in per_slice], order=1, cval=AIR_HU)
+        for index, plane in enumerate(stored.values)
+    ]
+    return np.stack(planes)
