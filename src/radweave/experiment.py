@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
@@ -37,16 +38,20 @@ class DataConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What a model needs from outside its configuration to be built."""
+    """What a model needs from outside its configuration to be built.
+
+    ``parts`` is set when a run is restored: the folder with the shapes of its pretrained parts.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     image_size: int
     classes: tuple[str, ...] = ()
+    parts: Path | None = None
 
-    def encode(self, text: str) -> list[int]:
-        from radweave.data.tokenizer import encode
-
-        return encode(self.tokenizer, text)
+    def saved(self, part: str) -> Path | None:
+        """Folder with the saved shape of a part, if this is a restored run and it has one."""
+        folder = None if self.parts is None else self.parts / part
+        return folder if folder is not None and folder.is_dir() else None
 
 
 class ModelConfig(Protocol):

@@ -26,7 +26,7 @@ from radweave.types import RESEARCH_ONLY, Record
 
 FORMAT = "radweave-run"
 FORMAT_VERSION = 1
-HASHED = ("config.yaml", "weights.safetensors", "tokenizer")
+HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts")
 
 
 class DatasetFacts(Record):

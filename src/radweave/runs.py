@@ -109,8 +109,18 @@ def train(
         card = _card(training, preset, tuple(overrides), steps, validation)
         with write_aside(out / "weights.safetensors") as partial:
             save_weights(training.model, partial)
+        _save_shapes(training.model, out / "parts")
         write_card(out, card.model_copy(update={"files": hash_files(out)}))
     return out
+
+
+def _save_shapes(model: nn.Module, folder: Path) -> None:
+    """Keep the shape of each part that is a transformers model, so that the run restores without its checkpoint."""
+    with write_folder(folder, overwrite=True) as partial:
+        for name, part in model.named_children():
+            architecture: Any = getattr(part, "architecture", None)
+            if architecture is not None:
+                architecture.save_pretrained(str(partial / name))
 
 
 def _clear(out: Path, *, overwrite: bool) -> None:
@@ -312,7 +322,7 @@ def restore(folder: Path) -> Run:
     card = read_card(folder)
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
     tokenizer = load_tokenizer(folder / "tokenizer")
-    context = BuildContext(tokenizer=tokenizer, image_size=experiment.data.image_size, classes=card.classes)
+    context = BuildContext(tokenizer, experiment.data.image_size, card.classes, parts=folder / "parts")
     model: nn.Module = experiment.model.build(context)
     load_weights(model, folder / "weights.safetensors")
     model.eval()

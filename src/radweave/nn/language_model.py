@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -46,6 +47,11 @@ class CausalLanguageModel(nn.Module):
         self.token_dropout = token_dropout
         self.eos_id = eos_id
         self.pad_id = pad_id
+
+    @property
+    def architecture(self) -> Any:
+        """The model's transformers configuration."""
+        return self.model.config
 
     @property
     def width(self) -> int:
@@ -156,8 +162,10 @@ class LlamaConfig(Config):
     token_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora: LoraSetting = NoLoraConfig()
 
-    def build(self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int) -> CausalLanguageModel:
-        """Build with random weights; ``vocab_size`` and the special ids come from the tokenizer."""
+    def build(
+        self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int, saved: Path | None = None
+    ) -> CausalLanguageModel:
+        """Build with random weights; vocabulary and special ids are the tokenizer's. ``saved`` is not needed."""
         from transformers import LlamaConfig as HFConfig
         from transformers import LlamaForCausalLM
 
@@ -194,19 +202,24 @@ class PretrainedLanguageModelConfig(Config):
     token_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora: LoraSetting = NoLoraConfig()
 
-    def build(self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int) -> CausalLanguageModel:
-        """Load the weights.
+    def build(
+        self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int, saved: Path | None = None
+    ) -> CausalLanguageModel:
+        """Load the weights; with ``saved`` only the shape, from the ``config.json`` kept in a run folder.
 
         Raises:
             InputError: if there is no such checkpoint, its vocabulary is smaller than the tokenizer's, or the
                 quantisation asked for cannot run here.
         """
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM
 
+        dtype = getattr(torch, self.dtype)
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                self.path, dtype=getattr(torch, self.dtype), quantization_config=self._quantization_config()
-            )
+            if saved is not None:
+                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(saved)), dtype=dtype)
+            else:
+                quantization = self._quantization_config()
+                model = AutoModelForCausalLM.from_pretrained(self.path, dtype=dtype, quantization_config=quantization)
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"cannot load a language model: {reason}", file=self.path) from None

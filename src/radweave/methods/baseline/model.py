@@ -101,8 +101,9 @@ class BaselineModelConfig(Config):
             bos_id=tokenizer.bos_token_id,
             eos_id=tokenizer.eos_token_id,
             pad_id=tokenizer.pad_token_id,
+            saved=context.saved("language_model"),
         )
-        vision_encoder = self.vision_encoder.build(context.image_size)
+        vision_encoder = self.vision_encoder.build(context.image_size, saved=context.saved("vision_encoder"))
         return BaselineModel(
             vision_encoder=vision_encoder,
             connector=self.connector.build(vision_encoder.dim, language_model.width),

@@ -1,7 +1,12 @@
-"""ResNet, Swin and ViT of transformers as vision encoders: loaded from a folder or hub name, or built from sizes."""
+"""ResNet, Swin and ViT of transformers as vision encoders: loaded from a folder or hub name, or built from sizes.
+
+``saved`` is a folder with the checkpoint's ``config.json`` inside a run folder: a restored run takes its shape from
+there and its weights from the run, and needs the original checkpoint no more.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -26,6 +31,11 @@ class TransformersEncoder(nn.Module):
 
     mean: Tensor
     std: Tensor
+
+    @property
+    def architecture(self) -> Any:
+        """The backbone's transformers configuration."""
+        return self.backbone.config
 
     def __init__(self, backbone: nn.Module, *, dim: int, channels: int, mean: list[float], std: list[float]) -> None:
         super().__init__()
@@ -57,12 +67,12 @@ def _wrap(backbone: nn.Module, dim: int, channels: int) -> TransformersEncoder:
     return TransformersEncoder(backbone, dim=dim, channels=channels, mean=mean, std=std)
 
 
-def _pretrained(path: str, expected: type) -> Any:
-    """Load a backbone with ``from_pretrained``, and refuse another architecture."""
+def _pretrained(path: Path | str, expected: type) -> Any:
+    """Load a checkpoint's configuration, and refuse another architecture."""
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(str(path))
         if not isinstance(config, expected):
             raise InputError(
                 "the checkpoint is of another architecture",
@@ -91,14 +101,14 @@ class ResNetConfig(Config):
     depths: tuple[int, ...] = (3, 4, 23, 3)
     layer_type: Literal["basic", "bottleneck"] = "bottleneck"
 
-    def build(self, image_size: int) -> TransformersEncoder:
+    def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder; ``image_size`` does not matter to a ResNet."""
         from transformers import ResNetConfig as HFConfig
         from transformers import ResNetModel
 
         if self.path is not None:
-            config = _pretrained(self.path, HFConfig)
-            backbone = ResNetModel.from_pretrained(self.path, dtype=torch.float32)
+            config = _pretrained(saved or self.path, HFConfig)
+            backbone = ResNetModel(config) if saved else ResNetModel.from_pretrained(self.path, dtype=torch.float32)
         else:
             config = HFConfig(
                 num_channels=self.channels,
@@ -123,14 +133,17 @@ class SwinConfig(Config):
     num_heads: tuple[int, ...] = (4, 8, 16, 32)
     window_size: int = 7
 
-    def build(self, image_size: int) -> TransformersEncoder:
+    def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder for square images of ``image_size`` pixels."""
         from transformers import SwinConfig as HFConfig
         from transformers import SwinModel
 
         if self.path is not None:
-            config = _pretrained(self.path, HFConfig)
-            backbone = SwinModel.from_pretrained(self.path, add_pooling_layer=False, dtype=torch.float32)
+            config = _pretrained(saved or self.path, HFConfig)
+            if saved:
+                backbone = SwinModel(config, add_pooling_layer=False)
+            else:
+                backbone = SwinModel.from_pretrained(self.path, add_pooling_layer=False, dtype=torch.float32)
         else:
             config = HFConfig(
                 image_size=image_size,
@@ -156,14 +169,17 @@ class ViTConfig(Config):
     num_layers: int = 12
     num_heads: int = 12
 
-    def build(self, image_size: int) -> TransformersEncoder:
+    def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder for square images of ``image_size`` pixels."""
         from transformers import ViTConfig as HFConfig
         from transformers import ViTModel
 
         if self.path is not None:
-            config = _pretrained(self.path, HFConfig)
-            backbone = ViTModel.from_pretrained(self.path, add_pooling_layer=False, dtype=torch.float32)
+            config = _pretrained(saved or self.path, HFConfig)
+            if saved:
+                backbone = ViTModel(config, add_pooling_layer=False)
+            else:
+                backbone = ViTModel.from_pretrained(self.path, add_pooling_layer=False, dtype=torch.float32)
         else:
             config = HFConfig(
                 image_size=image_size,
