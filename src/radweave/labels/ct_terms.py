@@ -83,7 +83,13 @@ _TERMS = {
             "graft|grafts",
             "balloon",
         ),
-        look_alikes=("plate like", "end plate|plates", "contrast material", "omental|peritoneal implant*"),
+        look_alikes=(
+            "plate like",
+            "end|skull|cranial|growth plate|plates",
+            "bronchial tube|tubes",
+            "contrast material",
+            "omental|peritoneal implant*",
+        ),
     ),
     "Arterial wall calcification": Terms(
         findings=("atherosclerotic|atheromatous change|changes", "atherosclerosis|arteriosclerosis"),
