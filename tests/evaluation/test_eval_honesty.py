@@ -84,6 +84,7 @@ def test_invented_finding_is_visible() -> None:
     fracture = invented.clinical["policies"]["uncertain_as_negative"]["per_class"]["Fracture"]
     assert (fracture["precision"], fracture["predicted"], fracture["support"]) == (0.0, len(REFERENCES), 0)
     assert micro_f1(invented) < micro_f1(copy) == 1.0
+    assert "100% of the reports state a finding that the reference does not have" in invented.to_json()["warnings"]
 
 
 def test_negation_flip_changes_the_clinical_table() -> None:

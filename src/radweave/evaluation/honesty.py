@@ -101,6 +101,7 @@ def _finding_rows(labelled: LabelledPairs | None) -> dict[str, dict[str, Any]]:
             hallucinated.sum() / len(hyp),
             invented,
             reports=int(hallucinated.any(axis=1).sum()),
+            share_of_reports=float(hallucinated.any(axis=1).mean()),
             share_of_stated_findings=float(hallucinated.sum() / stated_count) if stated_count else None,
             by_class=by_class,
         ),

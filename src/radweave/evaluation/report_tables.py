@@ -74,11 +74,12 @@ def _language(runs: Mapping[str, Result]) -> TextTable:
         columns.append((prefix + _label(result["protocol"]), result["corpus"]))
         if "beside" in result:
             columns.append((prefix + _label(result["beside"]["protocol"]), result["beside"]["corpus"]))
+            if result["corpus"]["METEOR"]["value"] is not None:
+                notes["METEOR is computed for the first protocol only"] = None
         notes[f"{prefix}{_studies(result)}"] = None
-        for corpus in (corpus for _, corpus in columns):
-            for metric, score in corpus.items():
-                if "unavailable" in score:
-                    notes[f"{metric}: {score['unavailable']}"] = None
+        for metric, score in result["corpus"].items():
+            if "unavailable" in score:
+                notes[f"{prefix}{metric}: {score['unavailable']}"] = None
     rows = [
         (
             _SHOWN.get(metric, metric),
@@ -94,7 +95,8 @@ def _studies(result: Result) -> str:
     text = f"{result['studies']} studies"
     if resampling["resamples"]:
         text += (
-            f"; 95 % intervals, {resampling['resamples']} resamples by {resampling['unit']}, seed {resampling['seed']}"
+            f"; 95 % intervals, {resampling['resamples']} resamples by {resampling['unit']}, seed {resampling['seed']},"
+            " document frequencies of CIDEr kept"
         )
     left_out = sum(result["left_out"].values())
     if left_out:

@@ -11,6 +11,7 @@ _FEW_DISTINCT = 0.1
 _CONTRADICTED_SHARE = 0.25
 _LEAST_COMPARABLE = 5
 _INVENTED_SHARE = 0.5
+_INVENTING_REPORTS_SHARE = 0.5
 _NO_PRIOR_SHARE = 0.1
 _LENGTH_RATIO = (0.5, 2.0)
 
@@ -64,6 +65,9 @@ def _content(honesty: Rows) -> list[str]:
     share = invented.get("share_of_stated_findings")
     if share is not None and share > _INVENTED_SHARE:
         found.append(f"{share:.0%} of the findings stated as present are not in the reference")
+    inventing = invented.get("share_of_reports")
+    if inventing is not None and inventing > _INVENTING_REPORTS_SHARE:
+        found.append(f"{inventing:.0%} of the reports state a finding that the reference does not have")
     sides = honesty["left_right_contradiction_share"]
     if sides["comparable_reports"] >= _LEAST_COMPARABLE and sides["value"] > _CONTRADICTED_SHARE:
         found.append(
