@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from radweave.errors import InputError
@@ -328,3 +331,32 @@ def test_unknown_names_and_values_are_refused() -> None:
         get_labeler("ct18").label("No effusion.")
     with pytest.raises(InputError, match=r"texts\[1\].*got NoneType"):
         get_labeler("ct18").label(["No effusion.", None])  # type: ignore[list-item]
+
+
+def test_importing_and_using_the_rules_stays_light() -> None:
+    program = (
+        "import sys; from radweave.labels import get_labeler; get_labeler('ct18').label(['No effusion.']); "
+        "print([name for name in ('torch', 'transformers', 'scipy', 'sklearn', 'safetensors') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("No mass is found, and enlarged nodules can be seen.", {"Lung Lesion": POS}),
+        ("No consolidation is seen, and small nodules are seen.", {"Consolidation": NEG, "Lung Lesion": POS}),
+        ("The heart and large vessels are normal.", {"Cardiomegaly": NEG}),
+        ("There is no longer evidence of edema.", {"Edema": NEG}),
+        ("Opacities may represent atelectasis versus pneumonia.", {"Atelectasis": UNC, "Pneumonia": UNC}),
+        ("Removal of the chest tube with persistent edema.", {"Support Devices": NEG, "Edema": POS}),
+        ("No definite interstitial changes of edema.", {"Edema": NEG}),
+        ("CT to exclude malignancy.", {"Lung Lesion": UNC}),
+        ("Pneumonia is unlikely.", {"Pneumonia": UNC}),
+        ("Lines and tubes: none. Pleura: no effusion.", {"Support Devices": NEG, "Pleural Effusion": NEG}),
+    ],
+)
+def test_reach_of_cues(text: str, expected: dict[str, LabelState]) -> None:
+    found = abnormal(text)
+    assert {name: found.get(name, BLANK) for name in expected} == expected
