@@ -313,3 +313,72 @@ def test_near_texts_are_found_as_often_as_by_comparing_all_pairs() -> None:
         if likeness < 0.6 or likeness == 1:
             assert (number, number + 30) not in found
     assert all(second - first == 30 for first, second in found)
+
+
+def ct_set(shared_data: Path, out: Path, *splits: str) -> Path:
+    """The same chest as NRRD and as DICOM series, and an unlike volume."""
+    files = shared_data / "chest_ct" / "files"
+    names = ("whole_chest_64.nrrd", "whole_chest_64_dicom", "heart_aorta_contrast_crop.nii.gz")
+    with DatasetWriter(out, DatasetCard(name="ct", modality="ct")) as writer:
+        for name, split in zip(names, splits, strict=True):
+            path = files / name
+            members = (
+                {f"images/{name}/{m.name}": m for m in path.iterdir()} if path.is_dir() else {f"images/{name}": path}
+            )
+            image = ImageRef(path=f"images/{name}", modality="ct", view=View.AXIAL)
+            study = Study.model_validate(
+                {"study_id": name, "patient_id": name, "split": split, "images": [image.model_dump()], "report": name}
+            )
+            writer.add(study, members)
+    return out
+
+
+def test_the_same_volume_in_another_format_is_a_leak(shared_data: Path, tmp_path: Path) -> None:
+    report = check_dataset(ct_set(shared_data, tmp_path / "a", "train", "test", "test"))
+    assert kinds(report.leaks) == {"same picture in two splits, in different files": 1}
+    assert report.errors == []
+    assert check_dataset(ct_set(shared_data, tmp_path / "b", "test", "test", "train")).leaks == []
+
+
+def test_a_volume_that_cannot_be_read_is_an_error(shared_data: Path, tmp_path: Path) -> None:
+    folder = ct_set(shared_data, tmp_path / "a", "train", "test", "test")
+    (folder / "images" / "whole_chest_64.nrrd").write_text("no volume")
+    report = check_dataset(folder)
+    assert sum(fault.count for fault in report.errors) == 1
+
+
+def test_images_of_two_patients_in_one_study_are_an_error(shared_data: Path, tmp_path: Path) -> None:
+    from pydicom import dcmread
+
+    files = []
+    for number, patient in enumerate(("A", "B", "A")):
+        header = dcmread(shared_data / "cxr_dicom" / "files" / "RG3_RLE.dcm")
+        header.PatientID = patient
+        files.append(tmp_path / f"{number}.dcm")
+        header.save_as(files[-1])
+    for name, pair, errors in (("mixed", files[:2], 1), ("sound", files[::2], 0)):
+        with DatasetWriter(tmp_path / name, DatasetCard(name="x")) as writer:
+            images = tuple(ImageRef(path=f"images/{file.name}") for file in pair)
+            study = Study(study_id="s", patient_id="p", split="train", images=images, report="Clear.")
+            writer.add(study, {image.path: file for image, file in zip(images, pair, strict=True)})
+        found = kinds(check_dataset(tmp_path / name).errors)
+        assert found.get("images of different patients in one study, by their DICOM headers", 0) == errors
+
+
+@pytest.mark.parametrize(
+    ("times", "patient", "kind"),
+    [
+        (("2024", "2023"), "p0", "prior is not earlier than the study"),
+        (("2024", "2024"), "p0", "prior is not earlier than the study"),
+        (("2023", "2024"), "p1", "prior is of another patient"),
+        (("2023", "2024"), "p0", None),
+    ],
+)
+def test_priors_are_of_the_same_patient_and_earlier(
+    dataset: Path, times: tuple[str, str], patient: str, kind: str | None
+) -> None:
+    def change(rows: Rows) -> None:
+        rows[0]["study_time"] = times[0]
+        rows[1].update(prior="s0", study_time=times[1], patient_id=patient)
+
+    assert list(kinds(plant(dataset, change).errors)) == ([kind] if kind else [])

@@ -78,25 +78,31 @@ def test_a_report_with_headings_is_taken_apart(source: Path, tmp_path: Path) -> 
     assert (second.report, second.findings) == ("The lungs are clear. No effusion.", None)
 
 
-def nifti_bytes() -> bytes:
-    return bytes(344) + b"n+1\0" + bytes(100)
+def write_volume(path: Path) -> None:
+    import nibabel
+
+    voxels = np.random.default_rng(0).integers(-1000, 400, (20, 20, 12)).astype(np.int16)
+    nibabel.save(nibabel.Nifti1Image(voxels, np.diag([1.0, 1.0, 2.0, 1.0])), path)  # type: ignore[attr-defined]
 
 
-def test_volumes_and_series_folders_make_a_ct_set(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "series").mkdir(parents=True)
-    (source / "series" / "1.dcm").write_bytes(b"one")
-    (source / "series" / "2.dcm").write_bytes(b"two")
-    (source / "v.nii").write_bytes(nifti_bytes())
-    write_images(source, "picture.png")
-    (source / "picture.png").rename(source / "picture.nii")
-    write_table(source, "volume,report", "v.nii,Nodule.", "series,Clear.", "picture.nii,Clear.")
+def test_volumes_make_a_ct_set(source: Path, tmp_path: Path) -> None:
+    write_volume(source / "v.nii.gz")
+    (source / "a.png").rename(source / "picture.nii")
+    write_table(source, "volume,report", "v.nii.gz,Nodule.", "picture.nii,Clear.")
     dataset = import_dataset("folder", source, tmp_path / "out")
-    studies = list(dataset.studies())
+    (study,) = dataset.studies()
     assert dataset.card.modality == "ct"
-    assert [study.images[0].path for study in studies] == ["images/v.nii", "images/series"]
-    assert sorted(path.name for path in dataset.image_path("images/series").iterdir()) == ["1.dcm", "2.dcm"]
-    assert dataset.card.left_out == {"image: cannot be read: is a picture, not a volume": 1, "no image": 1}
+    assert (study.images[0].path, study.images[0].view) == ("images/v.nii.gz", View.AXIAL)
+    assert dataset.card.left_out["no image"] == 1
+
+
+def test_a_folder_of_slices_is_one_volume(shared_data: Path, tmp_path: Path) -> None:
+    files = shared_data / "chest_ct" / "files"
+    table = write_table(tmp_path, "volume,report", "whole_chest_64_dicom,Clear.")
+    dataset = import_dataset("folder", table, tmp_path / "out", options=ImportOptions(images=files))
+    (study,) = dataset.studies()
+    slices = {path.name for path in dataset.image_path(study.images[0].path).iterdir()}
+    assert slices == {path.name for path in (files / "whole_chest_64_dicom").iterdir()}
 
 
 def test_the_view_of_a_dicom_header_is_taken_where_the_table_has_none(shared_data: Path, tmp_path: Path) -> None:
@@ -272,6 +278,40 @@ def test_radiographs_and_volumes_do_not_mix(source: Path, tmp_path: Path) -> Non
     write_table(source, "image,report", "a.png,Clear.", "v.nii.gz,Clear.")
     with pytest.raises(InputError, match="radiographs and volumes"):
         import_dataset("folder", source, tmp_path / "out")
+
+
+def test_priors_follow_the_study_time(source: Path, tmp_path: Path) -> None:
+    write_table(
+        source,
+        "study_id,patient_id,image,report,study_time",
+        "late,p,a.png,Worse.,2024-05-17T08:30",
+        "other,q,b.png,Clear.,2024-05-16",
+        "early,p,sub/c.png,Clear.,2023-01-02",
+        "undated,p,a.png,Clear.,",
+    )
+    studies = {study.study_id: study.prior for study in import_dataset("folder", source, tmp_path / "out").studies()}
+    assert studies == {"late": "early", "early": None, "other": None, "undated": None}
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_other_delimiters_are_seen_in_the_header(source: Path, tmp_path: Path, delimiter: str) -> None:
+    write_table(source, f"image{delimiter}report", f"a.png{delimiter}Clear, heart normal.")
+    (study,) = import_dataset("folder", source, tmp_path / "out").studies()
+    assert study.report == "Clear, heart normal."
+
+
+def test_an_output_that_would_lose_data_is_refused(source: Path, tmp_path: Path) -> None:
+    write_table(source, "image,report", "a.png,Clear.")
+    before = sorted(path.name for path in source.rglob("*"))
+    for out in (source, tmp_path, source / "reports.csv"):
+        with pytest.raises(InputError, match="would replace what is imported"):
+            import_dataset("folder", source / "reports.csv", out, overwrite=True)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="no dataset folder"):
+        import_dataset("folder", source, tmp_path / "letters", overwrite=True)
+    assert (tmp_path / "letters" / "mine.txt").read_text() == "mine"
+    assert sorted(path.name for path in source.rglob("*")) == before
 
 
 def test_two_tables_need_a_choice(source: Path, tmp_path: Path) -> None:

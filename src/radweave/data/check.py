@@ -31,6 +31,7 @@ LENGTH_BINS = (0, 1, 10, 20, 40, 60, 80, 100, 150, 200, 300)
 
 Progress = Callable[[int], None]
 _NO_SPLIT = "none"
+DIFFERENT_FILES = "same picture in two splits, in different files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,14 @@ class _Check:
     warnings: _Tally = field(default_factory=_Tally)
     line_of: list[int] = field(default_factory=list)
     split_of: list[str] = field(default_factory=list)
+    patient_of: list[bytes] = field(default_factory=list)
+    time_of: list[str | None] = field(default_factory=list)
     position_of: dict[str, int] = field(default_factory=dict)
     patients: Places = field(default_factory=lambda: defaultdict(dict))
     files: Places = field(default_factory=lambda: defaultdict(dict))
+    voxels: Places = field(default_factory=lambda: defaultdict(dict))
+    headers: Places = field(default_factory=lambda: defaultdict(dict))
+    header_of_line: dict[int, str] = field(default_factory=dict)
     texts: TextIndex = field(default_factory=TextIndex)
     pictures: PictureIndex = field(default_factory=PictureIndex)
     priors: list[tuple[int, str]] = field(default_factory=list)
@@ -140,12 +146,14 @@ class _Check:
         self.position_of.setdefault(study.study_id, position)
         self.line_of.append(line)
         self.split_of.append(split)
+        self.time_of.append(study.study_time)
         digest = hashlib.blake2b(study.patient_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        self.patient_of.append(digest)
         self._meet(self.patients[digest], split, line, "same patient in two splits")
         if study.report and study.report.strip():
             self.texts.add(position, study.report)
         if study.prior is not None:
-            self.priors.append((line, study.prior))
+            self.priors.append((position, study.prior))
         self._describe(line, study, split)
         for image in study.images:
             self._check_image(image, line, position, split)
@@ -193,6 +201,7 @@ class _Check:
     def _check_image(self, image: ImageRef, line: int, position: int, split: str) -> None:
         if image.modality != self.dataset.card.modality:
             self.errors.add("image of another modality than the data set", line)
+            return
         try:
             path = self.dataset.image_path(image.path)
             recorded = image.sha256
@@ -200,8 +209,10 @@ class _Check:
             if recorded is not None and digest != recorded:
                 self.errors.add("image bytes differ from the recorded hash", line)
             self._compare_file(digest, line, split)
-            if self.reads_images and image.modality == "xray":
-                self._look(path, position, split)
+            if self.reads_images:
+                patient = self._look(path, image, position, split)
+                if patient is not None:
+                    self._compare_headers(patient, line, split)
         except InputError as error:
             self.errors.add(error.reason, line)
         except OSError as error:
@@ -216,26 +227,45 @@ class _Check:
             )
         self._meet(places, split, line, "same image in two splits")
 
-    def _look(self, path: Path, position: int, split: str) -> None:
-        """Decode a radiograph.
+    def _look(self, path: Path, image: ImageRef, position: int, split: str) -> str | None:
+        """Decode an image and keep what its picture or its voxels look like; the header's patient, as a digest.
 
         Raises:
             InputError: if it cannot be read.
         """
-        from radweave.data.images import read_radiograph
+        if image.modality == "xray":
+            from radweave.data.images import read_radiograph
 
-        self.pictures.add(position, split, np.asarray(read_radiograph(path).pixels))
+            radiograph = read_radiograph(path)
+            self.pictures.add(position, split, np.asarray(radiograph.pixels))
+            return radiograph.patient_key
+        from radweave.data.volumes import read_volume
+
+        volume = read_volume(path)
+        content = str(volume.hu.shape).encode() + np.ascontiguousarray(volume.hu).tobytes()
+        places = self.voxels[hashlib.blake2b(content, digest_size=16).digest()]
+        self._meet(places, split, self.line_of[position], DIFFERENT_FILES)
+        return volume.patient_key
+
+    def _compare_headers(self, patient: str, line: int, split: str) -> None:
+        """Images of one study must be of one patient; across splits, shared ids may be a de-identifier's doing."""
+        if self.header_of_line.setdefault(line, patient) != patient:
+            self.errors.add("images of different patients in one study, by their DICOM headers", line)
+        places = self.headers[patient.encode()]
+        for other, first in places.items():
+            if split not in places and _NO_SPLIT not in (split, other):
+                self.warnings.add("same DICOM patient id in two splits", first, line)
+        places.setdefault(split, line)
 
     def finish(self) -> CheckReport:
         """What needs all studies: priors, pictures saved anew, texts."""
-        for line, prior in self.priors:
-            if prior not in self.position_of:
-                self.errors.add("prior is not in the data set", line)
+        for position, prior in self.priors:
+            self._check_prior(position, self.position_of.get(prior))
         for split, other in (("val", "train"), ("test", "train"), ("test", "val")):
             for held_out, known in self.pictures.pairs_across(split, other):
                 lines = self.line_of[known], self.line_of[held_out]
                 if lines not in self.leaked_lines and lines[::-1] not in self.leaked_lines:
-                    self._leak("same picture in two splits, in different files", *lines)
+                    self._leak(DIFFERENT_FILES, *lines)
         self._compare_texts()
         for split in SPLITS:
             if not self.report.studies[split]:
@@ -245,6 +275,17 @@ class _Check:
         self.report.leaks = self.leaks.faults()
         self.report.warnings = self.warnings.faults()
         return self.report
+
+    def _check_prior(self, position: int, prior: int | None) -> None:
+        line = self.line_of[position]
+        if prior is None:
+            self.errors.add("prior is not in the data set", line)
+            return
+        if self.patient_of[prior] != self.patient_of[position]:
+            self.errors.add("prior is of another patient", line)
+        now, before = self.time_of[position], self.time_of[prior]
+        if now is not None and before is not None and before >= now:
+            self.errors.add("prior is not earlier than the study", line)
 
     def _compare_texts(self) -> None:
         """Val and test studies whose text stands in train too, word for word or nearly."""
@@ -271,8 +312,8 @@ def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | 
     """Check a dataset folder. Memory grows by about 3 kB a study, and 1 kB for each radiograph that is read.
 
     Args:
-        read_images: hash every image and decode every radiograph; else only look whether the file is there and
-            compare the recorded hashes. Volumes are hashed, not decoded.
+        read_images: hash and decode every image; else only look whether the file is there and compare the recorded
+            hashes.
         progress: called with the number of studies seen so far.
 
     Raises:

@@ -75,5 +75,16 @@ def import_dataset(
     if not source.exists():
         raise InputError("no such file or folder", file=source)
     options = options or ImportOptions()
+    _refuse_losing_data(out, [source, options.images, options.annotation], overwrite=overwrite)
     open_source: Callable[[Path, ImportOptions], Source] = import_module(f"{__name__}.{KINDS[kind]}").open_source
     return build_dataset(open_source(source, options), out, options, overwrite=overwrite, progress=progress)
+
+
+def _refuse_losing_data(out: Path, inputs: list[Path | None], *, overwrite: bool) -> None:
+    """Raise InputError where writing ``out`` would replace what is read, or a folder that is no data set."""
+    target = out.resolve()
+    for given in inputs:
+        if given is not None and given.resolve().is_relative_to(target):
+            raise InputError("the output would replace what is imported; give another folder", file=out)
+    if overwrite and out.exists() and not (out / "dataset.json").is_file() and (out.is_file() or any(out.iterdir())):
+        raise InputError("is no dataset folder; it is not replaced", file=out)

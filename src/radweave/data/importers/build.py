@@ -143,7 +143,8 @@ def _kept(
 
 
 def _text_problem(raw: RawStudy) -> str | None:
-    texts = [getattr(raw, name) or "" for name in (*_SECTIONS, "report")] + list(raw.regions.values())
+    texts = [getattr(raw, name) or "" for name in (*_SECTIONS, "report", "study_time")]
+    texts += [*raw.regions, *raw.regions.values(), *(name for states in raw.labels.values() for name in states)]
     if any(len(text) > LONGEST_TEXT for text in texts):
         return f"text longer than {LONGEST_TEXT} characters"
     try:
@@ -163,9 +164,9 @@ def _judge(image: RawImage, root: Path, verify: bool) -> Verdict:
             reason = "path leads outside the source folder"
         elif not image.file.exists():
             reason = "file is missing"
-        elif image.file.is_dir():
-            reason = "path is a folder" if image.modality == "xray" else None
-        elif image.file.stat().st_size == 0:
+        elif image.file.is_dir() and image.modality == "xray":
+            reason = "path is a folder"
+        elif image.file.is_file() and image.file.stat().st_size == 0:
             reason = "file is empty"
         elif verify:
             view = _read(image)
@@ -178,17 +179,18 @@ def _judge(image: RawImage, root: Path, verify: bool) -> Verdict:
 
 
 def _read(image: RawImage) -> View:
-    """Decode a radiograph for its view, or look at a volume's first bytes.
+    """Decode an image for the view its header states.
 
     Raises:
-        InputError: if it is none.
+        InputError: if it cannot be read.
     """
-    from radweave.data.images import read_radiograph, sniff
-
     if image.modality == "xray":
+        from radweave.data.images import read_radiograph
+
         return read_radiograph(image.file).view
-    if sniff(image.file) in ("png", "jpeg"):
-        raise InputError("is a picture, not a volume")
+    from radweave.data.volumes import read_volume
+
+    read_volume(image.file)
     return View.AXIAL
 
 

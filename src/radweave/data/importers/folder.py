@@ -75,17 +75,29 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     modality: Modality = "ct" if _is_volume_set(root, gathered) else "xray"
 
     def studies(problems: Problems) -> Iterator[RawStudy]:
-        for study_id, rows in gathered.items():
-            yield from _raw_study(study_id, rows, root, modality, problems)
+        for study_id in order:
+            yield from _raw_study(study_id, gathered[study_id], root, modality, problems)
 
+    order = list(gathered)
     notes = [note for note in (encoding_note(table),) if note]
+    if "study_time" in columns:
+        order.sort(key=lambda study: (_patient(study, gathered[study]), gathered[study].values.get("study_time") or ""))
+        notes.append("priors follow the column 'study_time', compared as text")
     if "patient_id" not in columns:
         notes.append("no patient column: every study counts as a patient of its own, so patient leaks cannot be seen")
     if "split" not in columns and options.split in SOURCE_SPLIT:
         notes.append("no split column: studies have no split; a ratio such as 7:1:2 makes one")
     provenance = f"column '{columns['split']}' of {table.name}" if "split" in columns else "none"
     return Source(
-        "folder", studies, root, (table,), provenance, modality=modality, notes=tuple(notes), is_known_set=False
+        "folder",
+        studies,
+        root,
+        (table,),
+        provenance,
+        modality=modality,
+        notes=tuple(notes),
+        is_known_set=False,
+        has_priors="study_time" in columns,
     )
 
 
@@ -106,7 +118,7 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if table.suffix.lower() == ".jsonl":
         yield from read_jsonl(table)
     elif table.suffix.lower() in (".csv", ".tsv"):
-        yield from read_table(table, delimiter="\t" if table.suffix.lower() == ".tsv" else ",")
+        yield from read_table(table, delimiter=None)
     else:
         raise InputError("not a table", file=table, got=table.suffix or "no suffix", expected=".csv, .tsv or .jsonl")
 
@@ -268,7 +280,7 @@ def _raw_study(
     texts = _texts(rows)
     yield RawStudy(
         study_id=study_id,
-        patient_id=(rows.values.get("patient_id") or study_id).strip(),
+        patient_id=_patient(study_id, rows),
         split=split_of(split),
         images=images,
         study_time=rows.values.get("study_time"),
@@ -279,6 +291,10 @@ def _raw_study(
         comparison=texts["comparison"],
         technique=texts["technique"],
     )
+
+
+def _patient(study_id: str, rows: _Gathered) -> str:
+    return (rows.values.get("patient_id") or study_id).strip()
 
 
 def _texts(rows: _Gathered) -> dict[str, str | None]:

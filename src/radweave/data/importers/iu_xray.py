@@ -169,7 +169,10 @@ def _manifest_source(manifest: Path, options: ImportOptions) -> Source:
 
     def studies(problems: Problems) -> Iterator[RawStudy]:
         for number, row in read_jsonl(manifest):
-            yield _manifest_study(row, folder, mislabelled, f"{manifest.name}, line {number}")
+            try:
+                yield _manifest_study(row, folder, mislabelled, f"{manifest.name}, line {number}")
+            except (InputError, TypeError, AttributeError, LookupError):
+                problems.leave_out_study(f"line {number}", "not an IU X-Ray entry")
 
     notes = (
         "images are stretched copies; readers undo it from original_size_wh",

@@ -33,9 +33,8 @@ class ImportOptions(Record):
     separator: between several images, or views, in one cell of a table.
     labeler: whose label file becomes the set ``chexpert14``, where a source has several.
     link: hard links instead of copies of the images, where the file system can.
-    verify: decode every radiograph, look at the first bytes of every volume, and leave out what cannot be read; the
-        view that a DICOM header states is taken where the source gives none. If not set, only a plain folder is
-        verified, since decoding takes longer than copying.
+    verify: decode every image and leave out what cannot be read; the view that a DICOM header states is taken where
+        the source gives none. If not set, only a plain folder is verified: decoding takes longer than copying.
     """
 
     target: TargetText = "findings"

@@ -6,6 +6,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -59,6 +60,10 @@ def text_encoding(path: Path) -> str:
                     decoder.decode(chunk)
                 except UnicodeDecodeError:
                     is_utf8 = False
+    try:
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        is_utf8 = False
     if is_utf8:
         return "utf-8-sig"
     return "cp1252" if has_c1 else "latin-1"
@@ -71,10 +76,13 @@ def encoding_note(path: Path) -> str | None:
     return f"{path.name} is not UTF-8; it was read as {names[encoding]}" if encoding in names else None
 
 
-def read_table(path: Path, *, needs: Iterable[str] = (), delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
+def read_table(
+    path: Path, *, needs: Iterable[str] = (), delimiter: str | None = ","
+) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield ``(line number, row)`` of a CSV file with a header; cells that a short row lacks are empty.
 
-    Header names are stripped of blanks. The line number is that of the row's last line.
+    Without a delimiter, it is the comma, semicolon or tab that the header has most of. Header names are stripped of
+    blanks. The line number is that of the row's last line.
 
     Raises:
         InputError: for a missing file, a file without header, a missing or repeated column, a row with more cells
@@ -84,7 +92,17 @@ def read_table(path: Path, *, needs: Iterable[str] = (), delimiter: str = ",") -
     csv.field_size_limit(_LONGEST_CELL)
     errors = "replace" if encoding == "cp1252" else "strict"
     with _open_bytes(path) as raw, io.TextIOWrapper(raw, encoding=encoding, errors=errors, newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            first = file.readline(_LONGEST_CELL)
+        except UnicodeError as error:
+            raise InputError(f"not a readable CSV file: {error}", file=path, line=1) from None
+        if len(first) == _LONGEST_CELL:
+            raise InputError(
+                "the header line is too long", file=path, expected=f"fewer than {_LONGEST_CELL} characters"
+            )
+        rows = csv.reader(
+            itertools.chain([first], file), delimiter=delimiter or max(",;\t", key=first.count), strict=True
+        )
         try:
             header = [name.strip() for name in next(rows, [])]
             _check_header(path, header, needs)
