@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
+Ontology = Annotated[
+    str, typer.Option(help="Labeler: chexpert14, ct18, nih14 (rule-based), chexbert, radbert18 (with --weights), none.")
+]
+Weights = Annotated[Path | None, typer.Option(help="Local folder with a trained labeler's weights and tokenizer.")]
+
 
 def evaluate(
     pairs: Annotated[list[Path], typer.Argument(help="Pairs files (study_id, hyp, ref or refs), one per run.")],
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
     beside: Annotated[str, typer.Option(help="A second protocol to show beside; 'none' for none.")] = "auto",
-    ontology: Annotated[
-        str, typer.Option(help="Findings for the clinical table: chexpert14, ct18, none.")
-    ] = "chexpert14",
+    ontology: Ontology = "chexpert14",
+    weights: Weights = None,
     train: Annotated[Path | None, typer.Option(help="Dataset folder whose training reports make baselines.")] = None,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad lines out and count them.")] = False,
@@ -36,6 +40,7 @@ def evaluate(
             protocol=protocol,
             beside=beside,
             ontology=ontology,
+            weights=weights,
             train=train,
             meteor=meteor,
             skip_invalid=skip_invalid,
@@ -52,7 +57,8 @@ def evaluate(
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Pairs files of the same studies; the others against the first.")],
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
-    ontology: Annotated[str, typer.Option(help="Findings to compare: chexpert14, ct18, none.")] = "chexpert14",
+    ontology: Ontology = "chexpert14",
+    weights: Weights = None,
     seeds: Annotated[bool, typer.Option("--seeds", help="Two folders, each with one pairs file per seed.")] = False,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
     resamples: Annotated[int, typer.Option(help="Resamples of each test.")] = 1000,
@@ -73,6 +79,7 @@ def compare(
             runs=tuple(runs),
             protocol=protocol,
             ontology=ontology,
+            weights=weights,
             seeds=seeds,
             meteor=meteor,
             resamples=resamples,
@@ -90,7 +97,8 @@ def compare(
 
 def label(
     reports: Annotated[Path, typer.Argument(help="Reports as .jsonl or .csv.")],
-    ontology: Annotated[str, typer.Option(help="chexpert14 or ct18.")] = "chexpert14",
+    ontology: Ontology = "chexpert14",
+    weights: Weights = None,
     text: Annotated[str, typer.Option(help="Field or column of the text; found by name if not given.")] = "",
     study: Annotated[str, typer.Option(help="Field or column of the id; found by name if not given.")] = "",
     out: Annotated[
@@ -102,7 +110,15 @@ def label(
     from radweave.evaluation.label_command import LabelRequest, run_label
 
     refused = run_label(
-        LabelRequest(reports=reports, ontology=ontology, text_field=text, id_field=study, out=out, overwrite=overwrite)
+        LabelRequest(
+            reports=reports,
+            ontology=ontology,
+            weights=weights,
+            text_field=text,
+            id_field=study,
+            out=out,
+            overwrite=overwrite,
+        )
     )
     if refused:
         raise typer.Exit(2)

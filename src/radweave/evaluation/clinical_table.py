@@ -37,7 +37,7 @@ def clinical_table(
     marked = protocol.clinical
     return {
         "labeler": labelled.labeler,
-        "labeler_kind": "rule-based" if "rule" in labelled.labeler else "given",
+        "labeler_kind": "rule-based" if labelled.labeler.startswith("rule-based") else "trained or given",
         "reference_labels": labelled.reference_source,
         "classes": list(labelled.classes),
         "marked": None

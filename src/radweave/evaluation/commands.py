@@ -27,6 +27,7 @@ class EvaluateRequest:
     protocol: str = "full"
     beside: str = "auto"
     ontology: str = "chexpert14"
+    weights: Path | None = None
     train: Path | None = None
     meteor: bool = True
     skip_invalid: bool = False
@@ -38,13 +39,13 @@ class EvaluateRequest:
     overwrite: bool = False
 
 
-def labeler_for(ontology: str) -> Labeler | None:
-    """The built-in rule-based labeler of a label set; None for "none".
+def labeler_for(name: str, weights: Path | None = None) -> Labeler | None:
+    """The rule-based labeler of a label set, a trained one with its local weights, or None for "none".
 
     Raises:
-        InputError: for a label set without one.
+        InputError: for a name without one, or weights that cannot be used.
     """
-    return None if ontology == "none" else get_labeler(ontology)
+    return None if name == "none" else get_labeler(name, weights=weights)
 
 
 def train_reports(path: Path | None) -> tuple[str, ...] | None:
@@ -71,7 +72,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
         refuse_existing(request.out, overwrite=request.overwrite)
     get_protocol(request.protocol)
     beside = beside_protocol(request)
-    labeler = labeler_for(request.ontology)
+    labeler = labeler_for(request.ontology, request.weights)
     train_texts = train_reports(request.train)
     files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
     results = {name: _evaluated(file, request, beside, labeler, train_texts) for name, file in files.items()}
@@ -106,7 +107,7 @@ def beside_protocol(request: EvaluateRequest) -> str | None:
         return get_protocol(request.beside).name
     if request.protocol != "full":
         return "full"
-    return "hf" if request.ontology == "ct18" else "r2gen_mimic"
+    return "hf" if request.ontology in ("ct18", "radbert18") else "r2gen_mimic"
 
 
 def _evaluated(

@@ -34,6 +34,7 @@ class CompareRequest:
     runs: tuple[Path, ...]
     protocol: str = "full"
     ontology: str = "chexpert14"
+    weights: Path | None = None
     seeds: bool = False
     meteor: bool = True
     resamples: int = 1000
@@ -75,7 +76,7 @@ def _evaluation(pairs: Sequence[Pair], request: CompareRequest) -> Evaluation:
     return evaluate_pairs(
         pairs,
         request.protocol,
-        labeler=labeler_for(request.ontology),
+        labeler=labeler_for(request.ontology, request.weights),
         options=Options(meteor=request.meteor, floors=False, resamples=0, seed=request.seed),
     )
 

@@ -34,6 +34,7 @@ class LabelRequest:
 
     reports: Path
     ontology: str = "chexpert14"
+    weights: Path | None = None
     text_field: str = ""
     id_field: str = ""
     out: Path | None = None
@@ -52,7 +53,7 @@ def run_label(request: LabelRequest) -> int:
     Raises:
         InputError: for a file that cannot be read at all, or without the field asked for.
     """
-    labeler = get_labeler(request.ontology)
+    labeler = get_labeler(request.ontology, weights=request.weights)
     if request.out is not None:
         refuse_existing(request.out, overwrite=request.overwrite)
         if request.out.suffix not in (".jsonl", ".csv"):

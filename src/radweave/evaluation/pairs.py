@@ -159,7 +159,7 @@ def _pair_of(row: Mapping[str, Any], path: Path, number: int) -> Pair:
     given = [row["ref"]] if "ref" in row else row["refs"]
     name = "ref" if "ref" in row else "refs"
     if row[name] is None:
-        raise InputError("the study has no reference report", field=name, **place)
+        raise InputError("the study has no reference report; --skip-invalid leaves it out", field=name, **place)
     if not isinstance(given, list) or not given:
         raise InputError("not a list of references", field=name, got=type(given).__name__, **place)
     refs = tuple(check_text(text, name, **place) for text in given)
