@@ -280,6 +280,20 @@ def test_radiographs_and_volumes_do_not_mix(source: Path, tmp_path: Path) -> Non
         import_dataset("folder", source, tmp_path / "out")
 
 
+def test_json_lines_may_lack_what_they_do_not_need(source: Path, tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "image": "a.png", "findings": "Clear."},
+        {"id": "b", "images": ["b.png"], "report": "Effusion.", "split": "test"},
+        {"id": "c"},
+    ]
+    write_table(source, *(json.dumps(row) for row in rows), name="reports.jsonl")
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    assert {study.study_id: study.report for study in dataset.studies()} == {"a": "Clear.", "b": "Effusion."}
+    write_table(source, '{"id": "c"}', name="reports.jsonl")
+    with pytest.raises(InputError, match="field 'image': column is missing"):
+        import_dataset("folder", source, tmp_path / "none")
+
+
 def test_priors_follow_the_study_time(source: Path, tmp_path: Path) -> None:
     write_table(
         source,

@@ -95,6 +95,38 @@ def test_row_2_random_bytes_in_place_of_every_source_file(
     assert list(folder.iterdir()) == []
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ("id", "study_id", "images", "image", "image_path", "views", "original_size_wh", "dicom_view_position", "report")
+KEYS += ("findings", "finding", "impression", "indication", "r2gen_split", "split", "labels_chexpert14_auto", "context")
+KEYS += ("frontal_lateral", "section_findings", "view", "patient_id", "study_time")
+
+
+@settings(max_examples=25, deadline=None)
+@given(entry=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=8))
+def test_row_2_entries_of_any_shape_do_not_lose_the_rest(
+    entry: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One odd entry beside a sound one, in every form that is JSON."""
+    folder = tmp_path_factory.mktemp("entry")
+    write_image(folder / "0.png")
+    iu = {"id": "CXR1", "images": ["0.png"], "views": ["Frontal"], "findings": "Clear.", "r2gen_split": "train"}
+    rexrank = {"image_path": ["0.png"], "section_findings": "Clear.", "split": "test"}
+    (folder / "CXR1.nii.gz").write_bytes(b"volume")
+    for kind, name, content in (
+        ("iu-xray", "manifest.jsonl", f"{json.dumps(iu)}\n{json.dumps(entry)}"),
+        ("folder", "reports.jsonl", f'{{"id": "good", "image": "0.png", "report": "Clear."}}\n{json.dumps(entry)}'),
+        ("rexrank", "rexrank.json", json.dumps({"good": rexrank, "odd": entry})),
+        ("ctrg-chest", "annotation.json", json.dumps({"train": [{"id": "CXR1", "finding": "Clear."}, entry]})),
+    ):
+        (folder / name).write_text(content)
+        dataset = import_dataset(kind, folder / name, folder / kind, options=ImportOptions(verify=False))
+        assert any(study.findings == "Clear." or study.report == "Clear." for study in dataset.studies())
+
+
 def test_row_6_a_picture_bomb_is_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     source = tmp_path / "source"
     write_image(source / "good.png")

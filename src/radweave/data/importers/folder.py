@@ -10,7 +10,7 @@ taken apart; one without is the target as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,6 @@ class _Gathered:
     line: int
     values: dict[str, str | None]
     images: list[tuple[str, str | None]] = field(default_factory=list)
-    problem: str | None = None
 
 
 def open_source(source: Path, options: ImportOptions) -> Source:
@@ -71,10 +70,13 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     """
     table = _find_table(source)
     root = options.images or table.parent
-    gathered, columns = _gather(table, options)
+    read = _gather(table, options)
+    gathered, columns = read.studies, read.columns
     modality: Modality = "ct" if _is_volume_set(root, gathered) else "xray"
 
     def studies(problems: Problems) -> Iterator[RawStudy]:
+        for line, reason in read.bad:
+            problems.leave_out_study(f"line {line}", reason)
         for study_id in order:
             yield from _raw_study(study_id, gathered[study_id], root, modality, problems)
 
@@ -123,53 +125,58 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise InputError("not a table", file=table, got=table.suffix or "no suffix", expected=".csv, .tsv or .jsonl")
 
 
-def _columns(table: Path, header: list[str], options: ImportOptions) -> dict[str, str]:
-    """Our name -> the table's name.
-
-    Raises:
-        InputError: if there is no image column, or no column for the target's text.
-    """
-    by_lower = {name.lower(): name for name in header}
-    columns = {
+def _columns(names: Iterable[str]) -> dict[str, str]:
+    """Our name -> the table's name; of two names for one thing the one that stands first in ``NAMES``."""
+    by_lower = {name.lower(): name for name in names}
+    return {
         ours: by_lower[alias] for ours, aliases in NAMES.items() for alias in reversed(aliases) if alias in by_lower
     }
+
+
+def _require(table: Path, columns: Mapping[str, str], options: ImportOptions) -> None:
+    """Raise InputError if there is no image column, or none for the target's text."""
     for needed in ("image", *options.target.split("+")):
         if needed in columns or (needed == "image" and options.keeps_without_image):
             continue
         if needed != "image" and ("report" in columns or options.keeps_without_text):
             continue
         names = NAMES[needed] if needed == "image" else (*NAMES[needed], *NAMES["report"])
-        raise InputError(
-            "column is missing",
-            file=table,
-            field=needed,
-            got=f"{len(header)} other columns",
-            expected=f"one of {', '.join(names)}",
-        )
-    return columns
+        raise InputError("column is missing", file=table, field=needed, expected=f"one of {', '.join(names)}")
 
 
-def _gather(table: Path, options: ImportOptions) -> tuple[dict[str, _Gathered], dict[str, str]]:
-    """All rows by study id, in order of first appearance."""
-    gathered: dict[str, _Gathered] = {}
-    columns: dict[str, str] = {}
+@dataclass(slots=True)
+class _Table:
+    """A table read: studies by id in order of first appearance, columns met, rows that make no study."""
+
+    studies: dict[str, _Gathered] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+
+def _gather(table: Path, options: ImportOptions) -> _Table:
+    """All rows of a table, grouped by study."""
+    gathered = _Table()
+    is_csv = table.suffix.lower() != ".jsonl"
     for line, row in _rows(table):
-        if table.suffix.lower() == ".jsonl" or not columns:
-            columns = {**columns, **_columns(table, list(row), options)}
+        columns = gathered.columns if is_csv and gathered.columns else _columns(row)
+        if is_csv:
+            _require(table, columns, options)
+        gathered.columns |= columns
         try:
             images = _image_cells(row, columns, options.separator)
             values = {name: _cell(row.get(columns[name])) for name in _SCALARS if name in columns}
             study_id = _study_id(row, columns, images)
         except BadRowError as bad:
-            gathered[f"line-{line}"] = _Gathered(line, {}, problem=str(bad))
+            gathered.bad.append((line, str(bad)))
             continue
-        if study_id not in gathered:
-            gathered[study_id] = _Gathered(line, values, images)
+        if study_id not in gathered.studies:
+            gathered.studies[study_id] = _Gathered(line, values, images)
         else:
-            _add_row(table, line, gathered[study_id], values, images)
-    if not gathered:
+            _add_row(table, line, gathered.studies[study_id], values, images)
+    if not gathered.studies and not gathered.bad:
         raise InputError("the table holds no row", file=table)
-    return gathered, columns
+    _require(table, gathered.columns, options)
+    return gathered
 
 
 class BadRowError(ValueError):
@@ -261,9 +268,6 @@ def _is_volume_set(root: Path, gathered: Mapping[str, _Gathered]) -> bool:
 def _raw_study(
     study_id: str, rows: _Gathered, root: Path, modality: Modality, problems: Problems
 ) -> Iterator[RawStudy]:
-    if rows.problem is not None:
-        problems.leave_out_study(study_id, rows.problem)
-        return
     split = rows.values.get("split")
     if split is not None and split_of(split) is None:
         problems.leave_out_study(study_id, "unknown split")
