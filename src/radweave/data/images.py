@@ -139,6 +139,8 @@ def read_raster(path: Path) -> Raster:
         max_reply_bytes=8 * MAX_PIXELS,
     )
     source: Literal["png", "jpeg"] = "png" if header.get("format") == "png" else "jpeg"
+    if "pixels" not in arrays or arrays["pixels"].ndim not in (2, 3):
+        raise InputError("the reader gave no sensible answer", file=path)
     return Raster(source, arrays["pixels"], int(header.get("orientation", 1)))
 
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from radweave.data import wire
 from radweave.data.images import sniff
 from radweave.data.sandbox import sandbox
 from radweave.errors import InputError
+from radweave.types import Record
 
 VolumeSource = Literal["nifti", "nrrd", "dicom"]
 
@@ -80,6 +82,27 @@ class Volume:
     patient_key: str | None = None
 
 
+_H = TypeVar("_H", bound=Record)
+_Vector = tuple[float | None, float | None, float | None]
+_Row4 = tuple[float | None, float | None, float | None, float | None]
+
+
+class _NiftiHeader(Record):
+    affine_ras: tuple[_Row4, _Row4, _Row4, _Row4] | None
+    qform_ras: tuple[_Row4, _Row4, _Row4, _Row4] | None
+    pixdim_mm: _Vector
+    units: str
+    slope: float | None
+    intercept: float | None
+
+
+class _NrrdHeader(Record):
+    space_known: bool
+    directions_lps: tuple[_Vector, _Vector, _Vector] | None
+    origin_lps: _Vector | None
+    spacings_mm: _Vector | None
+
+
 def read_volume(path: Path) -> Volume:
     """Read a CT scan and bring it into the fixed orientation.
 
@@ -102,67 +125,69 @@ def read_stored(path: Path) -> StoredVolume:
         return read_series(path)
     kind = sniff(path)
     if kind in ("nifti", "gzip"):
-        header, arrays = _call("nifti", path)
-        return _from_nifti(header["nifti"], arrays["values"], path)
+        return _from_nifti(*_parsed("nifti", _NiftiHeader, path), path)
     if kind == "nrrd":
-        header, arrays = _call("nrrd", path)
-        return _from_nrrd(header["nrrd"], arrays["values"], path)
+        return _from_nrrd(*_parsed("nrrd", _NrrdHeader, path), path)
     if kind == "dicom":
         raise InputError("is a single DICOM file; give the folder of the series", file=path)
     raise InputError(f"is a {kind.upper()} image, not a volume", file=path, expected="NIfTI, NRRD or a DICOM folder")
 
 
-def _call(task: str, path: Path) -> wire.Message:
-    return sandbox().call(task, {"path": str(path.absolute())}, timeout_s=READ_TIMEOUT_S)
+def _parsed(task: str, kind: type[_H], path: Path) -> tuple[_H, wire.Array]:
+    header, arrays = sandbox().call(task, {"path": str(path.absolute())}, timeout_s=READ_TIMEOUT_S)
+    try:
+        return kind.model_validate(header[task]), arrays["values"]
+    except (ValidationError, KeyError):
+        raise InputError("the header cannot be used: its geometry is not that of a 3D volume", file=path) from None
 
 
-def _from_nifti(header: dict[str, Any], values: wire.Array, path: Path) -> StoredVolume:
+def _from_nifti(header: _NiftiHeader, values: wire.Array, path: Path) -> StoredVolume:
     """Geometry as NIfTI-1 states it: sform, else qform, else the voxel sizes alone; RAS turned into LPS."""
     warnings: list[str] = []
-    pixdim = header["pixdim_mm"]
-    if header["affine_ras"] is None:
+    pixdim = header.pixdim_mm
+    if header.affine_ras is None:
         if any(v is None or v <= 0 for v in pixdim):
             raise InputError("voxel sizes are missing or not positive", file=path, field="pixdim", got=pixdim)
         warnings.append("states no orientation; taken as right to left, back to front, feet to head")
         affine = np.diag([*pixdim, 1.0]).astype(np.float64)
     else:
-        affine = _matrix(header["affine_ras"], path, "sform or qform")
+        affine = _matrix(header.affine_ras, path, "sform or qform")
         if any(v is None or v <= 0 for v in pixdim):
             warnings.append("pixdim is not positive; the voxel sizes of the affine are used")
-        if header["qform_ras"] is not None:
-            other = _matrix(header["qform_ras"], path, "qform")
+        if header.qform_ras is not None:
+            other = _matrix(header.qform_ras, path, "qform")
             if not np.allclose(affine, other, atol=0.1 * float(np.abs(affine[:3, :3]).max())):
                 warnings.append("sform and qform disagree; sform is used")
-    if header["units"] not in ("mm", "unknown"):
-        raise InputError("is not in mm", file=path, field="xyzt_units", got=header["units"])
+    if header.units not in ("mm", "unknown"):
+        raise InputError("is not in mm", file=path, field="xyzt_units", got=header.units)
     to_lps = np.diag([-1.0, -1.0, 1.0, 1.0])
     geometry = _geometry((to_lps @ affine)[:3, :3], (to_lps @ affine)[:3, 3], path, warnings)
-    values = rescaled(values, header["slope"], header["intercept"])
+    values = rescaled(values, header.slope, header.intercept)
     return checked(StoredVolume(values, geometry, "nifti", None, tuple(warnings)), path)
 
 
-def _from_nrrd(header: dict[str, Any], values: wire.Array, path: Path) -> StoredVolume:
+def _from_nrrd(header: _NrrdHeader, values: wire.Array, path: Path) -> StoredVolume:
     warnings: list[str] = []
-    if header["directions_lps"] is not None:
-        columns = np.array([[np.nan if v is None else v for v in row] for row in header["directions_lps"]]).T
+    if header.directions_lps is not None:
+        columns = np.array([[np.nan if v is None else v for v in row] for row in header.directions_lps]).T
         if columns.shape != (3, 3) or not np.isfinite(columns).all():
             raise InputError("cannot be used", file=path, field="space directions")
-        if not header["space_known"]:
+        if not header.space_known:
             warnings.append("states no known space; taken as left, posterior, superior")
     else:
-        spacings = header["spacings_mm"]
+        spacings = header.spacings_mm
         if spacings is None or len(spacings) != 3 or any(v is None or v <= 0 for v in spacings):
             raise InputError("are missing or not positive", file=path, field="spacings", got=spacings)
         warnings.append("states no orientation; taken as left, posterior, superior")
         columns = np.diag(spacings)
-    origin = header["origin_lps"] or [0.0, 0.0, 0.0]
+    origin = header.origin_lps or [0.0, 0.0, 0.0]
     if any(v is None for v in origin):
         raise InputError("cannot be used", file=path, field="space origin")
     geometry = _geometry(columns, np.array(origin, dtype=np.float64), path, warnings)
     return checked(StoredVolume(values, geometry, "nrrd", None, tuple(warnings)), path)
 
 
-def _matrix(rows: list[list[float | None]], path: Path, field: str) -> NDArray[np.float64]:
+def _matrix(rows: tuple[_Row4, ...], path: Path, field: str) -> NDArray[np.float64]:
     matrix = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=np.float64)
     if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
         raise InputError("is not a finite 4 x 4 matrix", file=path, field=field)
