@@ -150,3 +150,47 @@ def test_a_later_visit_names_its_prior() -> None:
         assert study.prior in ids
         assert ids[study.prior].patient_id == study.patient_id
         assert ids[study.prior].split == study.split
+
+
+def test_masks_hold_what_differs_from_the_finding_free_twin() -> None:
+    compared = 0
+    for index in range(16):
+        study = draw_xray_study(5, index, PhantomOptions(image_size=96, prevalence="balanced", masks=True))
+        for image in study.images:
+            assert image.twin is not None
+            assert len(image.masks) == len(study.findings)
+            difference = np.abs(image.pixels.astype(int) - image.twin.astype(int))
+            together = np.any(image.masks, axis=0) if image.masks else np.zeros(difference.shape, bool)
+            for finding, mask in zip(study.findings, image.masks, strict=True):
+                assert finding.visible or not mask.any()
+            if not any(f.visible for f in study.findings):
+                np.testing.assert_array_equal(image.pixels, image.twin)
+            if (difference > 25).any():
+                # Same noise in both; blur and edge enhancement carry a change 3 to 4 pixels past the mask.
+                near = np.pad(together, 4)
+                size = together.shape[0]
+                near = np.any([near[i : i + size, j : j + size] for i in range(9) for j in range(9)], axis=0)
+                assert (near & (difference > 25)).sum() >= 0.97 * (difference > 25).sum()
+                # And the masks are where the image differs, not just everywhere.
+                assert difference[together].mean() > 3 * difference[~near].mean()
+                compared += 1
+    assert compared >= 8
+
+
+@pytest.mark.parametrize("name", [n for n in CHEXPERT14 if n != "No Finding"])
+def test_every_observation_changes_the_radiograph(name: str) -> None:
+    anatomy = draw_anatomy(np.random.default_rng(6))
+    finding = Finding(
+        name=name,
+        kind="central line" if name == "Support Devices" else "acute",
+        side="midline" if name in ("Cardiomegaly", "Enlarged Cardiomediastinum") else "right",
+        zone="mid",
+        severity="moderate",
+        size_mm={"Cardiomegaly": 170, "Enlarged Cardiomediastinum": 95, "Lung Opacity": 80}.get(name, 25),
+        seed=3,
+    )
+    projector = Projector(Exposure("PA", size=128))
+    change = np.abs(projector.depth(make_scene(anatomy, [finding])) - projector.depth(make_scene(anatomy, [])))
+    assert (change > 0.04).sum() >= 20
+    if name in ("Lung Lesion", "Lung Opacity", "Consolidation", "Pneumonia", "Pneumothorax", "Pleural Effusion"):
+        assert (change[:, 68:] > 0.04).sum() == 0

@@ -31,6 +31,9 @@ def phantom(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same files.")] = 0,
     prevalence: Annotated[PrevalenceName, typer.Option(help="How often diseases occur.")] = PrevalenceName.long_tail,
     image_size: Annotated[int, typer.Option(min=32, max=2048, help="Edge of a radiograph in pixels.")] = 256,
+    volume_size: Annotated[int, typer.Option(min=16, max=512, help="Edge of a CT slice in voxels.")] = 96,
+    slices: Annotated[int, typer.Option(min=8, max=512, help="Slices of a CT volume.")] = 48,
+    masks: Annotated[bool, typer.Option("--masks", help="Write finding masks and finding-free twins too.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Write a synthetic chest data set with reports, labels and the truth behind them."""
@@ -40,7 +43,15 @@ def phantom(
     from radweave.phantom.study import PhantomOptions
     from radweave.phantom_dataset import write_phantom_dataset
 
-    options = PhantomOptions.model_validate({"prevalence": prevalence.value, "image_size": image_size})
+    options = PhantomOptions.model_validate(
+        {
+            "prevalence": prevalence.value,
+            "image_size": image_size,
+            "volume_size": volume_size,
+            "slices": slices,
+            "masks": masks,
+        }
+    )
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("drawing studies", total=studies)
         dataset = write_phantom_dataset(

@@ -23,9 +23,9 @@ from radweave.types import Modality
 
 # Per class: sizes in mm for mild, moderate, severe; what a size means stands at the lesion that is drawn with it.
 _SIZES: dict[str, tuple[float, float, float]] = {
-    "Lung Opacity": (45, 58, 72),
-    "Pneumonia": (48, 62, 78),
-    "Consolidation": (46, 58, 72),
+    "Lung Opacity": (80, 98, 116),
+    "Pneumonia": (72, 90, 110),
+    "Consolidation": (66, 82, 100),
     "Atelectasis": (7, 14, 24),
     "Pneumothorax": (13, 25, 45),
     "Pleural Effusion": (21, 48, 85),
@@ -43,8 +43,9 @@ _DOUBT: dict[str, float] = {
     "Atelectasis": 0.15,
     "Consolidation": 0.1,
     "Lung Lesion": 0.1,
-    "Lung opacity": 0.05,
-    "Lymphadenopathy": 0.05,
+    "Lung opacity": 0.08,
+    "Lung nodule": 0.08,
+    "Lymphadenopathy": 0.1,
 }
 
 
@@ -80,7 +81,7 @@ def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding
     elif name == "Lung Lesion":
         kind = "mass" if rng.random() < 0.35 else "nodule"
         zone = _pick(rng, {"upper": 0.4, "mid": 0.3, "lower": 0.3})
-        size = float(rng.uniform(32, 52) if kind == "mass" else rng.uniform(10, 26))
+        size = float(rng.uniform(34, 56) if kind == "mass" else rng.uniform(14, 29))
         count = 1 if kind == "mass" or rng.random() < 0.75 else int(rng.integers(2, 5))
     elif name == "Cardiomegaly":
         side = "midline"
@@ -102,7 +103,7 @@ def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding
         kind = "plaque" if rng.random() < 0.4 else "thickening"
     elif name == "Fracture":
         kind = "acute" if rng.random() < 0.6 else "healing"
-        count, size = int(rng.integers(1, 4)), float(rng.uniform(7, 11))
+        count, size = int(rng.integers(1, 4)), float(rng.uniform(9, 13))
     elif name in ("Support Devices", "Medical material"):
         return _draw_devices(rng, name)
     elif name == "Lung nodule":

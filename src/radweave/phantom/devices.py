@@ -32,12 +32,12 @@ def add_devices(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random
         items.append(_line([(5, 0, 200 * h), (5, 11, tip)], 0.9, _LINE_HU))
     elif f.kind == "nasogastric tube":
         path = [(-3, 10, 200 * h), (-4, 34, 60 * h), (2, 40, -60 * h), (22, 10, -112 * h), (50 * w, -10, -140 * h)]
-        items.append(_line(path, 1.7, _LINE_HU))
+        items.append(_line(path, 2.1, _LINE_HU))
     elif f.kind == "central line":
         wobble = float(rng.normal(0, 4))
         path = [(s * 48, -10, 175 * h), (s * 36 + wobble, -15, 120 * h), (-14.0 if s < 0 else 12.0, -20, 88 * h)]
         path += [(-24, -18, 50 * h), (-30, -20, (6 - f.size_mm * 0.3) * h)]
-        items.append(_line(path, 1.4, _LINE_HU))
+        items.append(_line(path, 1.7, _LINE_HU))
     elif f.kind == "pacemaker":
         x = s * 98 * w
         items.append(Item(Box((x, -88 * d, 78 * h), (20, 4, 17)), 5000.0))
@@ -65,7 +65,7 @@ def add_devices(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random
                 (2, -97 * d, z - 4),
                 (-9, -97 * d, z),
             ]
-            items.append(_line(ring, 0.9, 15000.0))
+            items.append(_line(ring, 1.3, 20000.0))
     return items
 
 
@@ -75,7 +75,7 @@ def _line(path: list[Vector], radius_mm: float, hu: float) -> Item:
     smooth: list[Vector] = []
     for i in range(1, len(points) - 2):
         p0, p1, p2, p3 = points[i - 1 : i + 3]
-        for t in np.linspace(0, 1, 6, endpoint=False):
+        for t in np.linspace(0, 1, 5, endpoint=False):
             q = 0.5 * (
                 2 * p1 + (p2 - p0) * t + (2 * p0 - 5 * p1 + 4 * p2 - p3) * t**2 + (3 * p1 - p0 - 3 * p2 + p3) * t**3
             )

@@ -88,37 +88,44 @@ def point_of(values: NDArray[np.float64]) -> Vector:
 
 
 def _opacity(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
-    items: list[Item] = []
-    strength = {"mild": 120.0, "moderate": 170.0, "severe": 220.0}[f.severity]
-    items += cloud(spot(a, side, f.zone, rng), f.size_mm, strength, rng, puffs=10)
+    """Haze: a broad veil without an edge."""
+    strength = {"mild": 130.0, "moderate": 185.0, "severe": 240.0}[f.severity]
+    center = spot(a, side, f.zone, rng)
+    items = cloud(center, f.size_mm, 0.4 * strength, rng, puffs=10)
+    for share in (0.95, 0.75, 0.55):
+        r = f.size_mm / 2 * share
+        items.append(Item(Ellipsoid(center, (r, 1.1 * r, r)), strength, in_lung=True))
     return items
 
 
 def _pneumonia(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
-    items: list[Item] = []
-    strength = {"mild": 200.0, "moderate": 260.0, "severe": 320.0}[f.severity]
+    """Many small soft spots that run together, over a thin haze."""
+    strength = {"mild": 380.0, "moderate": 430.0, "severe": 480.0}[f.severity]
     center = spot(a, side, f.zone, rng)
-    items += cloud(center, f.size_mm, strength, rng, puffs=8)
-    for _ in range(10):
-        where = rng.normal(0, 0.5, 3) * f.size_mm + np.asarray(center)
-        r = float(rng.uniform(4, 8))
-        items.append(Item(Ellipsoid((where[0], where[1], where[2]), (r, r, r)), 480.0, in_lung=True))
+    items = cloud(center, f.size_mm, 70.0, rng, puffs=8)
+    for _ in range({"mild": 26, "moderate": 36, "severe": 48}[f.severity]):
+        where = rng.normal(0, 0.22, 3) * f.size_mm + np.asarray(center)
+        items.append(Item(Ellipsoid(point_of(where), point_of(rng.uniform(6.0, 14.0, 3))), strength, in_lung=True))
     return items
 
 
 def add_consolidation(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
-    items: list[Item] = []
-    strength = {"mild": 560.0, "moderate": 680.0, "severe": 800.0}[f.severity]
-    center = spot(a, side, f.zone, rng, reach=0.55)
+    """Dense lung up to the chest wall, with air left in its bronchi."""
+    strength = {"mild": 640.0, "moderate": 760.0, "severe": 860.0}[f.severity]
+    x, y, z = spot(a, side, f.zone, rng, reach=0.55)
     r = f.size_mm / 2
-    items.append(Item(Ellipsoid(center, (r * 0.8, r * 0.75, r * 0.62)), 0.55 * strength, in_lung=True))
-    items += cloud(center, f.size_mm * 1.05, 0.32 * strength, rng, puffs=14, flat=0.8)
+    x += sign(side) * 0.45 * r
+    items = []
+    for k in range(3):
+        core = Ellipsoid((x - 0.2 * r * (k - 1), y, z + 0.18 * r * (k - 1)), (1.05 * r, 1.1 * r, 0.6 * r))
+        items.append(Item(core, 0.45 * strength, in_lung=True))
+    items += cloud((x, y, z), f.size_mm * 1.1, 0.14 * strength, rng, puffs=9, flat=0.8)
     root = np.asarray(a.root(side))
+    center = np.array([x, y, z])
     for _ in range(4):
-        end = np.asarray(center) + rng.normal(0, 0.45, 3) * r
-        start = np.asarray(center) + 0.5 * (root - np.asarray(center)) / max(np.linalg.norm(root - center), 1) * r
-        line = (point_of(start), point_of(end))
-        items.append(Item(Tube(line, 2.4, 1.6), -650.0))
+        start = center + 0.5 * (root - center) / max(float(np.linalg.norm(root - center)), 1.0) * r
+        end = center + rng.normal(0, 0.45, 3) * r
+        items.append(Item(Tube((point_of(start), point_of(end)), 2.4, 1.6), -500.0, in_lung=True))
     return items
 
 
@@ -162,7 +169,7 @@ def _lesion(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Gen
         center = spot(a, side, f.zone, rng, reach=0.72)
         semi = r * rng.uniform(0.88, 1.12, 3)
         ball = Ellipsoid(center, (float(semi[0]), float(semi[1]), float(semi[2])), turn_deg=float(rng.uniform(0, 90)))
-        items.append(Item(ball, 900.0, in_lung=True))
+        items.append(Item(ball, 1250.0 if f.kind == "nodule" else 900.0, in_lung=True))  # small ones hold calcium
         if f.kind == "mass":
             for _ in range(5):
                 bump = np.asarray(center) + rng.normal(0, 0.6, 3) * r
@@ -260,7 +267,9 @@ def _fracture(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.G
         for piece in broken:
             items += [Item(Tube(tuple(piece), 6.0), RIB_HU), Item(Tube(tuple(piece), 4.2), MARROW_HU)]
         if f.kind == "healing":
-            items.append(Item(Ellipsoid(line[at - 1], (10.0, 10.0, 9.0)), 500.0))
+            items.append(Item(Ellipsoid(line[at - 1], (10.0, 10.0, 9.0)), 1300.0))
+        else:
+            items.append(Item(Ellipsoid(line[at - 1], (13.0, 15.0, 15.0)), 800.0, in_lung=True))  # blood at the break
     return items
 
 

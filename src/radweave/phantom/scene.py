@@ -15,7 +15,7 @@ from radweave.phantom.shapes import Box, Ellipsoid, Shape, Solid, Tube, Vector, 
 SOFT_HU = 40.0
 AIR_HU = -1000.0
 LUNG_HU = -835.0
-RIB_HU, MARROW_HU = 1050.0, -600.0
+RIB_HU, MARROW_HU = 850.0, -520.0
 
 
 @dataclass(frozen=True, slots=True)

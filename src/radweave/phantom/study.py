@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +19,7 @@ from radweave.phantom.ct_report import write_ct_report
 from radweave.phantom.findings import Finding, Prevalence
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.report import write_report
+from radweave.phantom.shapes import Floats
 from radweave.phantom.xray import Exposure, Projection, Projector, develop
 from radweave.types import ImageRef, Modality, Split, Study, View
 
@@ -197,14 +199,12 @@ def _scan(anatomy: Anatomy, findings: tuple[Finding, ...], scan: Scan, path: str
     image = PhantomImage(ref, scan_noise(hu, scan), affine=scan.affine())
     if masks and clean is not None:
         image.twin = scan_noise(clean, scan)
-        for finding in findings:
-            rest = [f for f in shown if f is not finding]
-            image.masks.append(np.abs(hu - voxels.volume(make_ct_scene(anatomy, rest))) > MASK_HU)
+        image.masks = finding_masks(findings, lambda some: voxels.volume(make_ct_scene(anatomy, some)), MASK_HU)
     return image
 
 
 # Per pixel in air. Laterals pass through twice the tissue and are exposed for it.
-_PHOTONS: dict[Projection, float] = {"PA": 30_000.0, "AP": 9_000.0, "LATERAL": 150_000.0}
+_PHOTONS: dict[Projection, float] = {"PA": 30_000.0, "AP": 14_000.0, "LATERAL": 150_000.0}
 
 
 def draw_exposure(rng: np.random.Generator, projection: Projection, size: int) -> Exposure:
@@ -236,10 +236,9 @@ def _take(anatomy: Anatomy, findings: tuple[Finding, ...], exposure: Exposure, p
     image = PhantomImage(ref, develop(depth, exposure, clean))
     if masks:
         image.twin = develop(clean, exposure, clean)
-        for finding in findings:
-            rest = [f for f in shown if f is not finding]
-            without = projector.depth(make_scene(anatomy, rest, arms_up=arms_up))
-            image.masks.append(np.abs(depth - without) > MASK_DEPTH)
+        image.masks = finding_masks(
+            findings, lambda some: projector.depth(make_scene(anatomy, some, arms_up=arms_up)), MASK_DEPTH
+        )
     return image
 
 
@@ -247,3 +246,25 @@ def _take(anatomy: Anatomy, findings: tuple[Finding, ...], exposure: Exposure, p
 MASK_DEPTH = 0.04
 # In a volume: by more than this, about twice the noise.
 MASK_HU = 25.0
+
+
+def finding_masks(
+    findings: Sequence[Finding], draw: Callable[[Sequence[Finding]], Floats], least: float
+) -> list[NDArray[np.bool_]]:
+    """Where each finding changes the image by more than ``least``; empty for one that has resolved.
+
+    That is where the image without it differs from the image, and, where another finding hides it, where it alone
+    would differ from the clean chest.
+    """
+    shown = [f for f in findings if f.visible]
+    everything, clean = draw(shown), draw(())
+    changed = np.abs(everything - clean) > least
+    masks = []
+    for finding in findings:
+        if not finding.visible:
+            masks.append(np.zeros_like(changed))
+            continue
+        missed = np.abs(everything - draw([f for f in shown if f is not finding])) > least
+        alone = np.abs(draw([finding]) - clean) > least if len(shown) > 1 else missed
+        masks.append(missed | (alone & changed))
+    return masks

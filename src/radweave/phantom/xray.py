@@ -174,8 +174,9 @@ def develop(depth: Floats, exposure: Exposure, reference: Floats | None = None) 
     middle = (slice(depth.shape[0] // 6, -depth.shape[0] // 5), slice(edge, -edge))
     low, high = np.percentile(-np.log(passed[middle][tissue[middle]] + scatter), (3, 99.5))
     span = max(float(high - low), 0.4) / exposure.contrast
-    shade = (value - (low + high) / 2) / span + exposure.brightness
-    curve = 1.0 / (1.0 + np.exp(-4.0 * shade))
+    # Pivot below the middle of the range: lungs get the steep part of the curve.
+    shade = (value - (0.58 * low + 0.42 * high)) / span + exposure.brightness
+    curve = 1.0 / (1.0 + np.exp(-3.7 * shade))
     local = curve - _blur(curve, depth.shape[0] / 28)
     return np.asarray(np.clip(255 * (curve + 0.35 * local), 0, 255), dtype=np.uint8)
 
