@@ -122,7 +122,7 @@ def _score_rows(predictions: Path) -> list[dict[str, Any]]:
 
 def _curve(card: RunCard) -> list[tuple[float, float]]:
     """Validation loss per epoch, scaled to a box of 100 x 100, origin at the top left."""
-    losses = [epoch["loss"] for stage in card.validation.values() for epoch in stage["epochs"]]
+    losses = [epoch["loss"] for epoch in list(card.validation.values())[-1]["epochs"]]
     low, high = min(losses), max(losses)
     span = (high - low) or 1.0
     return [(100 * i / max(1, len(losses) - 1), 100 * (high - loss) / span) for i, loss in enumerate(losses)]

@@ -231,7 +231,7 @@ def _validate(training: _Training, stage: StageConfig) -> dict[str, float]:
     total, count = 0.0, 0
     with torch.no_grad():
         for batch in loader.epoch():
-            terms = training.model.loss(batch)  # type: ignore[operator]
+            terms = training.model.loss(batch, tuple(stage.losses))  # type: ignore[operator]
             total += float(total_loss(terms, stage.losses)) * len(batch)
             count += len(batch)
     figures = {"loss": total / count}

@@ -196,9 +196,13 @@ class VisionEncoder(Protocol):
 
 @runtime_checkable
 class ReportModel(Protocol):
-    """What a method builds. ``loss`` returns named scalar terms; the stage's weights add them up."""
+    """What a method builds.
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]: ...
+    ``loss`` computes the scalar terms it is asked for by name, which are those the stage gives a weight; it raises
+    InputError for a term it does not have.
+    """
+
+    def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]: ...
 
     def generate(self, batch: Batch, decoding: Any) -> Generation: ...
 

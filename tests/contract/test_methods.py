@@ -81,8 +81,9 @@ def test_every_ablation_row_validates_and_builds(experiment: Experiment, context
         changed = resolve(experiment.method, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[experiment.method], *overrides])
         assert row == "full" or changed != experiment, row
         built = changed.model.build(context)
-        terms = built.loss(batch_of(context, example(context, 0), example(context, 1)))
+        batch = batch_of(context, example(context, 0), example(context, 1))
         for stage in changed.named_stages().values():
+            terms = built.loss(batch, tuple(stage.losses))
             assert torch.isfinite(total_loss(terms, stage.losses)), row
 
 
@@ -92,7 +93,8 @@ def test_gradients_reach_exactly_the_trainable_parts(
     for stage in experiment.named_stages().values():
         apply_finetune(model, stage.finetune)
         model.zero_grad(set_to_none=True)
-        terms = model.loss(batch_of(context, example(context, 0, views=2), example(context, 1)))  # type: ignore[operator]
+        batch = batch_of(context, example(context, 0, views=2), example(context, 1))
+        terms = model.loss(batch, tuple(stage.losses))  # type: ignore[operator]
         total_loss(terms, stage.losses).backward()
         reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
         trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -112,7 +114,7 @@ def test_it_overfits_two_studies_and_says_what_it_saw(
         group["lr"] = 3e-3
     model.train()
     for _ in range(150):
-        loss = total_loss(model.loss(batch), stage.losses)
+        loss = total_loss(model.loss(batch, tuple(stage.losses)), stage.losses)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -90,6 +90,13 @@ def test_greedy_generation_equals_an_uncached_loop(language_model: CausalLanguag
     assert log_probs[0] == pytest.approx(expected_log_probs, abs=1e-4)
 
 
+def test_the_text_loss_is_the_librarys_after_the_begin_token(language_model: CausalLanguageModel) -> None:
+    ids = torch.tensor([[7, 8, 9, EOS]])
+    whole = torch.tensor([[BOS, 7, 8, 9, EOS]])
+    theirs = language_model.model(input_ids=whole, labels=whole).loss
+    torch.testing.assert_close(language_model.text_loss(ids, ids), theirs, atol=TOLERANCE, rtol=0)
+
+
 def test_the_end_token_and_what_follows_are_cut(language_model: CausalLanguageModel) -> None:
     sequences = torch.tensor([[5, 6, EOS, PAD], [7, 8, 9, 10]])
     ids, log_probs = language_model._trim(sequences, torch.arange(8.0).view(2, 4))

@@ -73,7 +73,7 @@ def test_the_run_folder_states_where_it_comes_from(toy_run: Path, toy_dataset: D
     card = read_json(toy_run / "run.json")
     assert card["dataset"]["fingerprint"] == toy_dataset.fingerprint()
     assert card["files"]["weights.safetensors"] == sha256_file(toy_run / "weights.safetensors")
-    assert card["trained_steps"] == {"report": 18}
+    assert card["trained_steps"] == {"language": 0, "report": 18}
     assert card["versions"]["torch"]
     assert not list(toy_run.rglob("*.pt"))
     assert not list(toy_run.rglob("*.pkl"))
@@ -93,6 +93,16 @@ def test_the_tokenizer_knows_training_words_only(toy_dataset: Dataset, tmp_path:
     vocabulary = restore(run).tokenizer.get_vocab()
     assert not [token for token in vocabulary if "zz" in token]
     assert [token for token in vocabulary if "opacity" in token]
+
+
+def test_a_language_stage_before_the_report_stage(toy_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*OVERRIDES, "stages.language.epochs=3", "stages.report.finetune.language_model=frozen",
+                 "stages.report.epochs=1"]  # fmt: skip
+    run = restore(train("baseline", toy_dataset.path, tmp_path / "run", overrides=overrides))
+    losses = [epoch["loss"] for epoch in run.card.validation["language"]["epochs"]]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    assert run.card.trained_steps == {"language": 3, "report": 3}
 
 
 def test_an_untrained_run_refuses_to_report_unless_told(toy_dataset: Dataset, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from radweave.errors import InputError
 from radweave.train.checkpoint import load_checkpoint
 from radweave.train.loop import StageTrainer, StoppedError, Watch
-from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, learning_rate, total_loss
+from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, check_terms, learning_rate, total_loss
 from radweave.types import Batch
 
 
@@ -28,7 +28,7 @@ class Line(nn.Module):
         self.first = nn.Linear(4, 8)
         self.second = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 1))
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch, terms: Sequence[str] = ("fit",)) -> dict[str, Tensor]:
         assert batch.pixel_values is not None
         out = self.second(self.first(batch.pixel_values))
         return {"fit": (out - batch.pixel_values.sum(1, keepdim=True)).square().mean()}
@@ -188,8 +188,8 @@ def test_frozen_parts_do_not_move_nor_do_their_batch_statistics(tmp_path: Path) 
 def test_parts_and_losses_must_be_named_exactly() -> None:
     with pytest.raises(InputError, match="every part"):
         apply_finetune(Line(), {"first": "full"})
-    with pytest.raises(InputError, match="every loss"):
-        total_loss({"fit": torch.tensor(1.0)}, {"fit": 1.0, "other": 1.0})
+    with pytest.raises(InputError, match=r"no such loss.*got other, expected of fit"):
+        check_terms(("fit", "other"), ("fit",))
     assert float(total_loss({"a": torch.tensor(1.0), "b": torch.tensor(2.0)}, {"a": 1.0, "b": 0.5})) == 2.0
 
 

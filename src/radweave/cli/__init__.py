@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from radweave import __version__
-from radweave.cli import data, evaluation, phantom, reporting
+from radweave.cli import data, evaluation, inspect, phantom, reporting
 from radweave.errors import InputError
 from radweave.types import RESEARCH_ONLY
 
@@ -38,6 +38,7 @@ def _options(
 app.command("demo")(reporting.demo)
 app.command("phantom")(phantom.phantom)
 app.add_typer(data.app, name="data")
+app.command("inspect")(inspect.inspect)
 app.command("methods")(reporting.methods)
 app.command("train")(reporting.train)
 app.command("generate")(reporting.generate)

@@ -41,9 +41,10 @@ class CausalLanguageModel(nn.Module):
     off the image rather than off the words before (Bowman et al., CoNLL 2016, Sec. 3.1).
     """
 
-    def __init__(self, model: Any, *, eos_id: int, pad_id: int, token_dropout: float = 0.0) -> None:
+    def __init__(self, model: Any, *, bos_id: int | None, eos_id: int, pad_id: int, token_dropout: float = 0.0) -> None:
         super().__init__()
         self.model: Any = model
+        self.bos_id = eos_id if bos_id is None else bos_id
         self.token_dropout = token_dropout
         self.eos_id = eos_id
         self.pad_id = pad_id
@@ -94,6 +95,16 @@ class CausalLanguageModel(nn.Module):
             use_cache=False,
         ).logits[:, :-1]
         return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+    def text_loss(self, input_ids: Int[Tensor, "batch text"], labels: Int[Tensor, "batch text"]) -> Float[Tensor, ""]:
+        """Mean negative log-likelihood of reports without any image, after the begin token.
+
+        Trained on it, a small language model is a pretrained one: "frozen" then means something at tiny sizes.
+        """
+        begin = torch.full_like(input_ids[:, :1], self.bos_id)
+        prefix = self.embed(begin)
+        mask = torch.ones(begin.shape, dtype=torch.bool, device=begin.device)
+        return self.loss(prefix, mask, input_ids, labels)
 
     @torch.no_grad()
     def generate(
@@ -184,7 +195,7 @@ class LlamaConfig(Config):
             tie_word_embeddings=False,
         )
         model = self.lora.apply(LlamaForCausalLM(config))
-        return CausalLanguageModel(model, eos_id=eos_id, pad_id=pad_id, token_dropout=self.token_dropout)
+        return CausalLanguageModel(model, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id, token_dropout=self.token_dropout)
 
 
 class PretrainedLanguageModelConfig(Config):
@@ -235,7 +246,9 @@ class PretrainedLanguageModelConfig(Config):
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         adapted = self.lora.apply(model)
-        return CausalLanguageModel(adapted, eos_id=eos_id, pad_id=pad_id, token_dropout=self.token_dropout)
+        return CausalLanguageModel(
+            adapted, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id, token_dropout=self.token_dropout
+        )
 
     def _quantization_config(self) -> Any:
         if self.quantization == "none":

@@ -70,10 +70,10 @@ class Progress:
 class StageTrainer:
     """Trains one stage of a model; ``run()`` does it.
 
-    ``model`` has ``loss(batch)`` and its children are the parts named in ``stage.finetune``. ``folder`` is the run
-    folder: checkpoints and ``metrics.jsonl`` go there, and an interrupted stage goes on from there. ``validate``
-    returns validation figures, ``loss`` among them. ``fingerprint`` is a hash of configuration and data; a checkpoint
-    of another one is refused.
+    ``model`` has the report model's ``loss`` and its children are the parts named in ``stage.finetune``. ``folder`` is
+    the run folder: checkpoints and ``metrics.jsonl`` go there, and an interrupted stage goes on from there.
+    ``validate`` returns validation figures, ``loss`` among them. ``fingerprint`` is a hash of configuration and data; a
+    checkpoint of another one is refused.
     """
 
     model: nn.Module
@@ -138,7 +138,7 @@ class StageTrainer:
             group["lr"] = rate
         started = time.perf_counter()
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
-        terms: dict[str, Tensor] = self.model.loss(batch)  # type: ignore[operator]
+        terms: dict[str, Tensor] = self.model.loss(batch, tuple(self.stage.losses))  # type: ignore[operator]
         loss = total_loss(terms, self.stage.losses)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -30,15 +31,15 @@ class OptimizerConfig(Config):
 class StageConfig(Config):
     """One training stage.
 
-    ``finetune`` maps each part of the model (an attribute of it) to how it trains; ``losses`` maps each term the model
-    returns to its weight. Both must name exactly what the model has. ``select`` names the validation figure that
-    decides the best epoch: ``loss`` (lower is better), or a score of generated reports (higher is better).
+    ``finetune`` maps every part of the model (an attribute of it) to how it trains; ``losses`` maps the terms that are
+    computed to their weights. ``select`` names the validation figure that decides the best epoch: ``loss`` (lower is
+    better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over.
     """
 
     finetune: dict[str, Trainability]
     losses: dict[str, float]
     optimizer: OptimizerConfig = OptimizerConfig()
-    epochs: int = Field(default=10, ge=1)
+    epochs: int = Field(default=10, ge=0)
     max_steps: int | None = Field(default=None, ge=0)
     batch_size: int = Field(default=16, ge=1)
     select: Literal["loss", "BLEU_4", "CIDEr", "last"] = "loss"
@@ -80,19 +81,20 @@ def set_train_mode(model: nn.Module, finetune: dict[str, Trainability]) -> None:
 
 
 def total_loss(terms: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
-    """Weighted sum of the named terms.
+    """Weighted sum of the terms the stage asked for."""
+    assert set(terms) == set(weights), "a model returns exactly the terms it was asked for"
+    return torch.stack([weights[name] * term for name, term in sorted(terms.items())]).sum()
+
+
+def check_terms(asked: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a loss term that a model does not have.
 
     Raises:
-        InputError: if the stage's losses are not exactly the terms the model returned.
+        InputError: naming the terms that exist.
     """
-    if set(terms) != set(weights):
-        raise InputError(
-            "the stage must weigh every loss of the model once",
-            field="losses",
-            got=sorted(weights),
-            expected=sorted(terms),
-        )
-    return torch.stack([weights[name] * term for name, term in sorted(terms.items())]).sum()
+    for term in asked:
+        if term not in known:
+            raise InputError("the model has no such loss", field="losses", got=term, expected=f"of {', '.join(known)}")
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:

@@ -41,7 +41,7 @@ def tiny() -> BaselineExperiment:
         stages=BaselineStages(
             report=StageConfig(
                 finetune={"vision_encoder": "full", "connector": "full", "language_model": "full"},
-                losses={"language_model": 1.0},
+                losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
                 epochs=20,
                 batch_size=16,
@@ -69,7 +69,7 @@ def small() -> BaselineExperiment:
         stages=BaselineStages(
             report=StageConfig(
                 finetune={"vision_encoder": "full", "connector": "full", "language_model": "full"},
-                losses={"language_model": 1.0},
+                losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=500),
                 epochs=15,
                 batch_size=32,
@@ -94,7 +94,7 @@ def paper() -> BaselineExperiment:
         stages=BaselineStages(
             report=StageConfig(
                 finetune={"vision_encoder": "full", "connector": "full", "language_model": "frozen"},
-                losses={"language_model": 1.0},
+                losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=0, final_ratio=0.01),
                 epochs=5,
                 batch_size=16,
@@ -110,6 +110,10 @@ PRESETS = {"tiny": tiny, "small": small, "paper": paper}
 
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
+    "pretrained and frozen language model": [
+        "stages.language.epochs=10",
+        "stages.report.finetune.language_model=frozen",
+    ],
     "frozen encoder": ["stages.report.finetune.vision_encoder=frozen"],
     "views averaged": ["model.views=average"],
     "MLP connector": ["model.connector=mlp"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -14,7 +15,7 @@ from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.vision import VisionEncoderConfig
-from radweave.train.stage import StageConfig
+from radweave.train.stage import StageConfig, check_terms
 from radweave.types import Batch, Generation
 
 
@@ -45,12 +46,18 @@ class BaselineModel(nn.Module):
         self.prompt = prompt
         self.views = views
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Language-modelling loss of the reports, averaged over their tokens."""
+    def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
+        """Losses per report token: ``report`` given the image, ``text`` without it."""
+        check_terms(terms, ("report", "text"))
         assert batch.input_ids is not None
         assert batch.labels is not None
-        prefix, mask = self._prefix(batch)
-        return {"language_model": self.language_model.loss(prefix, mask, batch.input_ids, batch.labels)}
+        losses = {}
+        if "report" in terms:
+            prefix, mask = self._prefix(batch)
+            losses["report"] = self.language_model.loss(prefix, mask, batch.input_ids, batch.labels)
+        if "text" in terms:
+            losses["text"] = self.language_model.text_loss(batch.input_ids, batch.labels)
+        return losses
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
@@ -114,8 +121,13 @@ class BaselineModelConfig(Config):
 
 
 class BaselineStages(Config):
-    """One stage: report generation."""
+    """Language modelling on training reports alone (off unless given epochs), then report generation."""
 
+    language: StageConfig = StageConfig(
+        finetune={"vision_encoder": "frozen", "connector": "frozen", "language_model": "full"},
+        losses={"text": 1.0},
+        epochs=0,
+    )
     report: StageConfig
 
 
