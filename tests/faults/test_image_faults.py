@@ -508,12 +508,13 @@ def test_15_uneven_gaps_and_shifts_are_named(tmp_path: Path) -> None:
     assert "shifted unevenly" in volume_refusal(tmp_path / "s")
 
 
-def test_15_a_localizer_among_the_slices_is_left_out(tmp_path: Path) -> None:
-    paths = write_series(tmp_path / "s", np.concatenate([thorax_hu(), thorax_hu()[:1]]))
+def test_15_localizers_and_files_without_an_image_are_left_out(tmp_path: Path) -> None:
+    paths = write_series(tmp_path / "s", np.concatenate([thorax_hu(), thorax_hu()[:2]]))
     edit(paths[-1], ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"], ImageOrientationPatient=[1, 0, 0, 0, 0, -1])
+    edit(paths[-2], Modality="SR", PixelData=None, Rows=None, Columns=None)
     volume = read_volume(tmp_path / "s")
     np.testing.assert_array_equal(volume.hu, thorax_hu())
-    assert any("localizer" in text for text in volume.warnings)
+    assert volume.warnings == ("1 files without an image left out", "1 localizer images left out")
 
 
 def save_nifti(path: Path, values: np.ndarray, affine: np.ndarray) -> Path:

@@ -116,9 +116,12 @@ def no_slice(header: DicomHeader) -> InputError | None:
 
 
 def _axial(images: list[DicomImage], folder: Path, warnings: list[str]) -> list[DicomImage]:
-    kept = [image for image in images if "LOCALIZER" not in image.header.image_types]
-    if len(kept) < len(images):
-        warnings.append(f"{len(images) - len(kept)} localizer images left out")
+    pictures = [image for image in images if image.header.rows is not None]
+    if len(pictures) < len(images):
+        warnings.append(f"{len(images) - len(pictures)} files without an image left out")
+    kept = [image for image in pictures if "LOCALIZER" not in image.header.image_types]
+    if len(kept) < len(pictures):
+        warnings.append(f"{len(pictures) - len(kept)} localizer images left out")
     for image in kept:
         reason = no_slice(image.header)
         if reason is not None:
