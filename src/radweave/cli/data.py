@@ -47,12 +47,9 @@ def import_verb(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Build a dataset folder from a downloaded data set."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
+    from radweave.cli.progress import bar
     from radweave.data.importers import import_dataset, options_from
 
-    console = Console(stderr=True)
     options = options_from(
         target=target,
         cleaning=cleaning,
@@ -67,15 +64,9 @@ def import_verb(
         link=link,
         verify=verify,
     )
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
-        task = bar.add_task("reading")
+    with bar("reading studies") as progress:
         dataset = import_dataset(
-            kind,
-            source,
-            out,
-            options=options,
-            overwrite=overwrite,
-            progress=lambda count: bar.update(task, description=f"{count} studies"),
+            kind, source, out, options=options, overwrite=overwrite, progress=lambda count: progress(count, None)
         )
     counts = dataset.card.counts
     splits = ", ".join(f"{counts[f'studies_{s}']} {s}" for s in ("train", "val", "test") if f"studies_{s}" in counts)
@@ -95,20 +86,11 @@ def check_verb(
     """Look for faults and for leaks between splits. Exit code 1 for a leak, 2 for an error."""
     import json
 
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
+    from radweave.cli.progress import bar
     from radweave.data.check import check_dataset
 
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("reading")
-        report = check_dataset(
-            dataset,
-            read_images=read_images,
-            progress=lambda count: bar.update(task, description=f"{count} studies"),
-        )
+    with bar("checking studies") as progress:
+        report = check_dataset(dataset, read_images=read_images, progress=lambda count: progress(count, None))
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:

@@ -37,9 +37,7 @@ def phantom(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Write a synthetic chest data set with reports, labels and the truth behind them."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from radweave.cli.progress import bar
     from radweave.phantom.study import PhantomOptions
     from radweave.phantom_dataset import write_phantom_dataset
 
@@ -52,8 +50,7 @@ def phantom(
             "masks": masks,
         }
     )
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("drawing studies", total=studies)
+    with bar("drawing studies") as progress:
         dataset = write_phantom_dataset(
             out,
             modality=modality.value,
@@ -61,7 +58,7 @@ def phantom(
             seed=seed,
             options=options,
             overwrite=overwrite,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=progress,
         )
     counts = ", ".join(f"{name.removeprefix('studies_')} {n}" for name, n in sorted(dataset.card.counts.items()))
     typer.echo(f"{out}: {counts}")

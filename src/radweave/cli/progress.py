@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from radweave.runs import TrainingWatch
-from radweave.train.loop import Watch
+if TYPE_CHECKING:
+    from radweave.runs import TrainingWatch
+    from radweave.train.loop import Watch
 
 console = Console(stderr=True, highlight=False)
 
@@ -28,7 +30,7 @@ class Bars:
         )
         self._tasks: dict[str, TaskID] = {}
 
-    def update(self, description: str, done: int, total: int, figures: str = "") -> None:
+    def update(self, description: str, done: int, total: int | None, figures: str = "") -> None:
         """Show the task, or move it."""
         if description not in self._tasks:
             self._progress.start()
@@ -41,8 +43,8 @@ class Bars:
 
 
 @contextmanager
-def bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """One bar that appears with its first ``(done, total)``."""
+def bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
+    """One bar that appears with its first ``(done, total)``; the total may be unknown."""
     bars = Bars()
     try:
         yield lambda done, total: bars.update(description, done, total)
@@ -53,6 +55,9 @@ def bar(description: str) -> Iterator[Callable[[int, int], None]]:
 @contextmanager
 def training_watch() -> Iterator[TrainingWatch]:
     """Bars for the stages with loss and studies per second, a line per epoch."""
+    from radweave.runs import TrainingWatch
+    from radweave.train.loop import Watch
+
     bars = Bars()
 
     def stage(name: str) -> Watch:
