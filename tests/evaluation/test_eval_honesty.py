@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs
+from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs, get_protocol
+from radweave.evaluation.floors import build_floors
 from radweave.evaluation.honesty import compares_with_prior
 from radweave.evaluation.laterality import contradictions, sided_findings
 from radweave.labels import get_labeler
@@ -164,12 +165,13 @@ def test_floors_made_here() -> None:
     assert trained["train_copy"]["corpus"]["BLEU_1"] is not None
 
 
-def test_constant_from_references_never_gives_a_study_its_own_report() -> None:
-    """One long reference would be everybody's best constant by matching itself; it must not count itself."""
-    odd = "a very long and quite peculiar report that nobody else has written in these words at all"
-    refs = [odd, *(["the lungs are clear and the heart is normal"] * 3)]
-    pairs = [Pair(str(i), "x", (ref,)) for i, ref in enumerate(refs)]
-    floor = evaluate_pairs(pairs, "ws", options=OPTIONS).floors["constant_report"]
-    # The common report for all: the three that have it match in full, the odd one shares two words with it.
-    assert 0.5 < floor["corpus"]["BLEU_1"] < 1.0
-    assert floor["distinct_reports_share"] == 0.25
+def test_constant_from_references_does_not_match_itself() -> None:
+    """A long odd reference would be the best constant by matching itself, the others being short."""
+    odd = " ".join(f"w{i}" for i in range(100))
+    first, second = "lungs are clear and normal", "lungs are clear and hazy"
+    pairs = [Pair(str(i), "x", (ref,)) for i, ref in enumerate((odd, first, second))]
+    texts = build_floors(pairs, get_protocol("ws"), None, seed=0)["constant_report"].texts
+    # Everybody gets one report; the study it comes from gets the second best.
+    assert texts == (first, second, first)
+    shared = [Pair(str(i), "x", (ref,)) for i, ref in enumerate((odd, first, first))]
+    assert build_floors(shared, get_protocol("ws"), None, seed=0)["constant_report"].texts == (first,) * 3

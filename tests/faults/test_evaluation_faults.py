@@ -290,6 +290,16 @@ def test_meteor_that_misbehaves_is_unavailable(
     assert says in found.reason
 
 
+@pytest.mark.parametrize("script", ["echo one more; cat", "head -2", "cat; exit 1", "sed s/sentinel/x/"])
+def test_tokenizer_that_misbehaves_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """One line too many or too few would give every later study another one's tokens."""
+    pytest.importorskip("pycocoevalcap")
+    fake_java(tmp_path, script)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(InputError, match="one line per text"):
+        ptb_tokenize(["a", "b", "c"])
+
+
 def test_meteor_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pycocoevalcap")
     fake_java(tmp_path, "exec sleep 600")
