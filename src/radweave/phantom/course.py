@@ -33,8 +33,8 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "Lung opacity": (34, 46, 60),
     "Pleural effusion": (22, 38, 62),
     "Pericardial effusion": (8, 12, 17),
-    "Hiatal hernia": (38, 50, 64),
-    "Lymphadenopathy": (15, 19, 25),
+    "Hiatal hernia": (44, 56, 70),
+    "Lymphadenopathy": (17, 22, 28),
     "Pulmonary fibrotic sequela": (18, 24, 30),
 }
 # Chance that a finding is only suspected in the report.
@@ -108,7 +108,7 @@ def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding
         return _draw_devices(rng, name)
     elif name == "Lung nodule":
         zone, kind = _pick(rng, {"upper": 0.4, "mid": 0.3, "lower": 0.3}), "nodule"
-        size, count = float(rng.uniform(7, 26)), 1 if rng.random() < 0.65 else int(rng.integers(2, 5))
+        size, count = float(rng.uniform(9, 28)), 1 if rng.random() < 0.65 else int(rng.integers(2, 5))
     elif name in ("Pulmonary fibrotic sequela", "Bronchiectasis"):
         zone = _pick(rng, {"upper": 0.5, "lower": 0.5})
     elif name in (
@@ -119,7 +119,7 @@ def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding
     ):
         side, zone = "bilateral", "diffuse"
     elif name == "Lymphadenopathy":
-        side, count = "midline", int(rng.integers(2, 6))
+        side, count = "midline", int(rng.integers(3, 7))
     elif name in _MIDLINE:
         side = "midline"
     doubt = "possible" if rng.random() < _DOUBT.get(name, 0.0) else "definite"

@@ -41,14 +41,14 @@ def _arterial(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.G
     """Plaques on the wall of the arch and the descending aorta."""
     arch, descending = a.mediastinum_solids()[3:5]
     items = []
-    for k in range(int(_grade(f, 3, 5, 8))):
+    for k in range(int(_grade(f, 5, 8, 12))):
         solid = arch if k % 2 == 0 else descending
         angle = float(rng.uniform(0, 2 * np.pi))
         up = float(rng.uniform(-0.55, 0.75))
         ring = float(np.sqrt(1 - up * up))
         direction = np.array([ring * np.cos(angle), ring * np.sin(angle), up])
         where = point_of(np.asarray(solid.center) + direction * np.asarray(solid.semi) * 0.95)
-        r = float(rng.uniform(2.4, 4.0))
+        r = float(rng.uniform(2.8, 4.6))
         items.append(Item(Ellipsoid(where, (r, r, 1.5 * r)), float(rng.uniform(650, 1000))))
     return items
 
@@ -96,7 +96,7 @@ def _nodes(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Gene
     roots = [a.root(s) for s in SIDES]
     stations: list[Vector] = [(-15, 6, 66 * h), (10, -28, 62 * h), (-12, -26, 84 * h), (2, 22, 14 * h), (-4, 24, 0.0)]
     stations += [(r[0] * 1.12, r[1] + 8, r[2] - 8) for r in roots]
-    for k in rng.permutation(len(stations))[: max(f.count, 2)]:
+    for k in rng.permutation(len(stations))[: max(f.count, 3)]:
         r = f.size_mm / 2 * float(rng.uniform(0.85, 1.1))
         node = Ellipsoid(stations[int(k)], (r, 0.8 * r, 1.15 * r))
         scene.solids.append(node)
@@ -134,13 +134,13 @@ def _opacity(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Ge
 def _fibrosis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
     """Bands and scars that run to the pleura."""
     items = []
-    for _ in range(int(_grade(f, 3, 5, 8))):
+    for _ in range(int(_grade(f, 5, 8, 11))):
         center = np.asarray(spot(a, side, f.zone, rng, reach=0.8))
         outward = np.array([sign(side) * rng.uniform(0.5, 1), rng.uniform(-0.6, 0.6), rng.uniform(-0.3, 0.3)])
         for _ in range(2):
             end = center + (outward + rng.normal(0, 0.25, 3)) * f.size_mm
-            items.append(Item(Tube((point_of(center), point_of(end)), 1.9, 1.3), 850.0, in_lung=True))
-        items.append(Item(Ellipsoid(point_of(center), (5.0, 4.0, 4.0)), 500.0, in_lung=True))
+            items.append(Item(Tube((point_of(center), point_of(end)), 2.7, 1.8), 850.0, in_lung=True))
+        items.append(Item(Ellipsoid(point_of(center), (6.0, 5.0, 5.0)), 700.0, in_lung=True))
     return items
 
 
@@ -170,7 +170,7 @@ def _bronchi(
     """Airways from the root outwards, with walls thick enough to be seen."""
     root = np.asarray(a.root(side))
     items = []
-    for _ in range(int(_grade(f, 3, 5, 7))):
+    for _ in range(int(_grade(f, 4, 6, 8))):
         end = np.asarray(spot(a, side, zone, rng, reach=0.8))
         path = [root + (end - root) * t for t in (0.3, 0.6, 0.95)]
         line = tuple(point_of(p + rng.normal(0, 3, 3)) for p in path)
@@ -180,7 +180,7 @@ def _bronchi(
 
 
 def _peribronchial(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
-    return _bronchi(f, side, a, rng, 5.2, 1.9, "mid")
+    return _bronchi(f, side, a, rng, 6.2, 2.0, "mid")
 
 
 def _bronchiectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
@@ -190,7 +190,7 @@ def _bronchiectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.ra
 def _septa(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
     """A net of lines in the outer lung."""
     items = []
-    for _ in range(int(_grade(f, 9, 14, 20))):
+    for _ in range(int(_grade(f, 16, 24, 34))):
         z = a.dome_top_mm(side) + float(rng.uniform(5, 150))
         half_x, half_y = a.outer_half_width(z)
         angle = float(rng.uniform(-1.1, 1.1))
@@ -198,7 +198,7 @@ def _septa(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Gene
         inward = np.array([-sign(side) * rng.uniform(0.6, 1), rng.normal(0, 0.4), rng.normal(0, 0.3)]) * 24
         side_step = np.array([0, rng.uniform(-1, 1), rng.uniform(-1, 1)]) * 16
         for line in ((rim, rim + inward), (rim + inward * 0.5, rim + inward * 0.5 + side_step)):
-            items.append(Item(Tube((point_of(line[0]), point_of(line[1])), 1.5), 800.0, in_lung=True))
+            items.append(Item(Tube((point_of(line[0]), point_of(line[1])), 1.9), 850.0, in_lung=True))
     return items
 
 

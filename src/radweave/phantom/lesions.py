@@ -117,9 +117,9 @@ def add_consolidation(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.
     x += sign(side) * 0.45 * r
     items = []
     for k in range(3):
-        core = Ellipsoid((x - 0.2 * r * (k - 1), y, z + 0.18 * r * (k - 1)), (1.05 * r, 1.1 * r, 0.6 * r))
-        items.append(Item(core, 0.45 * strength, in_lung=True))
-    items += cloud((x, y, z), f.size_mm * 1.1, 0.14 * strength, rng, puffs=9, flat=0.8)
+        core = Ellipsoid((x - 0.2 * r * (k - 1), y, z + 0.18 * r * (k - 1)), (0.92 * r, 1.1 * r, 0.72 * r))
+        items.append(Item(core, 0.38 * strength, in_lung=True))
+    items += cloud((x, y, z), f.size_mm * 1.15, 0.2 * strength, rng, puffs=12)
     root = np.asarray(a.root(side))
     center = np.array([x, y, z])
     for _ in range(4):
@@ -206,7 +206,7 @@ def _effusion(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.G
     """Free fluid in an upright chest: a level that climbs the chest wall as a meniscus."""
     items: list[Item] = []
     level = a.dome_top_mm(side) - 26 + f.size_mm
-    climb = 34.0
+    climb = 52.0
     half_x, half_y = a.outer_half_width(level)
     center = (sign(side) * 0.5 * half_x, 8.0, level + climb)
     bowl = Ellipsoid(center, (half_x * 0.56, half_y * 1.05, climb))
