@@ -50,7 +50,9 @@ def toy_image(path: Path, *, bright_side: str, seed: int, size: tuple[int, int] 
     """A grey PNG, (width, height) ``size``, with a bright patch on one side."""
     rng = np.random.default_rng(seed)
     width, height = size
-    pixels = rng.integers(0, 60, (height, width)).astype(np.uint8)
+    # Smooth: an image of noise would be refused as doubtful.
+    coarse = Image.fromarray(rng.integers(0, 60, (5, 6)).astype(np.uint8))
+    pixels = np.asarray(coarse.resize(size, Image.Resampling.BICUBIC)).clip(0, 60)
     left = slice(4, width // 3) if bright_side == "left" else slice(2 * width // 3, width - 4)
     pixels[height // 4 : 3 * height // 4, left] += 160
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -118,7 +118,9 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def generate_files(predictor: Predictor, groups: Sequence[FileGroup]) -> Iterator[Report | FileGroup]:
+def generate_files(
+    predictor: Predictor, groups: Sequence[FileGroup], *, force: bool = False
+) -> Iterator[Report | FileGroup]:
     """Write one report per group; a group that fails comes back with its reason."""
     if predictor.refusal is not None:
         raise InputError(predictor.refusal)
@@ -127,6 +129,6 @@ def generate_files(predictor: Predictor, groups: Sequence[FileGroup]) -> Iterato
             yield group
             continue
         try:
-            yield predictor.report(group.images, study_id=group.name)
+            yield predictor.report(group.images, study_id=group.name, force=force)
         except InputError as error:
             yield FileGroup(name=group.name, images=group.images, refused=str(error))

@@ -32,7 +32,7 @@ class Experiment(Config):
 
     part: Annotated[Small | Large, Field(discriminator="kind")] = Small()
     rate: float = 0.1
-    weights: dict[str, float] = {"report": 1.0}
+    weights: dict[str, float] = Field(default={"report": 1.0})
 
 
 def test_a_value_deep_inside_is_replaced_and_the_rest_kept() -> None:
@@ -47,7 +47,7 @@ def test_a_bare_word_swaps_the_component_with_its_own_defaults() -> None:
 
 def test_a_dict_entry_can_be_changed_but_not_invented() -> None:
     assert override(Experiment(), ["weights.report=0.5"]).weights == {"report": 0.5}
-    with pytest.raises(InputError, match="no field 'reprot'.*report"):
+    with pytest.raises(InputError, match=r"no field 'reprot'.*report"):
         override(Experiment(), ["weights.reprot=0.5"])
 
 

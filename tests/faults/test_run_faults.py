@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from conftest import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
@@ -21,6 +23,16 @@ from radweave.run_folder import hash_files, locked
 from radweave.runs import restore, train
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
+
+
+def test_row_10_a_doubtful_image_gets_no_report_unless_forced(toy_run: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (256, 256)).astype(np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    predictor = restore(toy_run).predictor()
+    with pytest.raises(InputError, match=r"noise\.png: image integrity doubtful.*--force"):
+        predictor.report([tmp_path / "noise.png"])
+    report = predictor.report([tmp_path / "noise.png"], force=True)
+    assert any("image integrity doubtful" in warning for warning in report.warnings)
 
 
 @pytest.fixture

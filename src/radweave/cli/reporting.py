@@ -80,6 +80,7 @@ def generate(
     out: Annotated[Path | None, typer.Option("--out", help="predictions.jsonl of a dataset.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with evidence.")] = False,
     one_study: Annotated[bool, typer.Option("--one-study", help="All images are views of one study.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Report on an image whose integrity is doubtful.")] = False,
     untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
     batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1)] = 16,
     decoding: Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")] = None,
@@ -99,7 +100,7 @@ def generate(
     if data is not None and out is not None:
         _generate_split(restored, predictor, data, split, out, batch_size, overwrite)
     else:
-        _generate_files(predictor, images or [], one_study=one_study, as_json=as_json)
+        _generate_files(predictor, images or [], one_study=one_study, as_json=as_json, force=force)
 
 
 def _generate_split(
@@ -127,13 +128,13 @@ def _generate_split(
         console.print(f"{len(result.left_out)} studies left out", style="yellow")
 
 
-def _generate_files(predictor: Any, images: list[Path], *, one_study: bool, as_json: bool) -> None:
+def _generate_files(predictor: Any, images: list[Path], *, one_study: bool, as_json: bool, force: bool) -> None:
     from radweave.predict import FileGroup, generate_files, group_images
 
     groups = group_images(images, one_study=one_study)
     refused = 0
     rows: list[dict[str, Any]] = []
-    for result in generate_files(predictor, groups):
+    for result in generate_files(predictor, groups, force=force):
         if isinstance(result, FileGroup):
             refused += 1
             rows.append({"study_id": result.name, "refused": result.refused})

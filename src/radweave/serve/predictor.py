@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from radweave.data.images import Radiograph, read_radiograph
+from radweave.data.integrity import DOUBTFUL
 from radweave.data.loader import Example, collate, view_id
 from radweave.data.tokenizer import decode
 from radweave.data.transforms import to_square
@@ -39,18 +40,22 @@ class Predictor:
     warnings: tuple[str, ...] = ()
     refusal: str | None = None
 
-    def report(self, images: Sequence[Path | str], *, study_id: str = "study") -> Report:
+    def report(self, images: Sequence[Path | str], *, study_id: str = "study", force: bool = False) -> Report:
         """Write the draft of one study from its views (PNG, JPEG or DICOM files).
+
+        ``force`` lets an image through whose integrity is doubtful; the report then says so.
 
         Raises:
             InputError: for a file that cannot be used, images of more than one patient or study, no image at all, or
                 a run whose weights were never trained.
         """
-        example, warnings = self.read_study([Path(image) for image in images], study_id)
+        example, warnings = self.read_study([Path(image) for image in images], study_id, force=force)
         report = next(iter(self.reports([example])))
         return Report(report.text, study_id, report.evidence, (*self.warnings, *warnings))
 
-    def read_study(self, images: Sequence[Path], study_id: str) -> tuple[Example, tuple[str, ...]]:
+    def read_study(
+        self, images: Sequence[Path], study_id: str, *, force: bool = False
+    ) -> tuple[Example, tuple[str, ...]]:
         """Read the views of one study; return them with the warnings of the reader.
 
         Raises:
@@ -60,6 +65,8 @@ class Predictor:
             raise InputError("no image given", field="images")
         radiographs = [read_radiograph(path) for path in images]
         _refuse_mixture(radiographs, images)
+        if not force:
+            _refuse_doubtful(radiographs, images)
         order = sorted(range(len(images)), key=lambda index: {1: 0, 2: 1, 0: 2}[view_id(radiographs[index].view)])
         chosen = [radiographs[index] for index in order[: self.max_views]]
         pairs = zip(images, radiographs, strict=True)
@@ -121,6 +128,14 @@ class Predictor:
                     sentences.append({"text": text, "confidence": round(math.exp(min(0.0, mean)), 4)})
                 start = end
         return sentences
+
+
+def _refuse_doubtful(radiographs: Sequence[Radiograph], images: Sequence[Path]) -> None:
+    """A draft about a damaged image would look like any other draft."""
+    for radiograph, path in zip(radiographs, images, strict=True):
+        for warning in radiograph.warnings:
+            if warning.startswith(DOUBTFUL):
+                raise InputError(f"{warning}; give --force (force=True) to report on it anyway", file=path)
 
 
 def _refuse_mixture(radiographs: Sequence[Radiograph], images: Sequence[Path]) -> None:
