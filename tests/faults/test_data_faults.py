@@ -57,8 +57,10 @@ def radweave(*arguments: str, file_limit_bytes: int | None = None) -> subprocess
 
 
 def refused(result: subprocess.CompletedProcess[str]) -> bool:
-    """Exit code 2, one line, no traceback."""
-    return result.returncode == 2 and len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr
+    """Exit code 2 and one error line, after the progress bar if it had begun; no traceback."""
+    lines = result.stderr.strip().splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    return result.returncode == 2 and errors == lines[-1:] and "Traceback" not in result.stderr
 
 
 def png_bomb(side: int) -> bytes:
