@@ -13,10 +13,11 @@ from radweave.types import Study
 
 @dataclass(slots=True)
 class PreparedSplit:
-    """Examples of a split, their reference texts, and the studies left out with the reason."""
+    """Examples of a split, their reference texts, which have a prior, and the studies left out with the reason."""
 
     examples: list[Example] = field(default_factory=list)
     references: dict[str, str] = field(default_factory=dict)
+    with_prior: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -60,6 +61,8 @@ def prepare_split(
                 class_states=class_states(study, label_set, classes) if classes else None,
             )
         )
+        if study.prior is not None:
+            prepared.with_prior.add(study.study_id)
         if text:
             prepared.references[study.study_id] = text
     return prepared
