@@ -56,14 +56,15 @@ class TransformersEncoder(nn.Module):
         return VisionFeatures(tokens=states[:, states.shape[1] - side * side :], grid=(side, side))
 
 
-def _statistics(channels: int) -> tuple[list[float], list[float]]:
+def pixel_statistics(channels: int) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation per channel for images in [0, 1]: ImageNet's for three channels."""
     if channels == 3:
         return list(IMAGENET_MEAN), list(IMAGENET_STD)
     return [0.5] * channels, [0.25] * channels
 
 
 def _wrap(backbone: nn.Module, dim: int, channels: int) -> TransformersEncoder:
-    mean, std = _statistics(channels)
+    mean, std = pixel_statistics(channels)
     return TransformersEncoder(backbone, dim=dim, channels=channels, mean=mean, std=std)
 
 
