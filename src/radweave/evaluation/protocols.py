@@ -186,6 +186,7 @@ def protocol_record(
         "hash": sha256_json(settings)[:16],
         "language_hash": sha256_json(language)[:16],
         "description": protocol.description,
+        "deviations": list(protocol.deviations),
         "settings": settings,
         "versions": dict(sorted(versions.items())),
     }

@@ -77,6 +77,8 @@ def _language(runs: Mapping[str, Result]) -> TextTable:
             if result["corpus"]["METEOR"]["value"] is not None:
                 notes["METEOR is computed for the first protocol only"] = None
         notes[f"{prefix}{_studies(result)}"] = None
+        for protocol in (result["protocol"], result.get("beside", result)["protocol"]):
+            notes |= {f"{protocol['name']}: {text}": None for text in protocol["deviations"]}
         for metric, score in result["corpus"].items():
             if "unavailable" in score:
                 notes[f"{prefix}{metric}: {score['unavailable']}"] = None
