@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
+from radweave.data.cleaning import clean_r2gen_iu, clean_r2gen_mimic, clean_r2gengpt_mimic
+
 CleanerName = Literal[
     "none",
     "lower",
@@ -28,55 +30,6 @@ TokenizerName = Literal["none", "words", "ptb_like", "ptb_java"]
 UNKNOWN_WORD = "<unk>"
 # A private-use character stands for <unk> while a cleaner runs, which would strip its brackets.
 _UNKNOWN_MARK = "\ue000"
-
-_QUOTES = str.maketrans("", "", "\"/\\'")
-_GPT_DELETED = str.maketrans("", "", ".,?;*!%^&_+()[]{}")
-# R2Gen's character class holds the range ':' to '[', which also takes these (the capitals in it are gone by then).
-_R2GEN_DELETED = str.maketrans("", "", ".,?;*!%^&_+()[]{}:<=>@")
-
-
-def _halve_runs(text: str, mark: str, passes: int) -> str:
-    """Shorten runs of ``mark``: each pass replaces two by one, from left to right."""
-    for _ in range(passes):
-        text = text.replace(mark * 2, mark)
-    return text
-
-
-def _drop_list_numbers(text: str) -> str:
-    """Drop "1. " anywhere (so "T11. " becomes "T1"), and " 2. " to " 5. " with the full stop before them."""
-    text = text.replace("1. ", "")
-    for before in (". ", " "):
-        for number in "2345":
-            text = text.replace(f"{before}{number}. ", ". ")
-    return text
-
-
-def _join_sentences(text: str, deleted: dict[int, int | None]) -> str:
-    """Lower the case, cut at ". ", delete punctuation in each sentence, join by " . ". The hyphen stays."""
-    sentences = text.strip().lower().split(". ")
-    cleaned = (sentence.translate(_QUOTES).strip().translate(deleted) for sentence in sentences)
-    return " . ".join(cleaned) + " ."
-
-
-def r2gen_iu(text: str) -> str:
-    """Clean as R2Gen does IU X-Ray reports; an empty report becomes " ."."""
-    return _join_sentences(_drop_list_numbers(_halve_runs(text, ".", 3)), _R2GEN_DELETED)
-
-
-def _mimic_runs(text: str) -> str:
-    text = _halve_runs(text.replace("\n", " "), "_", 7)
-    return _drop_list_numbers(_halve_runs(_halve_runs(text, " ", 6), ".", 8))
-
-
-def r2gen_mimic(text: str) -> str:
-    """Clean as R2Gen, CT2Rep and PromptMRG do MIMIC-CXR reports."""
-    return _join_sentences(_mimic_runs(text), _R2GEN_DELETED)
-
-
-def r2gengpt_mimic(text: str) -> str:
-    """Clean as R2GenGPT does MIMIC-CXR references: unlike R2Gen it keeps ":" (as " :") and "<", "=", ">", "@"."""
-    return _join_sentences(_mimic_runs(text).replace(":", " :"), _GPT_DELETED)
-
 
 def r2gengpt_output(text: str) -> str:
     """Treat generated text as R2GenGPT does: up to the end mark, without unknown-word marks, else untouched."""
@@ -105,9 +58,9 @@ _CLEANERS: dict[CleanerName, Callable[[str], str]] = {
     "none": str,
     "lower": str.lower,
     "dots": dots,
-    "r2gen_iu": r2gen_iu,
-    "r2gen_mimic": r2gen_mimic,
-    "r2gengpt_mimic": r2gengpt_mimic,
+    "r2gen_iu": clean_r2gen_iu,
+    "r2gen_mimic": clean_r2gen_mimic,
+    "r2gengpt_mimic": clean_r2gengpt_mimic,
     "r2gengpt_output": r2gengpt_output,
     "promptmrg_output": promptmrg_output,
     "region_prefix": region_prefix,
