@@ -34,7 +34,7 @@ def tiny() -> BaselineExperiment:
             vision_encoder=ResNetConfig(
                 embedding_size=32, hidden_sizes=(32, 64, 128, 192), depths=(1, 1, 1, 1), layer_type="basic"
             ),
-            connector=LinearConnectorConfig(),
+            connector=LinearConnectorConfig(input_norm="batch"),
             language_model=LlamaConfig(hidden_size=192, num_layers=4, num_heads=4, dropout=0.1),
             prompt="{image}",
         ),
@@ -62,7 +62,7 @@ def small() -> BaselineExperiment:
         ),
         model=BaselineModelConfig(
             vision_encoder=SwinConfig(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
-            connector=LinearConnectorConfig(),
+            connector=LinearConnectorConfig(input_norm="batch"),
             language_model=LlamaConfig(hidden_size=640, num_layers=10, num_heads=10, dropout=0.1),
             prompt="{image}",
         ),

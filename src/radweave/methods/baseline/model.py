@@ -71,12 +71,12 @@ class BaselineModel(nn.Module):
         assert batch.pixel_values is not None
         assert batch.view_mask is not None
         assert batch.view_ids is not None
-        num, views = batch.view_mask.shape
-        # Only the views that are there are encoded: padding must not reach the encoder's batch statistics.
-        encoded = self.vision_encoder(batch.pixel_values[batch.view_mask]).tokens
-        tokens = encoded.new_zeros(num, views, *encoded.shape[1:])
-        tokens[batch.view_mask] = encoded
-        hidden = self.connector(tokens, batch.view_ids)
+        # Only the views that are there are encoded: padding must not reach any batch statistics.
+        present = batch.view_mask
+        encoded = self.vision_encoder(batch.pixel_values[present]).tokens
+        projected = self.connector(encoded, batch.view_ids[present])
+        hidden = projected.new_zeros(*present.shape, *projected.shape[1:])
+        hidden[present] = projected
         mask = batch.view_mask[:, :, None].expand(-1, -1, hidden.shape[2])
         if self.views == "average":
             weight = mask[..., None].to(hidden.dtype)
