@@ -10,6 +10,7 @@ Shape letters: N images, H and W the patch grid, D width, E = ssm_ratio D inner 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -228,7 +229,8 @@ class VMambaConfig(Config):
         return encoder
 
     def _stages(self) -> list[Stage]:
-        rates = iter(torch.linspace(0, self.drop_path, sum(self.depths)).tolist())
+        last = max(sum(self.depths) - 1, 1)
+        rates = (self.drop_path * index / last for index in itertools.count())
         stages = []
         for index, (depth, dim) in enumerate(zip(self.depths, self.dims, strict=True)):
             blocks = [
