@@ -26,7 +26,7 @@ from radweave.data.ct import (
     to_unit,
 )
 from radweave.data.ct_cache import CtCache
-from radweave.data.volumes import Geometry, Volume
+from radweave.data.reading.volumes import Geometry, Volume
 from radweave.errors import InputError
 
 

@@ -13,8 +13,8 @@ from pydicom.sequence import Sequence as DicomSequence
 from pydicom.uid import JPEG2000Lossless, JPEGLSLossless, RLELossless
 
 from image_files import CANARY, chest, compressed, dataset, edit, save, write_baseline_jpeg, write_dicom
-from radweave.data.dicom import display, read_dicom, window
-from radweave.data.images import read_radiograph
+from radweave.data.reading.dicom import display, read_dicom, window
+from radweave.data.reading.images import read_radiograph
 from radweave.types import View
 
 DEPTHS = (8, 10, 12, 14, 16)

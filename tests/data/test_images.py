@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from image_files import chest, write_dicom
-from radweave.data.images import read_radiograph, sniff, undo_stretch
+from radweave.data.reading.images import read_radiograph, sniff, undo_stretch
 from radweave.errors import InputError
 from radweave.types import View
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from image_files import CANARY, CT_STORAGE, chest, edit, thorax_hu, write_dicom, write_series
 from radweave.cli.inspect import inspect as verb
-from radweave.data.inspect import Inspection, inspect
+from radweave.data.reading.inspect import Inspection, inspect
 
 REFUSED_ODD = ("CT_2frames", "CT_as_RGB", "palette_color", "SC_rgb", "US_big", "structured_report", "MR_small")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from image_files import chest
-from radweave.data.jpeg import ZIGZAG, decode_grey
+from radweave.data.reading.jpeg import ZIGZAG, decode_grey
 from radweave.errors import InputError
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from image_files import write_dicom
-from radweave.data import wire
-from radweave.data.dicom import read_dicom
-from radweave.data.sandbox import Sandbox
+from radweave.data.reading import wire
+from radweave.data.reading.dicom import read_dicom
+from radweave.data.reading.sandbox import Sandbox
 from radweave.errors import InputError
 
 HOSTILE = '''
@@ -151,7 +151,7 @@ def test_a_worker_that_died_idle_is_replaced(pool: Sandbox) -> None:
 
 def test_workers_end_with_their_parent() -> None:
     code = (
-        "from radweave.data.sandbox import sandbox\n"
+        "from radweave.data.reading.sandbox import sandbox\n"
         "box = sandbox()\n"
         "try: box.call('raster', {'path': '/nowhere', 'max_side_px': 1, 'max_pixels': 1})\n"
         "except Exception: pass\n"
@@ -174,7 +174,10 @@ def test_a_forked_child_gets_its_own_workers(tmp_path: Path) -> None:
 
 
 def test_the_reader_imports_no_torch() -> None:
-    code = "import sys, radweave.data.parsers; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    code = (
+        "import sys, radweave.data.reading.parsers\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_files import edit, thorax_hu, write_series
-from radweave.data.hounsfield import chest_warnings, value_warnings
-from radweave.data.volumes import Geometry, StoredVolume, read_stored, read_volume, to_standard
+from radweave.data.reading.hounsfield import chest_warnings, value_warnings
+from radweave.data.reading.volumes import Geometry, StoredVolume, read_stored, read_volume, to_standard
 from radweave.errors import InputError
 
 SPACING = (1.25, 1.5, 2.0)

@@ -36,13 +36,13 @@ from image_files import (
     write_dicom,
     write_series,
 )
-from radweave.data import dicom_parse, dicom_scan
-from radweave.data.dicom import display, read_dicom
-from radweave.data.images import read_radiograph
-from radweave.data.inspect import inspect
-from radweave.data.integrity import DOUBTFUL
-from radweave.data.sandbox import sandbox
-from radweave.data.volumes import read_stored, read_volume
+from radweave.data.reading import dicom_parse, dicom_scan
+from radweave.data.reading.dicom import display, read_dicom
+from radweave.data.reading.images import read_radiograph
+from radweave.data.reading.inspect import inspect
+from radweave.data.reading.integrity import DOUBTFUL
+from radweave.data.reading.sandbox import sandbox
+from radweave.data.reading.volumes import read_stored, read_volume
 from radweave.errors import InputError
 
 
@@ -171,11 +171,12 @@ def test_04_deflate_bomb(tmp_path: Path) -> None:
     bomb.write_bytes(meta + packed + megabyte * 1024 + deflate.flush())
     assert bomb.stat().st_size < 2 << 20
     code = (
-        "import sys, resource\n"
-        "from radweave.data.dicom_parse import parse_dicom\n"
+        "import sys\n"
+        "from radweave.data.reading.dicom_parse import parse_dicom\n"
         "try: parse_dicom({'path': sys.argv[1]})\n"
         "except ValueError as error: print(error)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+        # Not ru_maxrss: that starts at the size of the process that forked this one.
+        "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(bomb)], capture_output=True, text=True, check=True)
     message, peak_kb = done.stdout.splitlines()
@@ -266,12 +267,12 @@ def test_08_09_a_decoder_that_crashes_panics_or_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The true reader with one bad decoder in it: that file is refused and the next one is read."""
-    from radweave.data.sandbox import Sandbox
+    from radweave.data.reading.sandbox import Sandbox
 
     (tmp_path / "bad_decoder.py").write_text(
         "import os, signal, time\n"
-        "from radweave.data import dicom_parse\n"
-        "from radweave.data.parsers import TASKS\n"
+        "from radweave.data.reading import dicom_parse\n"
+        "from radweave.data.reading.parsers import TASKS\n"
         "class Panic(BaseException): pass\n"
         "def decode(*_, **__): " + fault + "\n"
         "true = dicom_parse._decode\n"
@@ -280,7 +281,7 @@ def test_08_09_a_decoder_that_crashes_panics_or_hangs(
     monkeypatch.syspath_prepend(str(tmp_path))
     pool = Sandbox("bad_decoder", size=1)
     bad, good = write_dicom(tmp_path / "bad.dcm", chest(40, 32)), write_dicom(tmp_path / "good.dcm")
-    monkeypatch.setattr("radweave.data.dicom.READ_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("radweave.data.reading.dicom.READ_TIMEOUT_S", 1.0)
     with pytest.raises(InputError) as caught:
         read_dicom(bad, pool=pool)
     assert "Smith" not in str(caught.value)

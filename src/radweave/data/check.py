@@ -234,12 +234,12 @@ class _Check:
             InputError: if it cannot be read.
         """
         if image.modality == "xray":
-            from radweave.data.images import read_radiograph
+            from radweave.data.reading.images import read_radiograph
 
             radiograph = read_radiograph(path)
             self.pictures.add(position, split, np.asarray(radiograph.pixels))
             return radiograph.patient_key
-        from radweave.data.volumes import read_volume
+        from radweave.data.reading.volumes import read_volume
 
         volume = read_volume(path)
         content = str(volume.hu.shape).encode() + np.ascontiguousarray(volume.hu).tobytes()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from radweave.config import Config
-from radweave.data.volumes import AIR_HU, Volume
+from radweave.data.reading.volumes import AIR_HU, Volume
 
 BODY_FROM_HU: Final = -500
 MAX_VOXELS: Final = 1 << 29

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.data.ct import CtPreprocessing, preprocess
-from radweave.data.series import series_files
-from radweave.data.volumes import read_volume
+from radweave.data.reading.series import series_files
+from radweave.data.reading.volumes import read_volume
 from radweave.errors import InputError
 from radweave.storage import sha256_file, sha256_json, write_aside
 

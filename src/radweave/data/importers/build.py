@@ -185,10 +185,10 @@ def _read(image: RawImage) -> View:
         InputError: if it cannot be read.
     """
     if image.modality == "xray":
-        from radweave.data.images import read_radiograph
+        from radweave.data.reading.images import read_radiograph
 
         return read_radiograph(image.file).view
-    from radweave.data.volumes import read_volume
+    from radweave.data.reading.volumes import read_volume
 
     read_volume(image.file)
     return View.AXIAL

@@ -3,8 +3,8 @@
     header, arrays = sandbox().call("raster", {"path": "/data/chest.png"}, timeout_s=20)
 
 One crafted DICOM can crash the library that reads it, fill the memory or never end. So a file is opened in a child
-process (``radweave.data.worker``) that has a memory and a time limit and answers with JSON and raw arrays. A child
-that crashes, hangs or answers nonsense is killed and replaced; the file is refused and everything else goes on.
+process (``worker``) that has a memory and a time limit and answers with JSON and raw arrays. A child that crashes,
+hangs or answers nonsense is killed and replaced; the file is refused and everything else goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from radweave.data import wire
+from radweave.data.reading import wire
 from radweave.errors import InputError
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -28,7 +28,7 @@ START_TIMEOUT_S = 60.0
 ADDRESS_SPACE_BYTES = 6 << 30
 MAX_REPLY_BYTES = 2 << 30
 PIPE_BYTES = 1 << 20
-PARSERS = "radweave.data.parsers"
+PARSERS = "radweave.data.reading.parsers"
 
 
 class WorkerGoneError(Exception):
@@ -118,7 +118,7 @@ class _Worker:
 
     def __init__(self, parsers: str, address_space_bytes: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "radweave.data.worker", parsers, str(address_space_bytes)],
+            [sys.executable, "-P", "-m", "radweave.data.reading.worker", parsers, str(address_space_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

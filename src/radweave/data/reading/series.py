@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.data import wire
-from radweave.data.dicom import DicomHeader, DicomImage, read_dicom, significant_bits
-from radweave.data.images import sniff
-from radweave.data.volumes import Geometry, StoredVolume, checked, rescaled
+from radweave.data.reading import wire
+from radweave.data.reading.dicom import DicomHeader, DicomImage, read_dicom, significant_bits
+from radweave.data.reading.images import sniff
+from radweave.data.reading.volumes import Geometry, StoredVolume, checked, rescaled
 from radweave.errors import InputError
 
 MAX_SLICES: Final = 5000

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from radweave.data import wire
-from radweave.data.volumes import Volume
+from radweave.data.reading import wire
+from radweave.data.reading.volumes import Volume
 
 SOFT_TISSUE_HU: Final = (-150, 120)
 AIR_HU: Final = (-1024, -850)

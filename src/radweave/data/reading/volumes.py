@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from radweave.data import wire
-from radweave.data.images import sniff
-from radweave.data.sandbox import sandbox
+from radweave.data.reading import wire
+from radweave.data.reading.images import sniff
+from radweave.data.reading.sandbox import sandbox
 from radweave.errors import InputError
 from radweave.types import Record
 
@@ -120,7 +120,7 @@ def read_stored(path: Path) -> StoredVolume:
         InputError: as ``read_volume``.
     """
     if path.is_dir():
-        from radweave.data.series import read_series
+        from radweave.data.reading.series import read_series
 
         return read_series(path)
     kind = sniff(path)

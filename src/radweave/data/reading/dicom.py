@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from radweave.data import wire
-from radweave.data.sandbox import Sandbox, sandbox
+from radweave.data.reading import wire
+from radweave.data.reading.sandbox import Sandbox, sandbox
 from radweave.errors import InputError
 from radweave.types import Record
 

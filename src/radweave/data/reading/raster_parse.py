@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from radweave.data import wire
+from radweave.data.reading import wire
 from radweave.errors import InputError
 
 _EXIF_ORIENTATION = 0x0112

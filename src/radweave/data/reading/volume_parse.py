@@ -18,7 +18,7 @@ import numpy as np
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
-from radweave.data import wire
+from radweave.data.reading import wire
 from radweave.errors import InputError
 
 MAX_VALUE_BYTES: Final = 2 << 30

@@ -20,9 +20,9 @@ from pydicom.filereader import dcmread, read_dataset
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.uid import UID
 
-from radweave.data import dicom_scan, wire
-from radweave.data.codestreams import JPEG_2000, RLE, doubts
-from radweave.data.dicom_codes import (
+from radweave.data.reading import dicom_scan, wire
+from radweave.data.reading.codestreams import JPEG_2000, RLE, doubts
+from radweave.data.reading.dicom_codes import (
     IMAGE_TYPES,
     LUT_SHAPES,
     MODALITIES,
@@ -31,8 +31,8 @@ from radweave.data.dicom_codes import (
     RESCALE_TYPES,
     VOI_FUNCTIONS,
 )
-from radweave.data.dicom_fields import Fields, body_part_of, view_of
-from radweave.data.jpeg import decode_grey
+from radweave.data.reading.dicom_fields import Fields, body_part_of, view_of
+from radweave.data.reading.jpeg import decode_grey
 from radweave.errors import InputError
 
 config.settings.reading_validation_mode = config.IGNORE

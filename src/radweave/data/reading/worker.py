@@ -1,9 +1,9 @@
-"""The reading process: parses untrusted files on behalf of ``radweave.data.sandbox``.
+"""The reading process: parses untrusted files on behalf of ``radweave.data.reading.sandbox``.
 
-    python -P -m radweave.data.worker MODULE ADDRESS_SPACE_BYTES
+    python -P -m radweave.data.reading.worker MODULE ADDRESS_SPACE_BYTES
 
 MODULE holds ``TASKS``, a mapping from a name to a function ``(request) -> (header, arrays)``. One request at a time
-comes in on standard input and one answer goes out on standard output, both as ``radweave.data.wire`` messages.
+comes in on standard input and one answer goes out on standard output, both as ``radweave.data.reading.wire`` messages.
 
 The process can do little harm: its memory is limited, it may not write a file, what libraries print goes nowhere
 (their warnings quote patients' values), and a task that outlives its time is ended by the kernel even inside C code.
@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from radweave.data import wire
+from radweave.data.reading import wire
 from radweave.errors import InputError
 
 Task = Callable[[dict[str, Any]], wire.Message]

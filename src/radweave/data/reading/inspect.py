@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from radweave.data import wire
-from radweave.data.dicom import DicomHeader, DicomImage, read_dicom
-from radweave.data.images import (
+from radweave.data.reading import wire
+from radweave.data.reading.dicom import DicomHeader, DicomImage, read_dicom
+from radweave.data.reading.images import (
     MAX_PIXELS,
     header_warnings,
     no_radiograph,
@@ -23,7 +23,7 @@ from radweave.data.images import (
     read_raster,
     sniff,
 )
-from radweave.data.volumes import StoredVolume, read_stored, to_standard
+from radweave.data.reading.volumes import StoredVolume, read_stored, to_standard
 from radweave.errors import InputError
 from radweave.storage import sha256_bytes
 from radweave.types import Record
@@ -200,7 +200,7 @@ def _dicom(path: Path, name: str) -> Inspection:
 
 def _ct_slice(image: DicomImage, base: Inspection) -> Inspection:
     """A single CT image can be read as a part of a series; by itself it is neither a radiograph nor a volume."""
-    from radweave.data.series import no_slice
+    from radweave.data.reading.series import no_slice
 
     header = image.header
     if image.pixels is None:
@@ -234,7 +234,7 @@ def _slice_warnings(header: DicomHeader, *, localizer: bool) -> list[str]:
 
 
 def _plane(header: DicomHeader) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    from radweave.data.series import slice_direction
+    from radweave.data.reading.series import slice_direction
 
     assert header.position_lps_mm is not None
     return header.position_lps_mm, slice_direction(header)
@@ -248,7 +248,7 @@ def _volume(path: Path, name: str, kind: str) -> Inspection:
     except InputError as error:
         base = Inspection(file=name, format=kind, reason=_reason(error))
         return base if stored is None else base.model_copy(update=_stored_fields(stored))
-    from radweave.data.hounsfield import chest_warnings, value_warnings
+    from radweave.data.reading.hounsfield import chest_warnings, value_warnings
 
     doubts = value_warnings(stored.values)
     return Inspection.model_validate(

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydicom.dataset import Dataset
 
-from radweave.data.dicom_codes import BODY_PARTS, VIEW_CODES, VIEW_POSITIONS
+from radweave.data.reading.dicom_codes import BODY_PARTS, VIEW_CODES, VIEW_POSITIONS
 
 DIGEST_CHARS = 16
 

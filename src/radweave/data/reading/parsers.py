@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from radweave.data import wire
-from radweave.data.dicom_parse import parse_dicom
-from radweave.data.raster_parse import parse_raster
-from radweave.data.worker import Task
+from radweave.data.reading import wire
+from radweave.data.reading.dicom_parse import parse_dicom
+from radweave.data.reading.raster_parse import parse_raster
+from radweave.data.reading.worker import Task
 
 
 def parse_nifti(request: dict[str, object]) -> wire.Message:
     """As ``volume_parse.parse_nifti``; nibabel is loaded when the first volume comes."""
-    from radweave.data.volume_parse import parse_nifti as parse
+    from radweave.data.reading.volume_parse import parse_nifti as parse
 
     return parse(request)
 
 
 def parse_nrrd(request: dict[str, object]) -> wire.Message:
     """As ``volume_parse.parse_nrrd``."""
-    from radweave.data.volume_parse import parse_nrrd as parse
+    from radweave.data.reading.volume_parse import parse_nrrd as parse
 
     return parse(request)
 

@@ -15,12 +15,12 @@ from typing import Final, Literal
 import numpy as np
 from PIL import Image
 
-from radweave.data import wire
-from radweave.data.dicom import DicomHeader, DicomImage, FloatImage, display, read_dicom, without_window
-from radweave.data.dicom_codes import CHEST_PARTS
-from radweave.data.dicom_scan import looks_like_dicom
-from radweave.data.integrity import DOUBTFUL, integrity_warnings, polarity_warnings
-from radweave.data.sandbox import sandbox
+from radweave.data.reading import wire
+from radweave.data.reading.dicom import DicomHeader, DicomImage, FloatImage, display, read_dicom, without_window
+from radweave.data.reading.dicom_codes import CHEST_PARTS
+from radweave.data.reading.dicom_scan import looks_like_dicom
+from radweave.data.reading.integrity import DOUBTFUL, integrity_warnings, polarity_warnings
+from radweave.data.reading.sandbox import sandbox
 from radweave.errors import InputError
 from radweave.types import View
 
