@@ -127,7 +127,7 @@ def _opacity(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Ge
     """Ground glass: haze that leaves vessels visible."""
     items = []
     for _ in range(int(_grade(f, 1, 2, 3))):
-        items += cloud(spot(a, side, f.zone, rng, reach=0.85), f.size_mm, _grade(f, 130, 160, 190), rng, puffs=9)
+        items += cloud(spot(a, side, f.zone, rng, reach=0.85), f.size_mm, _grade(f, 170, 210, 250), rng, puffs=12)
     return items
 
 

@@ -37,11 +37,11 @@ HABITS: dict[str, Habit] = {
     "Enlarged Cardiomediastinum": Habit(sizes_mm=(80, 93, 108), midline=True, lasting=True),
     "Cardiomegaly": Habit(midline=True, lasting=True),
     "Lung Lesion": Habit(
-        range_mm={"mass": (34, 56), "nodule": (14, 29)},
+        range_mm={"mass": (34, 56), "nodule": (16, 30)},
         kinds={"mass": 0.35, "nodule": 0.65},
         zones=_ZONES,
         counts=(2, 4),
-        several=0.25,
+        several=0.35,
         doubt=0.1,
     ),
     "Lung Opacity": Habit(sizes_mm=(80, 98, 116), zones=_LOW_ZONES, bilateral=0.3),
@@ -68,7 +68,7 @@ HABITS: dict[str, Habit] = {
     "Lung nodule": Habit(
         range_mm={"nodule": (9, 28)}, kinds={"nodule": 1.0}, zones=_ZONES, counts=(2, 4), several=0.35, doubt=0.08
     ),
-    "Lung opacity": Habit(sizes_mm=(34, 46, 60), zones=_LOW_ZONES, bilateral=0.3, doubt=0.08),
+    "Lung opacity": Habit(sizes_mm=(44, 58, 74), zones=_LOW_ZONES, bilateral=0.3, doubt=0.08),
     "Pulmonary fibrotic sequela": Habit(sizes_mm=(18, 24, 30), zones={"upper": 0.5, "lower": 0.5}, lasting=True),
     "Pleural effusion": Habit(sizes_mm=(22, 38, 62), bilateral=0.35),
     "Mosaic attenuation pattern": Habit(zones=_BOTH, bilateral=1.0, lasting=True),

@@ -60,7 +60,8 @@ def spot(anatomy: Anatomy, side: Side, zone: str, rng: np.random.Generator, *, r
     low, high = part.get(zone, (0.15, 0.75))
     z = floor + (top - floor) * rng.uniform(low, high)
     half_x, half_y = anatomy.outer_half_width(z)
-    near = 42 * anatomy.width if zone != "perihilar" else 34 * anatomy.width
+    beside_heart = side == "left" and zone in ("mid", "lower")
+    near = (34 if zone == "perihilar" else 58 if beside_heart else 44) * anatomy.width
     far = half_x * reach if zone != "perihilar" else 56 * anatomy.width
     x = sign(side) * rng.uniform(min(near + 6, far), max(near + 6, far))
     return float(x), float(rng.uniform(-0.35, 0.55) * half_y), float(z)
