@@ -9,7 +9,7 @@ from typing import Any
 
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
-from radweave.data.images import read_radiograph
+from radweave.data.reading.images import read_radiograph
 from radweave.errors import InputError
 from radweave.runs import Run, prepare
 from radweave.serve.predictor import Predictor

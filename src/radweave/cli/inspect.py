@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from radweave.data.inspect import Inspection
+    from radweave.data.reading.inspect import Inspection
 
 
 def inspect(
@@ -20,7 +20,7 @@ def inspect(
 
     Exit code 2 if a file is refused.
     """
-    from radweave.data.inspect import inspect as read
+    from radweave.data.reading.inspect import inspect as read
 
     records = read(path)
     if as_json:

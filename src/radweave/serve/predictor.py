@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from radweave.data.images import Radiograph, read_radiograph
-from radweave.data.integrity import DOUBTFUL
 from radweave.data.loader import Example, collate, view_id
+from radweave.data.reading.images import Radiograph, read_radiograph
+from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.tokenizer import decode
 from radweave.data.transforms import to_square
 from radweave.errors import InputError
