@@ -55,11 +55,10 @@ def selective_scan(
     precision = torch.promote_types(u.dtype, torch.float32)
     values = [tensor.to(precision) for tensor in (u, delta, A, B, C, D)]
     with torch.autocast(u.device.type, enabled=False):
-        scanned = _scan_of(backend)(*values[:5])
-        return (scanned + values[0] * values[5][:, None]).to(u.dtype)
+        return _scan_of(backend)(*values).to(u.dtype)
 
 
-def _scan_of(backend: ScanBackend) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
+def _scan_of(backend: ScanBackend) -> Callable[..., Tensor]:
     if backend == "loop":
         return _loop_scan
     if backend == "associative":
@@ -82,7 +81,7 @@ def _check(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor)
             raise ValueError(f"selective_scan: {name} has shape {tuple(tensor.shape)}, expected {shape}")
 
 
-def _loop_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+def _loop_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
     """One token after the other."""
     state = u.new_zeros(*u.shape[:2], u.shape[3], A.shape[-1])
     outputs = []
@@ -90,10 +89,10 @@ def _loop_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Ten
     for u_t, delta_t, B_t, C_t in zip(u.unbind(2), delta.unbind(2), B.unbind(2), C.unbind(2), strict=True):
         state = torch.exp(delta_t[..., None] * A) * state + (delta_t * u_t)[..., None] * B_t[:, :, None]
         outputs.append((state * C_t[:, :, None]).sum(-1))
-    return torch.stack(outputs, dim=2)
+    return torch.stack(outputs, dim=2) + u * D[:, None]
 
 
-def _associative_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+def _associative_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
     """Torch's scan over pairs (decay, input): (a, x) then (b, y) is (a b, b x + y)."""
     try:
         from torch._higher_order_ops.associative_scan import associative_scan
@@ -108,11 +107,11 @@ def _associative_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor)
     decay = torch.exp(delta[..., None, :] * A.transpose(1, 2)[:, None])
     inputs = (delta * u)[..., None, :] * B[..., None]
     states: Tensor = associative_scan(then, (decay, inputs), dim=2, combine_mode="generic")[1]
-    return (states * C[..., None]).sum(-2)
+    return (states * C[..., None]).sum(-2) + u * D[:, None]
 
 
-def _chunked_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
-    return _ChunkedScan.apply(u, delta, A, B, C)  # type: ignore[no-any-return, no-untyped-call]
+def _chunked_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    return _ChunkedScan.apply(u, delta, A, B, C, D)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Segment:
@@ -206,10 +205,10 @@ def _over_channels(values: Tensor, weights: Tensor) -> Tensor:
 
 
 class _ChunkedScan(torch.autograd.Function):
-    """The scan without its D term. Saves its arguments and the state at the start of each segment, nothing else."""
+    """The scan. Saves its arguments and the state at the start of each segment, nothing else."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    def forward(ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
         segments = _segments(u.shape[2], u.shape[0] * u.shape[1] * u.shape[3] * A.shape[-1])
         state = u.new_zeros(*u.shape[:2], A.shape[-1], u.shape[3])
         output, starts = torch.empty_like(u), []
@@ -217,9 +216,10 @@ class _ChunkedScan(torch.autograd.Function):
             starts.append(state)
             states = _states(*segment.terms(u, delta, A, B), state)
             state = states[:, :, -1, -1].clone()
-            output[:, :, segment.tokens] = _over_states(states, segment.split(C)).flatten(2, 3)
+            scanned = _over_states(states, segment.split(C)).flatten(2, 3)
+            torch.addcmul(scanned, u[:, :, segment.tokens], D[:, None], out=output[:, :, segment.tokens])
         ctx.segments = segments
-        ctx.save_for_backward(u, delta, A, B, C, *starts)
+        ctx.save_for_backward(u, delta, A, B, C, D, *starts)
         return output
 
     @staticmethod
@@ -227,28 +227,28 @@ class _ChunkedScan(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         """With g_t = dL/dh_t and w_t = exp(delta_t A) g_t h_{t-1}:
 
-        du = delta (g B), ddelta = u (g B) + w A, dA = w delta, dB = g (delta u), dC = h dy.
+        du = delta (g B) + D dy, ddelta = u (g B) + w A, dA = w delta, dB = g (delta u), dC = h dy, dD = u dy.
         """
-        u, delta, A, B, C, *starts = ctx.saved_tensors
+        u, delta, A, B, C, D, *starts = ctx.saved_tensors
         grads = [torch.empty_like(u), torch.empty_like(delta), torch.zeros_like(A)]
-        grads += [torch.empty_like(B), torch.empty_like(C)]
+        grads += [torch.empty_like(B), torch.empty_like(C), torch.zeros_like(D)]
         carried = torch.zeros_like(starts[0])
         for segment, start in zip(reversed(ctx.segments), reversed(starts), strict=True):
-            carried = _segment_gradients(segment, (u, delta, A, B, C), grad, start, carried, grads)
+            carried = _segment_gradients(segment, (u, delta, A, B, C, D), grad, start, carried, grads)
         return tuple(grads)
 
 
 def _segment_gradients(
     segment: _Segment,
-    arguments: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    arguments: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
     grad: Tensor,
     start: Tensor,
     carried: Tensor,
     grads: list[Tensor],
 ) -> Tensor:
     """Fill the segment's part of the gradients; returns what is carried to the segment before."""
-    u, delta, A, B, C = arguments
-    du, ddelta, dA, dB, dC = grads
+    u, delta, A, B, C, D = arguments
+    du, ddelta, dA, dB, dC, dD = grads
     tokens, dy = segment.tokens, segment.split(grad)
     decay, total, inputs = segment.terms(u, delta, A, B)
     states = _states(decay, total, inputs, start)
@@ -261,8 +261,11 @@ def _segment_gradients(
     w[:, :, 0] *= start
     u_part, delta_part = u[:, :, tokens], delta[:, :, tokens]
     inner = _over_states(g, B[:, :, tokens])
-    du[:, :, tokens] = delta_part * inner
+    dy = grad[:, :, tokens]
+    torch.addcmul(delta_part * inner, dy, D[:, None], out=du[:, :, tokens])
     dB[:, :, tokens] = _over_channels(g, delta_part * u_part)
     dA += (w * delta_part[..., None, :]).sum((0, 2)).transpose(1, 2)
-    ddelta[:, :, tokens] = u_part * inner + w.mul_(A.transpose(1, 2)[:, None]).sum(-2)
+    dD += (dy * u_part).sum((0, 2))
+    rates = w.mul_(A.transpose(1, 2)[:, None]).sum(-2)
+    torch.addcmul(rates, u_part, inner, out=ddelta[:, :, tokens])
     return carried
