@@ -1,11 +1,11 @@
 """Time and memory of the selective scan's back-ends, forward and backward. Run by hand.
 
-    OMP_NUM_THREADS=2 python bench/bench_selective_scan.py [ROUNDS]
+    OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive python bench/bench_selective_scan.py [ROUNDS]
 
 Back-ends take turns in every round; the best of the rounds counts, since other work on the machine only ever adds time
-(to operations on two threads more than to the loop's small ones). "indexed loop" is the equation as one writes it down
-first, ``u[:, :, t]`` in a loop: the gradient of every index is as large as the sequence, so it is quadratic. "loop" is
-the tests' reference, which takes the sequence apart once.
+(where threads wait actively, far more to operations on two of them than to the loop's small ones). "indexed loop" is
+the equation as one writes it down first, ``u[:, :, t]`` in a loop: the gradient of every index is as large as the
+sequence, so it is quadratic. "loop" is the tests' reference, which takes the sequence apart once.
 Peak memory is that of a process of its own for every length, less what it holds before the scan.
 """
 
