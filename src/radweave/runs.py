@@ -18,8 +18,8 @@ from radweave.data.loader import StudyLoader
 from radweave.data.tokenizer import encode, load_tokenizer, save_tokenizer, tokenizer_fingerprint
 from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
-from radweave.labels.ontology import CLASSES
 from radweave.methods import load_method
+from radweave.ontology import CLASSES
 from radweave.run_folder import DatasetFacts, RunCard, hash_files, library_versions, locked, read_card, write_card
 from radweave.serve.predictor import Predictor
 from radweave.storage import refuse_existing, sha256_json, write_aside, write_folder, write_text

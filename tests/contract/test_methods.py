@@ -16,8 +16,8 @@ from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
 from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
-from radweave.labels.ontology import CLASSES
 from radweave.methods import load_method, method_names, method_summary
+from radweave.ontology import CLASSES
 from radweave.runs import resolve, restore, train
 from radweave.train.stage import apply_finetune, build_optimizer, total_loss
 from radweave.types import Batch, ReportModel

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from radweave.ontology import CT18
 from radweave.phantom.anatomy import draw_anatomy
 from radweave.phantom.ct import Scan, Voxels, scan_noise
 from radweave.phantom.ct_lesions import make_ct_scene
-from radweave.phantom.findings import CT18, Finding
+from radweave.phantom.findings import Finding
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.scene import AIR_HU, LUNG_HU, build_scene
 from radweave.phantom.shapes import Ellipsoid, Tube

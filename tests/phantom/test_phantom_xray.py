@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from radweave.ontology import CHEXPERT14
 from radweave.phantom.anatomy import draw_anatomy
-from radweave.phantom.findings import CHEXPERT14, Finding
+from radweave.phantom.findings import Finding
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.rays import Rays, difference, union_length
 from radweave.phantom.scene import build_scene

@@ -31,6 +31,7 @@ UNKNOWN_WORD = "<unk>"
 # A private-use character stands for <unk> while a cleaner runs, which would strip its brackets.
 _UNKNOWN_MARK = "\ue000"
 
+
 def r2gengpt_output(text: str) -> str:
     """Treat generated text as R2GenGPT does: up to the end mark, without unknown-word marks, else untouched."""
     return text.split("</s>")[0].strip().replace(UNKNOWN_WORD, "")

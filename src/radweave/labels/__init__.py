@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from radweave.labels.labeler import BLANK, Labeler, Mention
-from radweave.labels.ontology import CHEXPERT5, CHEXPERT14, CLASSES, CT18, NIH14, NO_FINDING
 from radweave.labels.registry import get_labeler
+from radweave.ontology import CHEXPERT5, CHEXPERT14, CLASSES, CT18, NIH14, NO_FINDING
 
 __all__ = [
     "BLANK",

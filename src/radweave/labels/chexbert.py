@@ -16,8 +16,8 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from radweave.errors import InputError
 from radweave.labels.labeler import Mention
-from radweave.labels.ontology import CHEXPERT14
 from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
+from radweave.ontology import CHEXPERT14
 from radweave.storage import sha256_file
 from radweave.types import LabelState
 

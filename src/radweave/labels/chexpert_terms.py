@@ -9,7 +9,7 @@ devices, a rib's contour is no mediastinum.
 from __future__ import annotations
 
 from radweave.labels.lexicon import Lexicon, Structure, Terms
-from radweave.labels.ontology import CHEXPERT14
+from radweave.ontology import CHEXPERT14
 from radweave.types import LabelState
 
 _LARGE = (

@@ -9,7 +9,7 @@ sentence can state both; sequelae, bands and scars count as fibrotic.
 from __future__ import annotations
 
 from radweave.labels.lexicon import Lexicon, Structure, Terms
-from radweave.labels.ontology import CT18
+from radweave.ontology import CT18
 
 _HEART = Structure(
     nouns=(

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from radweave.labels.chexpert_terms import CHEXPERT14_LEXICON
 from radweave.labels.lexicon import Lexicon, Terms
-from radweave.labels.ontology import NIH14
+from radweave.ontology import NIH14
 
 NIH14_TO_CHEXPERT14: Mapping[str, str | None] = MappingProxyType(
     {

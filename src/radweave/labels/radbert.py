@@ -15,8 +15,8 @@ from transformers import RobertaConfig, RobertaModel, RobertaTokenizer
 
 from radweave.errors import InputError
 from radweave.labels.labeler import BLANK, Mention
-from radweave.labels.ontology import CT18
 from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
+from radweave.ontology import CT18
 from radweave.storage import sha256_file
 from radweave.types import LabelState
 

@@ -12,10 +12,10 @@ from radweave.errors import InputError
 from radweave.labels.cues import FINITE_VERBS, NORMAL, SEEN, UNCHANGED
 from radweave.labels.labeler import BLANK, Mention
 from radweave.labels.lexicon import Lexicon, Structure
-from radweave.labels.ontology import NO_FINDING
 from radweave.labels.phrases import Match, PhraseBook, longest
 from radweave.labels.scope import JOINS, Scope, read_scope, statement_end
 from radweave.labels.text import Sentence, fold, sentences, tokenize
+from radweave.ontology import NO_FINDING
 from radweave.types import LabelState
 
 _OTHER = "other findings"

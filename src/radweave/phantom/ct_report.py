@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radweave.phantom.findings import CT18, SEVERITIES, Finding
+from radweave.ontology import CT18
+from radweave.phantom.findings import SEVERITIES, Finding
 from radweave.phantom.phrases import NEG, POS, UNC, Sentence, capital, choose, state_labels, with_trend
 from radweave.types import LabelState
 

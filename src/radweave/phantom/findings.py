@@ -7,46 +7,6 @@ from typing import Literal
 from radweave.phantom.anatomy import Side
 from radweave.types import Record
 
-# Irvin et al., "CheXpert", AAAI 2019, Table 1: the 14 observations.
-CHEXPERT14: tuple[str, ...] = (
-    "No Finding",
-    "Enlarged Cardiomediastinum",
-    "Cardiomegaly",
-    "Lung Lesion",
-    "Lung Opacity",
-    "Edema",
-    "Consolidation",
-    "Pneumonia",
-    "Atelectasis",
-    "Pneumothorax",
-    "Pleural Effusion",
-    "Pleural Other",
-    "Fracture",
-    "Support Devices",
-)
-
-# Hamamci et al., "CT-RATE", arXiv:2403.17834: the 18 abnormalities.
-CT18: tuple[str, ...] = (
-    "Medical material",
-    "Arterial wall calcification",
-    "Cardiomegaly",
-    "Pericardial effusion",
-    "Coronary artery wall calcification",
-    "Hiatal hernia",
-    "Lymphadenopathy",
-    "Emphysema",
-    "Atelectasis",
-    "Lung nodule",
-    "Lung opacity",
-    "Pulmonary fibrotic sequela",
-    "Pleural effusion",
-    "Mosaic attenuation pattern",
-    "Peribronchial thickening",
-    "Consolidation",
-    "Bronchiectasis",
-    "Interlobular septal thickening",
-)
-
 Severity = Literal["mild", "moderate", "severe"]
 SEVERITIES: tuple[Severity, ...] = ("mild", "moderate", "severe")
 FindingSide = Literal["right", "left", "bilateral", "midline"]

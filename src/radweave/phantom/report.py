@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radweave.phantom.findings import CHEXPERT14, SEVERITIES, Finding
+from radweave.ontology import CHEXPERT14
+from radweave.phantom.findings import SEVERITIES, Finding
 from radweave.phantom.phrases import NEG, TOPIC, Sentence, choose, conclude, describe, state_labels
 from radweave.types import LabelState
 
