@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -49,6 +50,8 @@ app.command("label")(evaluation.label)
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    # Threads that spin while they wait make torch up to fifty times slower on a machine that does something else too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except InputError as error:
