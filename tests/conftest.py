@@ -26,6 +26,7 @@ TOY_OVERRIDES = (
 )
 TOY_SIZES: dict[str, Sequence[str]] = {
     "baseline": (
+        "stages.vision.epochs=0",
         "model.vision_encoder.embedding_size=8",
         "model.vision_encoder.hidden_sizes=[8,16]",
         "model.vision_encoder.depths=[1,1]",

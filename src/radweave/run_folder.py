@@ -59,7 +59,8 @@ class RunCard(Record):
 
     @property
     def is_trained(self) -> bool:
-        return sum(self.trained_steps.values()) > 0
+        """Whether the last stage, the one that writes reports, was trained."""
+        return list(self.trained_steps.values())[-1] > 0
 
 
 def library_versions() -> dict[str, str]:

@@ -73,7 +73,7 @@ def test_the_run_folder_states_where_it_comes_from(toy_run: Path, toy_dataset: D
     card = read_json(toy_run / "run.json")
     assert card["dataset"]["fingerprint"] == toy_dataset.fingerprint()
     assert card["files"]["weights.safetensors"] == sha256_file(toy_run / "weights.safetensors")
-    assert card["trained_steps"] == {"language": 0, "report": 18}
+    assert card["trained_steps"] == {"vision": 0, "language": 0, "report": 18}
     assert card["versions"]["torch"]
     assert not list(toy_run.rglob("*.pt"))
     assert not list(toy_run.rglob("*.pkl"))
@@ -95,14 +95,21 @@ def test_the_tokenizer_knows_training_words_only(toy_dataset: Dataset, tmp_path:
     assert [token for token in vocabulary if "opacity" in token]
 
 
-def test_a_language_stage_before_the_report_stage(toy_dataset: Dataset, tmp_path: Path) -> None:
-    overrides = [*OVERRIDES, "stages.language.epochs=3", "stages.report.finetune.language_model=frozen",
-                 "stages.report.epochs=1"]  # fmt: skip
+def test_stages_before_the_report_stage(toy_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [
+        *OVERRIDES,
+        "stages.vision.epochs=2",
+        "stages.vision.batch_size=4",
+        "stages.language.epochs=3",
+        "stages.report.finetune.language_model=frozen",
+        "stages.report.epochs=1",
+    ]
     run = restore(train("baseline", toy_dataset.path, tmp_path / "run", overrides=overrides))
-    losses = [epoch["loss"] for epoch in run.card.validation["language"]["epochs"]]
-    assert len(losses) == 3
-    assert losses[-1] < losses[0]
-    assert run.card.trained_steps == {"language": 3, "report": 3}
+    for stage, epochs in (("vision", 2), ("language", 3)):
+        losses = [epoch["loss"] for epoch in run.card.validation[stage]["epochs"]]
+        assert len(losses) == epochs
+        assert losses[-1] < losses[0], stage
+    assert run.card.trained_steps == {"vision": 6, "language": 3, "report": 3}
 
 
 def test_an_untrained_run_refuses_to_report_unless_told(toy_dataset: Dataset, tmp_path: Path) -> None:

@@ -13,11 +13,27 @@ from radweave.methods.baseline.model import BaselineExperiment, BaselineModelCon
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.vision import ResNetConfig, SwinConfig
-from radweave.train.stage import OptimizerConfig, StageConfig
+from radweave.nn.word_head import LinearWordHeadConfig
+from radweave.train.stage import OptimizerConfig, StageConfig, Trainability
 
 R2GENGPT_PROMPT = (
     "Human: <Img>{image}</Img> Generate a comprehensive and detailed diagnosis report for this chest xray image. "
     "\nAssistant:"
+)
+
+ALL_BUT_WORD_HEAD: dict[str, Trainability] = {
+    "vision_encoder": "full",
+    "connector": "full",
+    "language_model": "full",
+    "word_head": "frozen",
+}
+# An encoder from nothing first learns which words go with an image; see radweave/nn/word_head.py.
+WORDS_FROM_IMAGES = StageConfig(
+    finetune={"vision_encoder": "full", "connector": "frozen", "language_model": "frozen", "word_head": "full"},
+    losses={"words": 1.0},
+    optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
+    epochs=10,
+    batch_size=16,
 )
 
 
@@ -35,17 +51,20 @@ def tiny() -> BaselineExperiment:
                 embedding_size=32, hidden_sizes=(32, 64, 128, 192), depths=(1, 1, 1, 1), layer_type="basic"
             ),
             connector=LinearConnectorConfig(input_norm="batch"),
-            language_model=LlamaConfig(hidden_size=192, num_layers=4, num_heads=4, dropout=0.1),
+            language_model=LlamaConfig(hidden_size=192, num_layers=4, num_heads=4, dropout=0.1, token_dropout=0.2),
+            word_head=LinearWordHeadConfig(),
             prompt="{image}",
         ),
         stages=BaselineStages(
+            vision=WORDS_FROM_IMAGES,
             report=StageConfig(
-                finetune={"vision_encoder": "full", "connector": "full", "language_model": "full"},
+                finetune=ALL_BUT_WORD_HEAD,
                 losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
-                epochs=20,
+                epochs=10,
                 batch_size=16,
-            )
+                select="CIDEr",
+            ),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -64,16 +83,18 @@ def small() -> BaselineExperiment:
             vision_encoder=SwinConfig(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=LlamaConfig(hidden_size=640, num_layers=10, num_heads=10, dropout=0.1),
+            word_head=LinearWordHeadConfig(),
             prompt="{image}",
         ),
         stages=BaselineStages(
+            vision=WORDS_FROM_IMAGES,
             report=StageConfig(
-                finetune={"vision_encoder": "full", "connector": "full", "language_model": "full"},
+                finetune=ALL_BUT_WORD_HEAD,
                 losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=500),
                 epochs=15,
                 batch_size=32,
-            )
+            ),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )
@@ -93,7 +114,7 @@ def paper() -> BaselineExperiment:
         ),
         stages=BaselineStages(
             report=StageConfig(
-                finetune={"vision_encoder": "full", "connector": "full", "language_model": "frozen"},
+                finetune=ALL_BUT_WORD_HEAD | {"language_model": "frozen"},
                 losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=0, final_ratio=0.01),
                 epochs=5,
@@ -114,6 +135,7 @@ ABLATIONS: dict[str, list[str]] = {
         "stages.language.epochs=10",
         "stages.report.finetune.language_model=frozen",
     ],
+    "w/o words from images": ["stages.vision.epochs=0"],
     "frozen encoder": ["stages.report.finetune.vision_encoder=frozen"],
     "views averaged": ["model.views=average"],
     "MLP connector": ["model.connector=mlp"],

@@ -15,6 +15,7 @@ from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.vision import VisionEncoderConfig
+from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
 from radweave.train.stage import StageConfig, check_terms
 from radweave.types import Batch, Generation
 
@@ -36,6 +37,7 @@ class BaselineModel(nn.Module):
         vision_encoder: nn.Module,
         connector: Connector,
         language_model: CausalLanguageModel,
+        word_head: WordHead | NoWordHead,
         prompt: PromptTemplate,
         views: Literal["concat", "average"],
     ) -> None:
@@ -43,18 +45,21 @@ class BaselineModel(nn.Module):
         self.vision_encoder = vision_encoder
         self.connector = connector
         self.language_model = language_model
+        self.word_head = word_head
         self.prompt = prompt
         self.views = views
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
-        """Losses per report token: ``report`` given the image, ``text`` without it."""
-        check_terms(terms, ("report", "text"))
+        """Losses: ``report`` per token given the image, ``text`` per token without it, ``words`` of the word head."""
+        check_terms(terms, ("report", "text", "words"))
         assert batch.input_ids is not None
         assert batch.labels is not None
         losses = {}
         if "report" in terms:
             prefix, mask = self._prefix(batch)
             losses["report"] = self.language_model.loss(prefix, mask, batch.input_ids, batch.labels)
+        if "words" in terms:
+            losses["words"] = self._words_loss(batch, batch.labels)
         if "text" in terms:
             losses["text"] = self.language_model.text_loss(batch.input_ids, batch.labels)
         return losses
@@ -66,6 +71,14 @@ class BaselineModel(nn.Module):
         ids, log_probs = self.language_model.generate(prefix, mask, decoding)
         intermediates: list[dict[str, Any]] = [{"token_log_probs": values} for values in log_probs]
         return Generation(token_ids=ids, intermediates=intermediates)
+
+    def _words_loss(self, batch: Batch, labels: Tensor) -> Tensor:
+        assert batch.pixel_values is not None
+        assert batch.view_mask is not None
+        encoded = self.vision_encoder(batch.pixel_values[batch.view_mask]).tokens
+        tokens = encoded.new_zeros(*batch.view_mask.shape, *encoded.shape[1:])
+        tokens[batch.view_mask] = encoded
+        return self.word_head.loss(tokens, batch.view_mask, labels)
 
     def _prefix(self, batch: Batch) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
         assert batch.pixel_values is not None
@@ -96,6 +109,7 @@ class BaselineModelConfig(Config):
     vision_encoder: VisionEncoderConfig
     connector: ConnectorConfig
     language_model: LanguageModelConfig
+    word_head: WordHeadConfig = NoWordHeadConfig()
     prompt: str
     prompt_format: PromptFormat = "plain"
     views: Literal["concat", "average"] = "concat"
@@ -115,16 +129,22 @@ class BaselineModelConfig(Config):
             vision_encoder=vision_encoder,
             connector=self.connector.build(vision_encoder.dim, language_model.width),
             language_model=language_model,
+            word_head=self.word_head.build(vision_encoder.dim, len(tokenizer)),
             prompt=PromptTemplate.for_tokenizer(self.prompt, tokenizer, self.prompt_format, slots=("image",)),
             views=self.views,
         )
 
 
 class BaselineStages(Config):
-    """Language modelling on training reports alone (off unless given epochs), then report generation."""
+    """Words from images, language from reports (both off unless given epochs), then report generation."""
 
+    vision: StageConfig = StageConfig(
+        finetune={"vision_encoder": "full", "connector": "frozen", "language_model": "frozen", "word_head": "full"},
+        losses={"words": 1.0},
+        epochs=0,
+    )
     language: StageConfig = StageConfig(
-        finetune={"vision_encoder": "frozen", "connector": "frozen", "language_model": "full"},
+        finetune={"vision_encoder": "frozen", "connector": "frozen", "language_model": "full", "word_head": "frozen"},
         losses={"text": 1.0},
         epochs=0,
     )
