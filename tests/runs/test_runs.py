@@ -130,7 +130,13 @@ main()
 
 
 def test_a_run_killed_by_sigkill_resumes_to_the_same_bytes(toy_dataset: Dataset, tmp_path: Path) -> None:
-    overrides = [*OVERRIDES, "stages.report.epochs=12", "stages.report.checkpoint_every=2"]
+    overrides = [
+        *OVERRIDES,
+        "stages.vision.epochs=1",
+        "stages.vision.batch_size=4",
+        "stages.report.epochs=12",
+        "stages.report.checkpoint_every=2",
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
 
     def command(out: str, *more: str) -> list[str]:
