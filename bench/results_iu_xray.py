@@ -2,8 +2,8 @@
 
     python bench/results_iu_xray.py ../shared/data/iu_xray [key=value ...]
 
-About twenty minutes on two cores. The dataset, the run and the predictions stay in a folder beside the checkout's
-``runs/``; finished steps are not repeated.
+``decoding.key=value`` is applied when reports are written, without training again. About twenty minutes on two cores.
+The dataset, the run and the predictions stay in the checkout's ``runs/iu_xray``; a finished training is not repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
 
 
 def main() -> None:
-    source, overrides = Path(sys.argv[1]), sys.argv[2:]
+    source = Path(sys.argv[1])
+    overrides = [text for text in sys.argv[2:] if not text.startswith("decoding.")]
+    decoding = [text.removeprefix("decoding.") for text in sys.argv[2:] if text.startswith("decoding.")]
     work = ROOT / "runs" / "iu_xray"
     if not (work / "data" / "dataset.json").is_file():
         import_dataset("iu-xray", source, work / "data", options=ImportOptions(target="findings"))
@@ -43,19 +45,18 @@ def main() -> None:
     if seconds is not None:
         (work / "seconds.json").write_text(json.dumps(seconds))
     seconds = json.loads((work / "seconds.json").read_text())
-    lines = _heading(work, seconds)
+    lines = _heading(work, seconds, decoding)
     run = restore(work / "run")
     for split in ("val", "test"):
         out = work / f"{split}.jsonl"
-        if not out.is_file():
-            generate_split(run, run.predictor(), work / "data", split, out)
+        generate_split(run, run.predictor(decoding=decoding), work / "data", split, out, overwrite=True)
         lines += _table(out, split)
     target = ROOT / "docs" / "results" / "baseline_iu_xray.md"
     write_text(target, "\n".join(lines) + "\n")
     print(target.read_text())
 
 
-def _heading(work: Path, seconds: float) -> list[str]:
+def _heading(work: Path, seconds: float, decoding: list[str]) -> list[str]:
     card = read_card(work / "run")
     threads = os.environ.get("OMP_NUM_THREADS", os.cpu_count())
     best = {name: stage["best_step"] for name, stage in card.validation.items()}
@@ -67,7 +68,8 @@ def _heading(work: Path, seconds: float) -> list[str]:
         "",
         f"Training {seconds / 60:.1f} minutes on {platform.machine()}, {threads} threads, with reading of images; "
         f"{sum(card.trained_steps.values())} updates, best at {best}; seed {card.seed}; "
-        f"dataset {card.dataset.fingerprint[:12]}; overrides {list(card.overrides) or 'none'}.",
+        f"dataset {card.dataset.fingerprint[:12]}; overrides {list(card.overrides) or 'none'}; "
+        f"decoding {decoding or 'greedy'}.",
         "",
     ]
 
