@@ -98,7 +98,7 @@ def measure_auroc(modality: str, studies: int, prevalence: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("speed", "auroc"))
+    parser.add_argument("what", nargs="?", default="speed", choices=("speed", "auroc"))
     parser.add_argument("--modality", choices=("xray", "ct"), default="xray")
     parser.add_argument("--studies", type=int, default=1200)
     parser.add_argument("--prevalence", default="balanced")
