@@ -101,6 +101,7 @@ def _page(dataset: Dataset, predictions: Path, evaluation: Evaluation, card: Run
         metrics=METRICS,
         scores=_score_rows(predictions),
         honesty=evaluation.honesty,
+        warnings=evaluation.to_json(per_study=False)["warnings"],
         num_test=len(evaluation.study_ids),
         curve=_curve(card),
         studies=[_study(dataset, studies[row["study_id"]], row) for row in rows],
