@@ -163,7 +163,7 @@ class LlamaConfig(Config):
     """A Llama-type decoder built from nothing; its vocabulary is the tokenizer's.
 
     Weights start at 1 / sqrt(hidden_size) and words at ``embedding_std``, near the scale of visual tokens. With Llama's
-    own 0.02, which suits widths of thousands, a small decoder takes longer to look at the image (docs/methods/baseline.md).
+    own 0.02, which suits widths of thousands, a small decoder takes longer to look at the image; see the method page.
     """
 
     kind: Literal["llama"] = "llama"
