@@ -1,0 +1,39 @@
+"""Label states of a batch as targets of a classifier."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+BLANK, POSITIVE, NEGATIVE, UNCERTAIN, UNLABELED = 0, 1, 2, 3, -1
+"""The integers of ``Batch.class_labels``."""
+
+UncertainPolicy = Literal["positive", "negative", "ignore"]
+
+
+def binary_targets(
+    class_labels: Int[Tensor, "batch classes"], uncertain: UncertainPolicy = "positive"
+) -> tuple[Float[Tensor, "batch classes"], Bool[Tensor, "batch classes"]]:
+    """Targets in {0, 1} and where they are known. A class that is not mentioned counts as absent."""
+    targets = class_labels == POSITIVE
+    known = class_labels != UNLABELED
+    if uncertain == "positive":
+        targets = targets | (class_labels == UNCERTAIN)
+    elif uncertain == "ignore":
+        known = known & (class_labels != UNCERTAIN)
+    return targets.float(), known
+
+
+def binary_loss(
+    logits: Float[Tensor, "batch classes"],
+    class_labels: Int[Tensor, "batch classes"],
+    uncertain: UncertainPolicy = "positive",
+) -> Float[Tensor, ""]:
+    """Binary cross-entropy averaged over what is known; 0 (with a gradient of 0) where nothing is."""
+    targets, known = binary_targets(class_labels, uncertain)
+    losses = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+    return torch.where(known, losses, torch.zeros_like(losses)).sum() / known.sum().clamp(min=1)

@@ -1,0 +1,171 @@
+"""Frozen text encoders: report or sentence -> one vector."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.errors import InputError
+
+
+class TextEncoder(Protocol):
+    """What methods use. ``fit`` sees training texts only; an encoder that is pretrained ignores them."""
+
+    width: int
+
+    def fit(self, texts: Sequence[str]) -> None: ...
+
+    def encode(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]: ...
+
+
+class LsaTextEncoder(nn.Module):
+    """Latent semantic analysis: hashed word n-grams, tf-idf, and their leading singular directions.
+
+        z = V^T (log(1 + tf) * idf / |.|),   |z| = 1
+
+    Deerwester et al., JASIS 1990. It is fitted, not trained: the stand-in for a clinical BERT where there are no
+    weights. Two-word terms tell "no effusion" from "effusion".
+    """
+
+    def __init__(self, width: int, num_buckets: int, seed: int) -> None:
+        super().__init__()
+        self.width = width
+        self.num_buckets = num_buckets
+        self.seed = seed
+        self.idf: Tensor
+        self.projection: Tensor
+        self.register_buffer("idf", torch.zeros(num_buckets))
+        self.register_buffer("projection", torch.zeros(num_buckets, width))
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Take the statistics of the training texts.
+
+        Raises:
+            InputError: if the texts are too few for the width.
+        """
+        from scipy.sparse import csr_matrix
+        from sklearn.utils.extmath import randomized_svd
+
+        distinct = list(dict.fromkeys(texts))
+        counts = self._counts(distinct)
+        frequency = (counts > 0).sum(0)
+        self.idf.copy_(torch.log((1 + len(distinct)) / (1 + frequency)) + 1)
+        weighted = self._weighted(counts)
+        rank = min(self.width, len(distinct), int((frequency > 0).sum()))
+        if rank < 1:
+            raise InputError("there is no text to fit the text encoder on", field="text_encoder")
+        # The texts as they come, not the distinct ones, would let one frequent normal report fill the space.
+        _, _, directions = randomized_svd(
+            csr_matrix(weighted.numpy()), n_components=rank, random_state=self.seed, power_iteration_normalizer="QR"
+        )
+        self.projection.zero_()
+        self.projection[:, :rank] = torch.from_numpy(directions.T.copy())
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]:
+        """Unit vectors; 0 for a text without a known term."""
+        weighted = self._weighted(self._counts(texts)).to(self.projection.device)
+        return F.normalize(weighted @ self.projection, dim=1)
+
+    def _counts(self, texts: Sequence[str]) -> Tensor:
+        counts = torch.zeros(len(texts), self.num_buckets)
+        for row, text in enumerate(texts):
+            words = re.findall(r"[a-z0-9]+", text.lower())
+            terms = words + [f"{a} {b}" for a, b in zip(words, words[1:], strict=False)]
+            buckets = torch.tensor([zlib.crc32(term.encode()) % self.num_buckets for term in terms], dtype=torch.long)
+            counts[row].index_add_(0, buckets, torch.ones(len(buckets)))
+        return counts
+
+    def _weighted(self, counts: Tensor) -> Tensor:
+        return F.normalize(torch.log1p(counts) * self.idf.cpu(), dim=1)
+
+
+class PretrainedTextEncoder(nn.Module):
+    """A BERT-type encoder from a folder; the mean of its last hidden states over the words of a text."""
+
+    def __init__(self, model: Any, tokenizer: Any, max_tokens: int) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.requires_grad_(False)
+
+    @property
+    def architecture(self) -> Any:
+        """The model's transformers configuration."""
+        return self.model.config
+
+    @property
+    def width(self) -> int:
+        return int(self.model.config.hidden_size)
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Nothing to do: the weights are given."""
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]:
+        """Encode in evaluation mode, whatever mode the model is in."""
+        was_training = self.model.training
+        self.model.eval()
+        device = next(self.model.parameters()).device
+        inputs = self.tokenizer(
+            list(texts), padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt"
+        ).to(device)
+        hidden = self.model(**inputs).last_hidden_state
+        self.model.train(was_training)
+        weight = inputs["attention_mask"][:, :, None].to(hidden.dtype)
+        out: Tensor = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1)
+        return out
+
+
+class LsaTextEncoderConfig(Config):
+    """Fitted on the training reports; needs no weights."""
+
+    kind: Literal["lsa"] = "lsa"
+    width: int = Field(default=64, ge=1)
+    num_buckets: int = Field(default=4096, ge=1)
+    seed: int = 0
+
+    def build(self, saved: Path | None = None) -> LsaTextEncoder:
+        return LsaTextEncoder(self.width, self.num_buckets, self.seed)
+
+
+class PretrainedTextEncoderConfig(Config):
+    """Any BERT-type encoder that transformers loads from a folder or hub name, with its own tokenizer."""
+
+    kind: Literal["pretrained"] = "pretrained"
+    path: str
+    max_tokens: int = Field(default=256, ge=2)
+
+    def build(self, saved: Path | None = None) -> PretrainedTextEncoder:
+        """Load the weights; with ``saved`` only shape and tokenizer, as kept in a run folder.
+
+        Raises:
+            InputError: if there is no such checkpoint.
+        """
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+        try:
+            if saved is not None:
+                model = AutoModel.from_config(AutoConfig.from_pretrained(str(saved)))
+                tokenizer = AutoTokenizer.from_pretrained(str(saved))
+            else:
+                model = AutoModel.from_pretrained(self.path)
+                tokenizer = AutoTokenizer.from_pretrained(self.path)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"cannot load a text encoder: {reason}", file=self.path) from None
+        return PretrainedTextEncoder(model, tokenizer, self.max_tokens)
+
+
+TextEncoderConfig = Annotated[LsaTextEncoderConfig | PretrainedTextEncoderConfig, Field(discriminator="kind")]
