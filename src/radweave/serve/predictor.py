@@ -18,6 +18,7 @@ from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.tokenizer import decode
 from radweave.data.transforms import to_square
 from radweave.errors import InputError
+from radweave.serve.evidence import json_value
 from radweave.types import Report, ReportModel
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ class Predictor:
     warnings: tuple[str, ...] = ()
     refusal: str | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        parameters = getattr(self.model, "parameters", None)
+        return torch.device("cpu") if parameters is None else next(parameters()).device
+
     def report(self, images: Sequence[Path | str], *, study_id: str = "study", force: bool = False) -> Report:
         """Write the draft of one study from its views (PNG, JPEG or DICOM files).
 
@@ -49,14 +56,27 @@ class Predictor:
             InputError: for a file that cannot be used, images of more than one patient or study, no image at all, or
                 a run whose weights were never trained.
         """
-        example, warnings = self.read_study([Path(image) for image in images], study_id, force=force)
-        report = next(iter(self.reports([example])))
-        return Report(report.text, study_id, report.evidence, (*self.warnings, *warnings))
+        views, warnings = self.read_views([Path(image) for image in images], force=force)
+        report = next(iter(self.reports([self._example(views, study_id)])))
+        # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
+        seen = [{"file": path.name, "view": radiograph.view.value} for path, radiograph in views]
+        return Report(report.text, study_id, {**report.evidence, "views": seen}, (*self.warnings, *warnings))
 
     def read_study(
         self, images: Sequence[Path], study_id: str, *, force: bool = False
     ) -> tuple[Example, tuple[str, ...]]:
         """Read the views of one study; return them with the warnings of the reader.
+
+        Raises:
+            InputError: as ``report`` does.
+        """
+        views, warnings = self.read_views(images, force=force)
+        return self._example(views, study_id), warnings
+
+    def read_views(
+        self, images: Sequence[Path], *, force: bool = False
+    ) -> tuple[list[tuple[Path, Radiograph]], tuple[str, ...]]:
+        """Read files; return the views that the model will see, in its order, with the warnings of the reader.
 
         Raises:
             InputError: as ``report`` does.
@@ -67,20 +87,21 @@ class Predictor:
         _refuse_mixture(radiographs, images)
         if not force:
             _refuse_doubtful(radiographs, images)
-        order = sorted(range(len(images)), key=lambda index: {1: 0, 2: 1, 0: 2}[view_id(radiographs[index].view)])
-        chosen = [radiographs[index] for index in order[: self.max_views]]
-        pairs = zip(images, radiographs, strict=True)
+        pairs = list(zip(images, radiographs, strict=True))
         warnings = [f"{path.name}: {text}" for path, item in pairs for text in item.warnings]
         if len(images) > self.max_views:
             warnings.append(f"{len(images)} views given, the model reads {self.max_views}")
-        example = Example(
+        pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(pair[1].view)])
+        return pairs[: self.max_views], tuple(warnings)
+
+    def _example(self, views: Sequence[tuple[Path, Radiograph]], study_id: str) -> Example:
+        return Example(
             study_id=study_id,
             patient_id=study_id,
-            source=np.stack([to_square(item.pixels, self.image_size) for item in chosen]),
-            rows=tuple(range(len(chosen))),
-            view_ids=tuple(view_id(item.view) for item in chosen),
+            source=np.stack([to_square(item.pixels, self.image_size) for _, item in views]),
+            rows=tuple(range(len(views))),
+            view_ids=tuple(view_id(item.view) for _, item in views),
         )
-        return example, tuple(warnings)
 
     def reports(
         self,
@@ -99,7 +120,7 @@ class Predictor:
         stream = iter(examples)
         done = 0
         while chunk := list(islice(stream, batch_size)):
-            batch = collate(chunk, pad_id=int(self.tokenizer.pad_token_id))
+            batch = collate(chunk, pad_id=int(self.tokenizer.pad_token_id)).to(self.device)
             with torch.inference_mode():
                 generation = self.model.generate(batch, self.decoding)
             done += len(chunk)
@@ -111,7 +132,7 @@ class Predictor:
 
     def _evidence(self, ids: list[int], values: dict[str, Any]) -> dict[str, Any]:
         """Intermediates as JSON values; token log-probabilities become a confidence per sentence."""
-        evidence = {name: value for name, value in values.items() if name != "token_log_probs"}
+        evidence = {name: json_value(value) for name, value in values.items() if name != "token_log_probs"}
         if "token_log_probs" in values:
             evidence["sentences"] = self._sentences(ids, values["token_log_probs"])
         return evidence
