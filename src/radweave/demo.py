@@ -23,7 +23,8 @@ from radweave.phantom.study import PhantomOptions
 from radweave.phantom_dataset import write_phantom_dataset
 from radweave.predict import generate_split
 from radweave.run_folder import RunCard
-from radweave.runs import TrainingWatch, restore, train
+from radweave.runs import restore, train
+from radweave.stages import TrainingWatch
 from radweave.storage import write_folder, write_json, write_text
 from radweave.types import RESEARCH_ONLY, Study
 

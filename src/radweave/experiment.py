@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import torch
 from pydantic import Field
 
 from radweave.config import Config
 from radweave.data.tokenizer import BpeTokenizerConfig, TokenizerConfig
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
 from radweave.nn.language_model import DecodingConfig
+from radweave.storage import sha256_json
 from radweave.train.stage import StageConfig
 
 if TYPE_CHECKING:
@@ -24,7 +27,9 @@ class DataConfig(Config):
     """How studies become batches.
 
     ``max_tokens`` counts the report's tokens and its end token. ``hidden_views`` is the share of training studies
-    whose view kinds are hidden, since files in use often do not state theirs.
+    whose view kinds are hidden, since files in use often do not state theirs. ``label_unlabeled`` lets the rule-based
+    labeler read the label states of studies that come without. ``keep_features`` and ``keep_stages`` keep what a
+    frozen encoder gives, and trained stages, in the data set's cache for the runs that follow.
     """
 
     image_size: int = Field(default=128, ge=16)
@@ -34,19 +39,31 @@ class DataConfig(Config):
     augmentation: AugmentationConfig = NoAugmentation()
     hidden_views: float = Field(default=0.2, ge=0, le=1)
     label_set: Literal["chexpert14", "ct18", "nih14"] = "chexpert14"
+    label_unlabeled: bool = True
+    keep_features: bool = True
+    keep_stages: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
     """What a model needs from outside its configuration to be built.
 
-    ``parts`` is set when a run is restored: the folder with the shapes of its pretrained parts.
+    ``parts`` is set when a run is restored: the folder with the shapes of its pretrained parts. ``seed`` decides how
+    parts start that are made from nothing.
     """
 
     tokenizer: PreTrainedTokenizerBase
     image_size: int
     classes: tuple[str, ...] = ()
     parts: Path | None = None
+    seed: int = 0
+
+    @contextmanager
+    def seeded(self, part: str) -> Iterator[None]:
+        """Random numbers that depend on seed and part alone, so that no part's start depends on the others."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(sha256_json([self.seed, part])[:8], 16))
+            yield
 
     def saved(self, part: str) -> Path | None:
         """Folder with the saved shape of a part, if this is a restored run and it has one."""

@@ -8,8 +8,6 @@ checkpoints/         while it trains, and to go on from; not part of the restore
 
 from __future__ import annotations
 
-import fcntl
-import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,12 +19,12 @@ from pydantic import Field, ValidationError
 
 from radweave.config import first_problem
 from radweave.errors import InputError
-from radweave.storage import read_json, sha256_file, write_json
+from radweave.storage import exclusive, read_json, sha256_file, write_json
 from radweave.types import RESEARCH_ONLY, Record
 
 FORMAT = "radweave-run"
 FORMAT_VERSION = 1
-HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts")
+HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts", "memories")
 
 
 class DatasetFacts(Record):
@@ -116,13 +114,8 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         InputError: if another process writes to it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError("another process is writing this run", file=folder) from None
-        yield
-    finally:
-        os.close(descriptor)
+        with exclusive(folder / ".lock", wait=False):
+            yield
+    except BlockingIOError:
+        raise InputError("another process is writing this run", file=folder) from None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,33 +14,24 @@ from radweave.config import from_yaml, override, to_yaml
 from radweave.data.cache import PixelCache, build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, prepare_split, refuse_leaks
-from radweave.data.loader import StudyLoader
 from radweave.data.tokenizer import encode, load_tokenizer, save_tokenizer, tokenizer_fingerprint
 from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
+from radweave.labels import get_labeler
 from radweave.methods import load_method
 from radweave.ontology import CLASSES
 from radweave.run_folder import DatasetFacts, RunCard, hash_files, library_versions, locked, read_card, write_card
 from radweave.serve.predictor import Predictor
+from radweave.stages import Training, TrainingWatch, build_predictor, run_stages, set_memories
 from radweave.storage import refuse_existing, sha256_json, write_aside, write_folder, write_text
 from radweave.train.checkpoint import load_weights, save_weights
-from radweave.train.loop import StageTrainer, Watch, use_deterministic_kernels
-from radweave.train.stage import StageConfig, total_loss
-from radweave.types import Split
+from radweave.train.loop import use_deterministic_kernels
+from radweave.types import LabelState, Split
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 UNTRAINED = "the weights of this run were never trained: its text would be noise; give --untrained to see it anyway"
-
-
-@dataclass(slots=True)
-class TrainingWatch:
-    """Callbacks for those who watch: cache building, and per stage the loop's own."""
-
-    images: Callable[[int, int], None] | None = None
-    stage: Callable[[str], Watch] = lambda name: Watch()
-    note: Callable[[str], None] = lambda text: None
 
 
 def resolve(method: str, preset: str, overrides: Sequence[str]) -> Experiment:
@@ -54,22 +45,6 @@ def resolve(method: str, preset: str, overrides: Sequence[str]) -> Experiment:
         raise InputError("no such preset", field="preset", got=preset, expected=f"one of {', '.join(presets)}")
     experiment: Experiment = override(presets[preset](), list(overrides))
     return experiment
-
-
-@dataclass(slots=True)
-class _Training:
-    """What one call of ``train`` holds on to."""
-
-    experiment: Experiment
-    dataset: Dataset
-    folder: Path
-    cache: PixelCache
-    tokenizer: PreTrainedTokenizerBase
-    classes: tuple[str, ...]
-    model: nn.Module
-    fingerprint: str
-    watch: TrainingWatch
-    splits: dict[Split, PreparedSplit] = field(default_factory=dict)
 
 
 def train(
@@ -105,7 +80,7 @@ def train(
     with locked(out):
         use_deterministic_kernels()
         training = _prepare(experiment, dataset, out, resume=resume, watch=watch)
-        steps, validation = _run_stages(training)
+        steps, validation = run_stages(training)
         card = _card(training, preset, tuple(overrides), steps, validation)
         with write_aside(out / "weights.safetensors") as partial:
             save_weights(training.model, partial)
@@ -121,6 +96,8 @@ def _save_shapes(model: nn.Module, folder: Path) -> None:
             architecture: Any = getattr(part, "architecture", None)
             if architecture is not None:
                 architecture.save_pretrained(str(partial / name))
+            if getattr(part, "tokenizer", None) is not None:
+                part.tokenizer.save_pretrained(str(partial / name))  # type: ignore[operator, union-attr]
 
 
 def _clear(out: Path, *, overwrite: bool) -> None:
@@ -132,7 +109,7 @@ def _clear(out: Path, *, overwrite: bool) -> None:
             pass
 
 
-def _prepare(experiment: Experiment, dataset: Dataset, out: Path, *, resume: bool, watch: TrainingWatch) -> _Training:
+def _prepare(experiment: Experiment, dataset: Dataset, out: Path, *, resume: bool, watch: TrainingWatch) -> Training:
     config_path = out / "config.yaml"
     if resume and config_path.is_file():
         if from_yaml(type(experiment), config_path) != experiment:
@@ -147,8 +124,8 @@ def _prepare(experiment: Experiment, dataset: Dataset, out: Path, *, resume: boo
         save_tokenizer(tokenizer, partial)
     classes = CLASSES[experiment.data.label_set]
     torch.manual_seed(experiment.seed)
-    context = BuildContext(tokenizer=tokenizer, image_size=experiment.data.image_size, classes=classes)
-    model: nn.Module = experiment.model.build(context)
+    context = BuildContext(tokenizer, experiment.data.image_size, classes, seed=experiment.seed)
+    model: nn.Module = experiment.model.build(context).to(default_device())
     fingerprint = sha256_json(
         {
             "experiment": experiment.model_dump(mode="json"),
@@ -157,7 +134,7 @@ def _prepare(experiment: Experiment, dataset: Dataset, out: Path, *, resume: boo
             "version": library_versions()["radweave"],
         }
     )
-    training = _Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch)
+    training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch)
     for split in ("train", "val"):
         prepared = prepare(dataset, split, experiment, tokenizer, cache, need_text=True)
         if not prepared.examples:
@@ -179,6 +156,11 @@ def prepare(
 ) -> PreparedSplit:
     """Examples of one split, as this experiment wants them."""
     data = experiment.data
+    labeler = get_labeler(data.label_set)
+
+    def label(text: str) -> dict[str, LabelState]:
+        return {name: mention.state for name, mention in labeler.label([text])[0].items()}
+
     return prepare_split(
         dataset.studies(split),
         cache,
@@ -189,59 +171,13 @@ def prepare(
         label_set=data.label_set,
         classes=CLASSES[data.label_set],
         need_text=need_text,
+        label=label if data.label_unlabeled else None,
     )
 
 
-def _run_stages(training: _Training) -> tuple[dict[str, int], dict[str, Any]]:
-    experiment = training.experiment
-    steps: dict[str, int] = {}
-    validation: dict[str, Any] = {}
-    pad_id = int(training.tokenizer.pad_token_id)
-    for name, stage in experiment.named_stages().items():
-        loader = StudyLoader(
-            training.splits["train"].examples,
-            batch_size=stage.batch_size,
-            pad_id=pad_id,
-            seed=experiment.seed,
-            shuffle=True,
-            augmentation=experiment.data.augmentation,
-            hidden_views=experiment.data.hidden_views,
-        )
-        trainer = StageTrainer(
-            model=training.model,
-            stage=stage,
-            batches=loader,
-            name=name,
-            seed=experiment.seed,
-            folder=training.folder,
-            validate=lambda stage=stage: _validate(training, stage),  # type: ignore[misc]
-            fingerprint=training.fingerprint,
-            watch=training.watch.stage(name),
-        )
-        progress = trainer.run()
-        steps[name] = progress.step
-        validation[name] = {"best_step": progress.best_step, "epochs": progress.history}
-    return steps, validation
-
-
-def _validate(training: _Training, stage: StageConfig) -> dict[str, float]:
-    """Mean loss over the validation split, and scores of generated reports where the stage selects by one."""
-    prepared = training.splits["val"]
-    loader = StudyLoader(prepared.examples, stage.batch_size, int(training.tokenizer.pad_token_id))
-    total, count = 0.0, 0
-    with torch.no_grad():
-        for batch in loader.epoch():
-            terms = training.model.loss(batch, tuple(stage.losses))  # type: ignore[operator]
-            total += float(total_loss(terms, stage.losses)) * len(batch)
-            count += len(batch)
-    figures = {"loss": total / count}
-    if stage.select not in ("loss", "last"):
-        from radweave.evaluation.validation import corpus_scores
-
-        predictor = _predictor(training.model, training.tokenizer, training.experiment)
-        reports = {report.study_id: report.text for report in predictor.reports(prepared.examples)}
-        figures |= corpus_scores(reports, prepared.references)
-    return figures
+def default_device() -> torch.device:
+    """A CUDA device where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _reasons(prepared: PreparedSplit) -> str:
@@ -250,7 +186,7 @@ def _reasons(prepared: PreparedSplit) -> str:
 
 
 def _card(
-    training: _Training, preset: str, overrides: tuple[str, ...], steps: dict[str, int], validation: dict[str, Any]
+    training: Training, preset: str, overrides: tuple[str, ...], steps: dict[str, int], validation: dict[str, Any]
 ) -> RunCard:
     card = training.dataset.card
     return RunCard(
@@ -291,7 +227,7 @@ class Run:
             warnings.append("UNTRAINED WEIGHTS: this text is noise")
         if self.card.dataset.name.startswith("phantom"):
             warnings.append("trained on synthetic phantom images only: a demonstration, not for real images")
-        return _predictor(
+        return build_predictor(
             self.model,
             self.tokenizer,
             self.experiment,
@@ -299,18 +235,6 @@ class Run:
             warnings=tuple(warnings),
             refusal=None if self.card.is_trained or untrained else UNTRAINED,
         )
-
-
-def _predictor(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, experiment: Experiment, **options: Any
-) -> Predictor:
-    return Predictor(
-        model=model,  # type: ignore[arg-type]
-        tokenizer=tokenizer,
-        image_size=experiment.data.image_size,
-        max_views=experiment.data.max_views,
-        **{"decoding": experiment.decoding, **options},
-    )
 
 
 def restore(folder: Path) -> Run:
@@ -325,7 +249,8 @@ def restore(folder: Path) -> Run:
     context = BuildContext(tokenizer, experiment.data.image_size, card.classes, parts=folder / "parts")
     model: nn.Module = experiment.model.build(context)
     load_weights(model, folder / "weights.safetensors")
-    model.eval()
+    set_memories(model, folder)
+    model.to(default_device()).eval()
     return Run(folder=folder, card=card, experiment=experiment, tokenizer=tokenizer, model=model)
 
 

@@ -6,6 +6,7 @@ Everything is written aside and renamed into place, so that a killed process lea
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -92,6 +93,22 @@ def write_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         raise InputError(f"cannot write: {error.strerror or error}", file=path) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock file ``path`` while the block runs; it goes when the process does.
+
+    Raises:
+        BlockingIOError: if another process holds it and ``wait`` is not set.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:

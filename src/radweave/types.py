@@ -138,8 +138,10 @@ class Batch:
     ``pixel_values`` (B, V, C, H, W) holds radiographs or ``volume`` (B, C, D, H, W) a CT scan; padded views are False
     in ``view_mask`` (B, V); ``view_ids`` (B, V) is 0 unknown, 1 frontal, 2 lateral. ``input_ids`` (B, T) and
     ``labels`` (B, T) hold the target report, right-padded, -100 where no loss is taken; both are None at inference.
-    ``class_labels`` (B, K) holds label states as integers (0 blank, 1 positive, 2 negative, 3 uncertain,
-    -1 throughout for a study without labels). ``patient_ids`` let a retrieval leave out the query's own patient.
+    ``reports`` are the same reports as text. ``class_labels`` (B, K) holds label states as integers (0 blank,
+    1 positive, 2 negative, 3 uncertain, -1 throughout for a study without labels). ``patient_ids`` let a retrieval
+    leave out the query's own patient. ``vision_tokens`` (B, V, S, D) over ``vision_grid`` are given instead of pixels
+    where a frozen encoder has read the images before.
     """
 
     study_ids: list[str]
@@ -152,6 +154,9 @@ class Batch:
     attention_mask: Tensor | None = None
     labels: Tensor | None = None
     class_labels: Tensor | None = None
+    reports: list[str] | None = None
+    vision_tokens: Tensor | None = None
+    vision_grid: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.study_ids)

@@ -56,7 +56,8 @@ def example(context: BuildContext, index: int, *, views: int = 1) -> Example:
         rows=tuple(range(views)),
         view_ids=tuple(range(1, views + 1)),
         token_ids=(*encode(tokenizer, TOY_REPORTS[side]), int(tokenizer.eos_token_id)),
-        class_states=tuple(index % 4 for _ in context.classes),
+        class_states=tuple((index + number) % 4 for number in range(len(context.classes))),
+        report=TOY_REPORTS[side],
     )
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from radweave.runs import TrainingWatch
+    from radweave.stages import TrainingWatch
     from radweave.train.loop import Watch
 
 console = Console(stderr=True, highlight=False)
@@ -55,7 +55,7 @@ def bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
 @contextmanager
 def training_watch() -> Iterator[TrainingWatch]:
     """Bars for the stages with loss and studies per second, a line per epoch."""
-    from radweave.runs import TrainingWatch
+    from radweave.stages import TrainingWatch
     from radweave.train.loop import Watch
 
     bars = Bars()
@@ -74,6 +74,7 @@ def training_watch() -> Iterator[TrainingWatch]:
     try:
         yield TrainingWatch(
             images=lambda done, total: bars.update("reading images", done, total),
+            features=lambda done, total: bars.update("features of the frozen encoder", done, total),
             stage=stage,
             note=lambda text: console.print(text, style="yellow", markup=False),
         )

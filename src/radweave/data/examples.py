@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from radweave.data.cache import PixelCache
 from radweave.data.loader import Example, class_states, ordered_views, view_id
 from radweave.errors import InputError
-from radweave.types import Study
+from radweave.types import LabelState, Study
 
 
 @dataclass(slots=True)
@@ -32,11 +32,13 @@ def prepare_split(
     label_set: str,
     classes: tuple[str, ...],
     need_text: bool,
+    label: Callable[[str], Mapping[str, LabelState]] | None = None,
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
 
     A study without a readable image is left out; one without a report too where ``need_text`` is set. Views that
     cannot be read are dropped while others remain. A report is cut so that it fits ``max_tokens`` with its end token.
+    ``label`` reads the label states of a study that has none out of its report.
     """
     prepared = PreparedSplit()
     for study in studies:
@@ -58,7 +60,8 @@ def prepare_split(
                 rows=tuple(cache.rows[ref.path] for ref in chosen),
                 view_ids=tuple(view_id(ref.view) for ref in chosen),
                 token_ids=(*encode(text)[: max_tokens - 1], end_id) if text else None,
-                class_states=class_states(study, label_set, classes) if classes else None,
+                class_states=_states(study, text, label_set, classes, label),
+                report=text or None,
             )
         )
         if study.prior is not None:
@@ -66,6 +69,19 @@ def prepare_split(
         if text:
             prepared.references[study.study_id] = text
     return prepared
+
+
+def _states(
+    study: Study,
+    text: str,
+    label_set: str,
+    classes: tuple[str, ...],
+    label: Callable[[str], Mapping[str, LabelState]] | None,
+) -> tuple[int, ...] | None:
+    labels = study.labels.get(label_set)
+    if labels is None and label is not None and text:
+        labels = dict(label(text))
+    return class_states(labels, classes) if classes and labels is not None else None
 
 
 def refuse_leaks(studies: Iterable[Study]) -> None:

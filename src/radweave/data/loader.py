@@ -5,7 +5,7 @@ A batch is found by its step alone, so that a resumed run sees what an unbroken 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
-from radweave.types import Batch, ImageRef, LabelState, Study, View
+from radweave.types import Batch, ImageRef, LabelState, View
 
 STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
 
@@ -23,7 +23,8 @@ class Example:
     """A study ready for batching.
 
     Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; ``view_ids`` are their
-    kinds; ``token_ids`` the target with its end token; ``class_states`` the label states (K).
+    kinds; ``token_ids`` the target with its end token; ``class_states`` the label states (K); ``report`` the target as
+    text.
     """
 
     study_id: str
@@ -33,11 +34,21 @@ class Example:
     view_ids: tuple[int, ...]
     token_ids: tuple[int, ...] | None = None
     class_states: tuple[int, ...] | None = None
+    report: str | None = None
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
         """The views (V, H, W), read from the source."""
         return np.stack([self.source[row] for row in self.rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Patch tokens of images: ``tokens`` (M, S, D) float32 over ``grid``; ``positions`` image row -> place in them."""
+
+    tokens: NDArray[np.float32]
+    grid: tuple[int, ...]
+    positions: dict[int, int]
 
 
 def view_id(view: View) -> int:
@@ -51,33 +62,43 @@ def ordered_views(images: Sequence[ImageRef], limit: int) -> list[ImageRef]:
     return sorted(images, key=lambda ref: rank[view_id(ref.view)])[:limit]
 
 
-def class_states(study: Study, label_set: str, classes: Sequence[str]) -> tuple[int, ...] | None:
-    """Label states as integers in the order of ``classes``; None if the study has no such label set."""
-    labels = study.labels.get(label_set)
-    return None if labels is None else tuple(STATE_IDS[labels.get(name, LabelState.BLANK)] for name in classes)
+def class_states(labels: Mapping[str, LabelState], classes: Sequence[str]) -> tuple[int, ...]:
+    """Label states as integers in the order of ``classes``."""
+    return tuple(STATE_IDS[labels.get(name, LabelState.BLANK)] for name in classes)
 
 
-def collate(examples: Sequence[Example], *, pad_id: int) -> Batch:
-    """Pad views with False in the mask and reports on the right with -100 labels."""
+def collate(examples: Sequence[Example], *, pad_id: int, features: Features | None = None) -> Batch:
+    """Pad views with False in the mask and reports on the right with -100 labels.
+
+    With ``features`` the batch holds those instead of pixels, which are then not read at all.
+    """
     views = max(len(example.view_ids) for example in examples)
-    side = examples[0].source.shape[-1]
-    pixel_values = torch.zeros(len(examples), views, 1, side, side)
     view_mask = torch.zeros(len(examples), views, dtype=torch.bool)
     view_ids = torch.zeros(len(examples), views, dtype=torch.long)
     for row, example in enumerate(examples):
         count = len(example.view_ids)
-        pixel_values[row, :count, 0] = torch.from_numpy(example.pixels).float() / 255.0
         view_mask[row, :count] = True
         view_ids[row, :count] = torch.tensor(example.view_ids)
     batch = Batch(
         study_ids=[example.study_id for example in examples],
         patient_ids=[example.patient_id for example in examples],
-        pixel_values=pixel_values,
         view_mask=view_mask,
         view_ids=view_ids,
     )
+    if features is None:
+        side = examples[0].source.shape[-1]
+        batch.pixel_values = torch.zeros(len(examples), views, 1, side, side)
+        for row, example in enumerate(examples):
+            batch.pixel_values[row, : len(example.view_ids), 0] = torch.from_numpy(example.pixels).float() / 255.0
+    else:
+        batch.vision_grid = features.grid
+        batch.vision_tokens = torch.zeros(len(examples), views, *features.tokens.shape[1:])
+        for row, example in enumerate(examples):
+            read = torch.from_numpy(features.tokens[[features.positions[number] for number in example.rows]])
+            batch.vision_tokens[row, : len(example.view_ids)] = read
     if all(example.token_ids is not None for example in examples):
         _add_text(batch, examples, pad_id)
+        batch.reports = [example.report or "" for example in examples]
     known = next((example.class_states for example in examples if example.class_states is not None), None)
     if known is not None:
         absent = (-1,) * len(known)
@@ -111,6 +132,7 @@ class StudyLoader:
     shuffle: bool = False
     augmentation: AugmentationConfig = field(default_factory=NoAugmentation)
     hidden_views: float = 0.0
+    features: Features | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -123,7 +145,8 @@ class StudyLoader:
             order = np.random.default_rng([self.seed, epoch]).permutation(order)
         for step in range(first_step, self.steps_per_epoch):
             chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
-            batch = collate([self.examples[index] for index in chosen], pad_id=self.pad_id)
+            picked = [self.examples[index] for index in chosen]
+            batch = collate(picked, pad_id=self.pad_id, features=self.features)
             generator = torch.Generator().manual_seed(hash((self.seed, epoch, step)) & 0x7FFFFFFF)
             if batch.view_ids is not None and self.hidden_views:
                 hidden = torch.rand(len(batch), generator=generator) < self.hidden_views

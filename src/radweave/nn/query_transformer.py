@@ -97,9 +97,7 @@ class QueryTransformer(nn.Module):
         self.dim = dim
         self.queries = nn.Parameter(torch.randn(num_queries, dim) * dim**-0.5)
         self.layers = nn.ModuleList(
-            QueryLayer(
-                dim, source_dim, num_heads, self_attention=self_attention, dropout=dropout, ffn_ratio=ffn_ratio
-            )
+            QueryLayer(dim, source_dim, num_heads, self_attention=self_attention, dropout=dropout, ffn_ratio=ffn_ratio)
             for _ in range(num_layers)
         )
 

@@ -65,6 +65,9 @@ class Progress:
     skipped: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 @dataclass(slots=True)
 class StageTrainer:
@@ -138,6 +141,7 @@ class StageTrainer:
             group["lr"] = rate
         started = time.perf_counter()
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+        batch = batch.to(next(self.model.parameters()).device)
         terms: dict[str, Tensor] = self.model.loss(batch, tuple(self.stage.losses))  # type: ignore[operator]
         loss = total_loss(terms, self.stage.losses)
         self.optimizer.zero_grad(set_to_none=True)
@@ -185,7 +189,7 @@ class StageTrainer:
         self.watch.epoch(epoch, figures)
 
     def _save(self) -> None:
-        state = {"fingerprint": self.fingerprint, "progress": _progress_dict(self.progress)}
+        state = {"fingerprint": self.fingerprint, "progress": self.progress.as_dict()}
         path = self.checkpoints / f"step-{self.progress.step:08d}"
         save_checkpoint(path, self.model, self.optimizer, state)
         keep_newest(self.checkpoints, self.stage.keep_checkpoints)
@@ -230,10 +234,6 @@ class StageTrainer:
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
     """JSON has no NaN: such values become null."""
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
-
-
-def _progress_dict(progress: Progress) -> dict[str, Any]:
-    return {name: getattr(progress, name) for name in Progress.__slots__}
 
 
 def _step_seed(seed: int, name: str, step: int) -> int:

@@ -33,7 +33,8 @@ class StageConfig(Config):
 
     ``finetune`` maps every part of the model (an attribute of it) to how it trains; ``losses`` maps the terms that are
     computed to their weights. ``select`` names the validation figure that decides the best epoch: ``loss`` (lower is
-    better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over.
+    better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over. Without ``augment``
+    the stage sees the images as they are; where its vision encoder is frozen too, features are computed only once.
     """
 
     finetune: dict[str, Trainability]
@@ -42,6 +43,7 @@ class StageConfig(Config):
     epochs: int = Field(default=10, ge=0)
     max_steps: int | None = Field(default=None, ge=0)
     batch_size: int = Field(default=16, ge=1)
+    augment: bool = True
     select: Literal["loss", "BLEU_4", "CIDEr", "last"] = "loss"
     checkpoint_every: int = Field(default=200, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -68,8 +70,10 @@ def apply_finetune(model: nn.Module, finetune: dict[str, Trainability]) -> None:
                 raise InputError(
                     f"there are no adapters in it; set model.{name}.lora=lora", field=f"finetune.{name}", got="lora"
                 )
+            # What no checkpoint has filled trains as well: adapters on noise would be noise.
+            untrained: frozenset[str] = getattr(part, "untrained", frozenset())
             for parameter_name, parameter in part.named_parameters():
-                parameter.requires_grad_(MARK in parameter_name)
+                parameter.requires_grad_(MARK in parameter_name or parameter_name in untrained)
         else:
             part.requires_grad_(finetune[name] == "full")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,6 +14,7 @@ from radweave.experiment import BuildContext, Experiment
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
+from radweave.nn.views import connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
 from radweave.train.stage import StageConfig, check_terms
@@ -31,6 +32,12 @@ class BaselineModel(nn.Module):
     Deviations: R2GenGPT averages encoder outputs over views before the projection and has no view embedding; with one
     view and ``e_view = 0`` the two are the same.
     """
+
+    LOSS_PARTS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "report": ("vision_encoder", "connector", "language_model"),
+        "words": ("vision_encoder", "word_head"),
+        "text": ("language_model",),
+    }
 
     def __init__(
         self,
@@ -51,7 +58,7 @@ class BaselineModel(nn.Module):
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token given the image, ``text`` per token without it, ``words`` of the word head."""
-        check_terms(terms, ("report", "text", "words"))
+        check_terms(terms, tuple(self.LOSS_PARTS))
         assert batch.input_ids is not None
         assert batch.labels is not None
         losses = {}
@@ -73,30 +80,17 @@ class BaselineModel(nn.Module):
         return Generation(token_ids=ids, intermediates=intermediates)
 
     def _words_loss(self, batch: Batch, labels: Tensor) -> Tensor:
-        assert batch.pixel_values is not None
-        assert batch.view_mask is not None
-        encoded = self.vision_encoder(batch.pixel_values[batch.view_mask]).tokens
-        tokens = encoded.new_zeros(*batch.view_mask.shape, *encoded.shape[1:])
-        tokens[batch.view_mask] = encoded
-        return self.word_head.loss(tokens, batch.view_mask, labels)
+        views = encode_views(self.vision_encoder, batch)
+        return self.word_head.loss(views.tokens, views.view_mask, labels)
 
     def _prefix(self, batch: Batch) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
-        assert batch.pixel_values is not None
-        assert batch.view_mask is not None
-        assert batch.view_ids is not None
-        # Only the views that are there are encoded: padding must not reach any batch statistics.
-        present = batch.view_mask
-        encoded = self.vision_encoder(batch.pixel_values[present]).tokens
-        projected = self.connector(encoded, batch.view_ids[present])
-        hidden = projected.new_zeros(*present.shape, *projected.shape[1:])
-        hidden[present] = projected
-        mask = batch.view_mask[:, :, None].expand(-1, -1, hidden.shape[2])
+        views = encode_views(self.vision_encoder, batch)
+        hidden, mask = connect_views(self.connector, views)
         if self.views == "average":
-            weight = mask[..., None].to(hidden.dtype)
-            hidden = ((hidden * weight).sum(1) / weight.sum(1).clamp(min=1))[:, None]
-            mask = mask[:, :1]
-        slot = hidden.flatten(1, 2), mask.flatten(1, 2)
-        return self.prompt.splice(self.language_model.embed, {"image": slot})
+            weight = views.view_mask[:, :, None, None].to(hidden.dtype)
+            hidden = (hidden.unflatten(1, views.tokens.shape[1:3]) * weight).sum(1) / weight.sum(1)
+            mask = mask[:, : hidden.shape[1]]
+        return self.prompt.splice(self.language_model.embed, {"image": (hidden, mask)})
 
 
 class BaselineModelConfig(Config):
@@ -117,19 +111,25 @@ class BaselineModelConfig(Config):
     def build(self, context: BuildContext) -> BaselineModel:
         """Compose the model from its parts."""
         tokenizer = context.tokenizer
-        language_model = self.language_model.build(
-            vocab_size=len(tokenizer),
-            bos_id=tokenizer.bos_token_id,
-            eos_id=tokenizer.eos_token_id,
-            pad_id=tokenizer.pad_token_id,
-            saved=context.saved("language_model"),
-        )
-        vision_encoder = self.vision_encoder.build(context.image_size, saved=context.saved("vision_encoder"))
+        with context.seeded("language_model"):
+            language_model = self.language_model.build(
+                vocab_size=len(tokenizer),
+                bos_id=tokenizer.bos_token_id,
+                eos_id=tokenizer.eos_token_id,
+                pad_id=tokenizer.pad_token_id,
+                saved=context.saved("language_model"),
+            )
+        with context.seeded("vision_encoder"):
+            vision_encoder = self.vision_encoder.build(context.image_size, saved=context.saved("vision_encoder"))
+        with context.seeded("connector"):
+            connector = self.connector.build(vision_encoder.dim, language_model.width)
+        with context.seeded("word_head"):
+            word_head = self.word_head.build(vision_encoder.dim, len(tokenizer))
         return BaselineModel(
             vision_encoder=vision_encoder,
-            connector=self.connector.build(vision_encoder.dim, language_model.width),
+            connector=connector,
             language_model=language_model,
-            word_head=self.word_head.build(vision_encoder.dim, len(tokenizer)),
+            word_head=word_head,
             prompt=PromptTemplate.for_tokenizer(self.prompt, tokenizer, self.prompt_format, slots=("image",)),
             views=self.views,
         )

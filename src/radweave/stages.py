@@ -1,0 +1,257 @@
+"""The stages of a run, one after the other: memories, features, kept artefacts, training, validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from radweave.data.cache import PixelCache
+from radweave.data.dataset import Dataset
+from radweave.data.examples import PreparedSplit
+from radweave.data.loader import Features, StudyLoader
+from radweave.data.transforms import PREPROCESSING_VERSION, NoAugmentation
+from radweave.experiment import Experiment
+from radweave.memory.bank import Bank, load_bank, save_bank
+from radweave.serve.predictor import Predictor
+from radweave.storage import exclusive, sha256_json
+from radweave.train.artefacts import code_hash, load_artefact, save_artefact
+from radweave.train.features import build_features
+from radweave.train.loop import Progress, StageTrainer, Watch
+from radweave.train.stage import StageConfig, total_loss
+from radweave.train.view import TrainingView
+from radweave.types import Split
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ENCODER = "vision_encoder"
+"""The part whose output is computed once while it is frozen; every method calls it so."""
+
+
+@dataclass(slots=True)
+class TrainingWatch:
+    """Callbacks for those who watch: images and features computed, and per stage the loop's own."""
+
+    images: Callable[[int, int], None] | None = None
+    features: Callable[[int, int], None] | None = None
+    stage: Callable[[str], Watch] = lambda name: Watch()
+    note: Callable[[str], None] = lambda text: None
+
+
+@dataclass(slots=True)
+class Training:
+    """What one training run holds on to. ``trained_by`` says which kept stage a part's weights come from."""
+
+    experiment: Experiment
+    dataset: Dataset
+    folder: Path
+    cache: PixelCache
+    tokenizer: PreTrainedTokenizerBase
+    classes: tuple[str, ...]
+    model: nn.Module
+    fingerprint: str
+    watch: TrainingWatch
+    splits: dict[Split, PreparedSplit] = field(default_factory=dict)
+    trained_by: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id)
+
+
+def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
+    """Run every stage of the experiment; return the updates done and the validation figures of each."""
+    steps: dict[str, int] = {}
+    validation: dict[str, Any] = {}
+    stages = training.experiment.named_stages()
+    for name, stage in stages.items():
+        last = name == list(stages)[-1]
+        if (stage.epochs == 0 or stage.max_steps == 0) and not last:
+            progress = Progress()
+        else:
+            progress = _run_stage(training, name, stage, keep=training.experiment.data.keep_stages and not last)
+        steps[name] = progress.step
+        validation[name] = {"best_step": progress.best_step, "epochs": progress.history}
+    return steps, validation
+
+
+def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool) -> Progress:
+    features = _features(training, stage)
+    _build_memories(training, name, features)
+    if not keep:
+        return _train_stage(training, name, stage, features)
+    key = _stage_key(training, name, stage)
+    trained = tuple(part for part, how in stage.finetune.items() if how != "frozen")
+    training.trained_by.update(dict.fromkeys(trained, key))
+    folder = training.dataset.path / ".cache" / "stages" / key
+    with _one_at_a_time(folder):
+        state = load_artefact(folder, training.model)
+        if state is not None:
+            training.watch.note(f"stage '{name}' is taken from the data set's cache")
+            training.model.eval()
+            return Progress(**state["progress"])
+        progress = _train_stage(training, name, stage, features)
+        save_artefact(folder, training.model, trained, {"stage": name, "progress": progress.as_dict()})
+    return progress
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait for another run that makes the same thing; where the data set cannot be written there is none."""
+    try:
+        with exclusive(folder.with_suffix(".lock")):
+            yield
+    except PermissionError:
+        yield
+
+
+def _train_stage(training: Training, name: str, stage: StageConfig, features: Features | None) -> Progress:
+    data = training.experiment.data
+    loader = StudyLoader(
+        training.splits["train"].examples,
+        batch_size=stage.batch_size,
+        pad_id=training.pad_id,
+        seed=training.experiment.seed,
+        shuffle=True,
+        augmentation=data.augmentation if stage.augment else NoAugmentation(),
+        hidden_views=data.hidden_views,
+        features=features,
+    )
+    trainer = StageTrainer(
+        model=training.model,
+        stage=stage,
+        batches=loader,
+        name=name,
+        seed=training.experiment.seed,
+        folder=training.folder,
+        validate=lambda: validate(training, stage, features),
+        fingerprint=training.fingerprint,
+        watch=training.watch.stage(name),
+    )
+    return trainer.run()
+
+
+def _features(training: Training, stage: StageConfig) -> Features | None:
+    """Features of the images of train and val, where the encoder is frozen and sees plain images."""
+    data = training.experiment.data
+    plain = not stage.augment or isinstance(data.augmentation, NoAugmentation)
+    encoder = getattr(training.model, ENCODER, None)
+    if not (data.keep_features and plain and stage.finetune.get(ENCODER) == "frozen") or encoder is None:
+        return None
+    if ENCODER not in _parts_read(training, stage):
+        return None
+    examples = [example for split in training.splits.values() for example in split.examples]
+    identity = {
+        "encoder": getattr(training.experiment.model, ENCODER).model_dump(mode="json"),
+        "manifest": training.dataset.fingerprint(),
+        "size": data.image_size,
+        "preprocessing": PREPROCESSING_VERSION,
+        "code": code_hash(),
+    }
+    folder = training.dataset.path / ".cache"
+    with _one_at_a_time(folder / "features" / "all"):
+        return build_features(encoder, examples, folder, identity, training.watch.features)
+
+
+def _build_memories(training: Training, name: str, features: Features | None) -> None:
+    """Let the method build its memories before a stage, from a view that holds the training split only.
+
+    Raises:
+        InputError: if a bank holds a row that is not of the training split.
+    """
+    build = getattr(training.model, "build_memories", None)
+    if build is None:
+        return
+    examples = training.splits["train"].examples
+    studies = {study.study_id: study for study in training.dataset.studies("train")}
+    view = TrainingView(
+        studies=tuple(studies[example.study_id] for example in examples),
+        examples=tuple(examples),
+        classes=training.classes,
+        pad_id=training.pad_id,
+        seed=training.experiment.seed,
+        features=features,
+    )
+    training.model.eval()
+    banks: Mapping[str, Bank] = build(name, view)
+    for bank_name, bank in banks.items():
+        bank.refuse_others(bank_name, studies)
+        save_bank(bank, training.folder / "memories" / bank_name)
+    set_memories(training.model, training.folder)
+
+
+def set_memories(model: nn.Module, folder: Path) -> None:
+    """Give a model the banks of its run folder.
+
+    Raises:
+        InputError: if a bank is broken.
+    """
+    places = sorted((folder / "memories").glob("[!.]*")) if (folder / "memories").is_dir() else []
+    if places:
+        model.set_memories({place.name: load_bank(place) for place in places})  # type: ignore[operator]
+
+
+def _parts_read(training: Training, stage: StageConfig) -> set[str]:
+    """The parts that the stage's losses read."""
+    known: Mapping[str, tuple[str, ...]] = training.model.LOSS_PARTS  # type: ignore[assignment]
+    return {part for term in stage.losses for part in known.get(term, ())}
+
+
+def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
+    experiment = training.experiment
+    read = _parts_read(training, stage)
+    parts = {part for part, _ in training.model.named_children()}
+    model = experiment.model.model_dump(mode="json")
+    facts = {
+        "method": experiment.method,
+        "stage": {name: stage.model_dump(mode="json")},
+        "model": {field: value for field, value in model.items() if field in read or field not in parts},
+        "weights": {part: training.trained_by.get(part) for part in sorted(read)},
+        "data": experiment.data.model_dump(mode="json", exclude={"keep_features", "keep_stages"}),
+        "decoding": experiment.decoding.model_dump(mode="json"),
+        "seed": experiment.seed,
+        "dataset": training.dataset.fingerprint(),
+        "classes": training.classes,
+        "code": code_hash(),
+    }
+    return sha256_json(facts)[:16]
+
+
+def validate(training: Training, stage: StageConfig, features: Features | None = None) -> dict[str, float]:
+    """Mean loss over the validation split, and scores of generated reports where the stage selects by one."""
+    prepared = training.splits["val"]
+    loader = StudyLoader(prepared.examples, stage.batch_size, training.pad_id, features=features)
+    device = next(training.model.parameters()).device
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for batch in loader.epoch():
+            terms = training.model.loss(batch.to(device), tuple(stage.losses))  # type: ignore[operator]
+            total += float(total_loss(terms, stage.losses)) * len(batch)
+            count += len(batch)
+    figures = {"loss": total / count}
+    if stage.select not in ("loss", "last"):
+        from radweave.evaluation.validation import corpus_scores
+
+        predictor = build_predictor(training.model, training.tokenizer, training.experiment)
+        reports = {report.study_id: report.text for report in predictor.reports(prepared.examples)}
+        figures |= corpus_scores(reports, prepared.references)
+    return figures
+
+
+def build_predictor(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, experiment: Experiment, **options: Any
+) -> Predictor:
+    """The predictor of a model with the experiment's decoding options, unless others are given."""
+    return Predictor(
+        model=model,  # type: ignore[arg-type]
+        tokenizer=tokenizer,
+        image_size=experiment.data.image_size,
+        max_views=experiment.data.max_views,
+        **{"decoding": experiment.decoding, **options},
+    )

@@ -1,0 +1,54 @@
+"""What a method may see of the data when it builds a memory: the training split and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from radweave.data.loader import Example, Features, StudyLoader
+from radweave.types import Batch, Study
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingView:
+    """The training studies that are used, in the order of the manifest.
+
+    ``studies`` and ``examples`` run in parallel. There is no way from here to another split.
+    """
+
+    studies: tuple[Study, ...]
+    examples: tuple[Example, ...]
+    classes: tuple[str, ...]
+    pad_id: int
+    seed: int
+    features: Features | None = None
+
+    def __post_init__(self) -> None:
+        assert all(study.split == "train" for study in self.studies), "a training view holds training studies only"
+        assert [study.study_id for study in self.studies] == [example.study_id for example in self.examples]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def reports(self) -> list[str]:
+        """The target text of every study."""
+        return [example.report or "" for example in self.examples]
+
+    @property
+    def class_states(self) -> Int[Tensor, "studies classes"]:
+        """Label states as in ``Batch.class_labels``; -1 for a study without labels."""
+        absent = (-1,) * len(self.classes)
+        return torch.tensor([example.class_states or absent for example in self.examples])
+
+    def batches(self, batch_size: int = 32, *, pixels: bool = False) -> Iterator[Batch]:
+        """Every study once, unshuffled and unaugmented; features in place of pixels where they are there.
+
+        ``pixels`` asks for the images even then.
+        """
+        features = None if pixels else self.features
+        return StudyLoader(self.examples, batch_size, self.pad_id, features=features).epoch()
