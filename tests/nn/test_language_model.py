@@ -9,13 +9,9 @@ import torch
 from torch import Tensor
 
 from radweave.errors import InputError
-from radweave.nn.language_model import (
-    CausalLanguageModel,
-    DecodingConfig,
-    LlamaConfig,
-    PretrainedLanguageModelConfig,
-    position_ids,
-)
+from radweave.nn.decoding import DecodingConfig, trim
+from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.next_token import position_ids
 
 VOCAB, PAD, BOS, EOS = 50, 0, 1, 2
 # Two orders of summation of float32 attention differ by about 1e-6; losses here are near 4.
@@ -97,9 +93,9 @@ def test_the_text_loss_is_the_librarys_after_the_begin_token(language_model: Cau
     torch.testing.assert_close(language_model.text_loss(ids, ids), theirs, atol=TOLERANCE, rtol=0)
 
 
-def test_the_end_token_and_what_follows_are_cut(language_model: CausalLanguageModel) -> None:
+def test_the_end_token_and_what_follows_are_cut() -> None:
     sequences = torch.tensor([[5, 6, EOS, PAD], [7, 8, 9, 10]])
-    ids, log_probs = language_model._trim(sequences, torch.arange(8.0).view(2, 4))
+    ids, log_probs = trim(sequences, torch.arange(8.0).view(2, 4), EOS)
     assert ids == [[5, 6], [7, 8, 9, 10]]
     assert log_probs == [[0.0, 1.0], [4.0, 5.0, 6.0, 7.0]]
 

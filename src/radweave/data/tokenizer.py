@@ -68,7 +68,10 @@ TokenizerConfig = Annotated[BpeTokenizerConfig | PretrainedTokenizerConfig, Fiel
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """Load a saved tokenizer; a missing pad token is filled with the end token.
+    """Load a saved tokenizer.
+
+    A BERT tokenizer's [CLS] and [SEP] become begin and end tokens, as in the BERT decoders of Rothe et al. (TACL 2020).
+    A missing pad token is filled with the end token.
 
     Raises:
         InputError: if there is none, or it has no end token.
@@ -79,6 +82,8 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
         tokenizer: Any = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot load a tokenizer: {str(error).strip().splitlines()[0]}", file=path) from None
+    if tokenizer.eos_token_id is None and tokenizer.sep_token_id is not None:
+        tokenizer.bos_token, tokenizer.eos_token = tokenizer.cls_token, tokenizer.sep_token
     if tokenizer.eos_token_id is None:
         raise InputError("the tokenizer has no end-of-text token", file=path, field="eos_token")
     if tokenizer.pad_token_id is None:

@@ -1,0 +1,92 @@
+"""How reports are decoded, for every language model: options, and cached batched generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor
+
+from radweave.config import Config
+
+
+class DecodingConfig(Config):
+    """How reports are decoded. Greedy unless beams or sampling are asked for; sampling is seeded."""
+
+    num_beams: int = Field(default=1, ge=1)
+    max_new_tokens: int = Field(default=100, ge=1)
+    min_new_tokens: int = Field(default=0, ge=0)
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    length_penalty: float = 1.0
+    no_repeat_ngram_size: int = Field(default=0, ge=0)
+    do_sample: bool = False
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = 0
+
+
+@torch.no_grad()
+def generate_ids(
+    model: Any,
+    prefix: Float[Tensor, "batch prefix width"],
+    prefix_mask: Bool[Tensor, "batch prefix"],
+    decoding: DecodingConfig,
+    *,
+    eos_id: int,
+    pad_id: int,
+    inputs: Mapping[str, Any] | None = None,
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Decode with a key-value cache after a left-padded prefix of embeddings.
+
+    Args:
+        model: a transformers model that generates.
+        prefix: embeddings of what stands before the report.
+        prefix_mask: True where the prefix has a token.
+        decoding: the options.
+        eos_id: the token that ends a report.
+        pad_id: the token that fills up the rows that ended.
+        inputs: further arguments of every forward pass, such as what cross-attention reads.
+
+    Returns:
+        Token ids per row, without end or padding, and the log-probability of each of those tokens.
+    """
+    options: dict[str, Any] = {}
+    if decoding.do_sample:
+        torch.manual_seed(decoding.seed)
+        options = {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
+    if decoding.num_beams > 1:
+        options["length_penalty"] = decoding.length_penalty
+    out = model.generate(
+        inputs_embeds=prefix,
+        attention_mask=prefix_mask.long(),
+        max_new_tokens=decoding.max_new_tokens,
+        min_new_tokens=decoding.min_new_tokens or None,
+        num_beams=decoding.num_beams,
+        do_sample=decoding.do_sample,
+        repetition_penalty=decoding.repetition_penalty,
+        no_repeat_ngram_size=decoding.no_repeat_ngram_size,
+        eos_token_id=eos_id,
+        pad_token_id=pad_id,
+        output_scores=True,
+        return_dict_in_generate=True,
+        use_cache=True,
+        **options,
+        **(inputs or {}),
+    )
+    scores = model.compute_transition_scores(
+        out.sequences, out.scores, getattr(out, "beam_indices", None), normalize_logits=decoding.num_beams == 1
+    )
+    return trim(out.sequences, scores, eos_id)
+
+
+def trim(sequences: Tensor, scores: Tensor, eos_id: int) -> tuple[list[list[int]], list[list[float]]]:
+    """Cut every row (B, T) of ids and their scores before its first end token."""
+    ids, log_probs = [], []
+    for row, row_scores in zip(sequences.tolist(), scores.tolist(), strict=True):
+        end = row.index(eos_id) if eos_id in row else len(row)
+        ids.append(row[:end])
+        log_probs.append(row_scores[:end])
+    return ids, log_probs

@@ -1,0 +1,249 @@
+"""BERT as a decoder: it writes the report and reads the image through cross-attention.
+
+Source: Rothe et al., "Leveraging pre-trained checkpoints for sequence generation tasks", TACL 2020: BERT with a causal
+mask and new cross-attention layers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.errors import InputError
+from radweave.nn.decoding import DecodingConfig, generate_ids
+from radweave.nn.lora import LoraSetting, NoLoraConfig
+from radweave.nn.next_token import blank_tokens, next_token_loss
+from radweave.nn.pretrained import Precision, check_vocabulary, load_language_model
+from radweave.nn.prompt import left_pad
+
+
+class CrossAttentionLanguageModel(nn.Module):
+    """A decoder that cross-attends to a memory of embeddings, such as visual tokens.
+
+        report ~ LM([prefix; begin], memory)
+
+    The memory has the decoder's width: a connector projects to it. The optional prefix holds prompt embeddings; the
+    begin token always follows it, and its position predicts the first report token. Position ids count present tokens,
+    so a row does not depend on its padding.
+
+    ``token_dropout`` blanks report tokens while training; see ``blank_tokens``. ``untrained`` are the
+    parameters that the checkpoint did not have (its cross-attention, as a rule): they train where only adapters do.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        bos_id: int | None,
+        eos_id: int,
+        pad_id: int,
+        token_dropout: float = 0.0,
+        untrained: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.bos_id = eos_id if bos_id is None else bos_id
+        self.eos_id = eos_id
+        self.pad_id = pad_id
+        self.token_dropout = token_dropout
+        self._untrained = untrained
+
+    @property
+    def untrained(self) -> frozenset[str]:
+        """Names of parameters that the checkpoint did not have; adapters around them do not change that."""
+        names = (name for name, _ in self.named_parameters())
+        return frozenset(n for n in names if n.removeprefix("model.").replace(".base_layer", "") in self._untrained)
+
+    @property
+    def architecture(self) -> Any:
+        """The model's transformers configuration."""
+        return self.model.config
+
+    @property
+    def width(self) -> int:
+        return int(self.model.get_input_embeddings().embedding_dim)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.model.get_input_embeddings().weight.dtype
+        return dtype
+
+    def embed(self, input_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape width"]:
+        """Word embeddings; positions are added inside the model."""
+        out: Tensor = self.model.get_input_embeddings()(input_ids)
+        return out
+
+    def loss(
+        self,
+        memory: Float[Tensor, "batch memory width"],
+        memory_mask: Bool[Tensor, "batch memory"],
+        prefix: Float[Tensor, "batch prefix width"] | None,
+        prefix_mask: Bool[Tensor, "batch prefix"] | None,
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+    ) -> Float[Tensor, ""]:
+        """Mean negative log-likelihood of the labels that are not -100.
+
+        Args:
+            memory: what the cross-attention reads.
+            memory_mask: True where the memory has a token; each row needs one.
+            prefix: prompt embeddings, or None.
+            prefix_mask: True where the prefix has a token; None where all are there.
+            input_ids: the report's tokens, right-padded; they are shifted in here, not by the caller.
+            labels: the same, -100 where no loss is taken.
+        """
+        text = self.embed(input_ids)
+        if self.training and self.token_dropout:
+            text = blank_tokens(text, self.token_dropout)
+        begin, mask = self._begin(prefix, prefix_mask, len(input_ids))
+        return next_token_loss(self.model, begin, mask, text, labels, self._cross(memory, memory_mask))
+
+    def generate(
+        self,
+        memory: Float[Tensor, "batch memory width"],
+        memory_mask: Bool[Tensor, "batch memory"],
+        prefix: Float[Tensor, "batch prefix width"] | None,
+        prefix_mask: Bool[Tensor, "batch prefix"] | None,
+        decoding: DecodingConfig,
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Decode with a key-value cache; the memory's keys and values are computed once.
+
+        Returns:
+            Token ids per row, without end or padding, and the log-probability of each of those tokens.
+
+        Raises:
+            InputError: if prompt and report do not fit the decoder's positions.
+        """
+        from transformers import DynamicCache, EncoderDecoderCache
+
+        begin, mask = self._begin(prefix, prefix_mask, len(memory))
+        self._check_length(begin.shape[1] + decoding.max_new_tokens)
+        cache = EncoderDecoderCache(DynamicCache(config=self.model.config), DynamicCache(config=self.model.config))
+        inputs = {**self._cross(memory, memory_mask), "past_key_values": cache}
+        return generate_ids(self.model, begin, mask, decoding, eos_id=self.eos_id, pad_id=self.pad_id, inputs=inputs)
+
+    def _cross(self, memory: Tensor, mask: Tensor) -> dict[str, Any]:
+        return {"encoder_hidden_states": memory.to(self.dtype), "encoder_attention_mask": mask.long()}
+
+    def _begin(self, prefix: Tensor | None, mask: Tensor | None, batch: int) -> tuple[Tensor, Tensor]:
+        """Prompt, left-padded, and the begin token."""
+        device = self.model.get_input_embeddings().weight.device
+        begin = self.embed(torch.full((batch, 1), self.bos_id, device=device))
+        begin_mask = torch.ones(batch, 1, dtype=torch.bool, device=device)
+        if prefix is None:
+            return begin, begin_mask
+        if mask is None:
+            mask = torch.ones(prefix.shape[:2], dtype=torch.bool, device=device)
+        return left_pad(torch.cat([prefix.to(self.dtype), begin], dim=1), torch.cat([mask, begin_mask], dim=1))
+
+    def _check_length(self, length: int) -> None:
+        most = int(self.architecture.max_position_embeddings)
+        if length > most:
+            raise InputError(
+                "prompt and report are longer than the decoder's positions",
+                field="decoding.max_new_tokens",
+                got=length,
+                expected=f"at most {most} with the prompt",
+            )
+
+
+class BertDecoderConfig(Config):
+    """A BERT-type decoder built from nothing; its vocabulary is the tokenizer's.
+
+    Weights start at 1 / sqrt(hidden_size): BERT's own 0.02 suits its width of 768.
+    """
+
+    kind: Literal["bert"] = "bert"
+    hidden_size: int = 256
+    num_layers: int = 3
+    num_heads: int = 4
+    intermediate_size: int | None = None
+    max_positions: int = 512
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    token_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora: LoraSetting = NoLoraConfig()
+
+    def build(
+        self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int, saved: Path | None = None
+    ) -> CrossAttentionLanguageModel:
+        """Build with random weights; vocabulary and special ids are the tokenizer's. ``saved`` is not needed."""
+        from transformers import BertConfig, BertLMHeadModel
+
+        config = BertConfig(
+            vocab_size=vocab_size,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            intermediate_size=self.intermediate_size or 4 * self.hidden_size,
+            max_position_embeddings=self.max_positions,
+            hidden_dropout_prob=self.dropout,
+            attention_probs_dropout_prob=self.dropout,
+            pad_token_id=pad_id,
+            bos_token_id=bos_id,
+            eos_token_id=eos_id,
+            initializer_range=self.hidden_size**-0.5,
+            is_decoder=True,
+            add_cross_attention=True,
+        )
+        model = self.lora.apply(BertLMHeadModel(config))
+        return CrossAttentionLanguageModel(
+            model, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id, token_dropout=self.token_dropout
+        )
+
+
+class PretrainedBertDecoderConfig(Config):
+    """A BERT checkpoint from a folder or hub name, used as a decoder.
+
+    Published BERT checkpoints are encoders: their cross-attention is new then, a warning says so, and a stage must
+    train it (``full``, or ``lora``, which trains new layers too). ``dropout`` None keeps the checkpoint's own.
+    """
+
+    kind: Literal["pretrained"] = "pretrained"
+    path: str
+    dtype: Precision = "float32"
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    gradient_checkpointing: bool = False
+    token_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora: LoraSetting = NoLoraConfig()
+
+    def build(
+        self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int, saved: Path | None = None
+    ) -> CrossAttentionLanguageModel:
+        """Load the weights; with ``saved`` only the shape, from the ``config.json`` kept in a run folder.
+
+        Raises:
+            InputError: if there is no such checkpoint, it is not a BERT, lacks weights other than cross-attention and
+                the language model's head, or its vocabulary is smaller than the tokenizer's.
+        """
+        options: dict[str, Any] = {"is_decoder": True, "add_cross_attention": True}
+        if self.dropout is not None:
+            options |= {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.dropout}
+        model, untrained = load_language_model(
+            self.path,
+            dtype=self.dtype,
+            saved=saved,
+            model_type="bert",
+            options=options,
+            may_be_new=("crossattention", "cls.predictions"),
+        )
+        check_vocabulary(model, vocab_size, self.path)
+        if self.gradient_checkpointing:
+            model.gradient_checkpointing_enable()
+        model = self.lora.apply(model)
+        return CrossAttentionLanguageModel(
+            model,
+            bos_id=bos_id,
+            eos_id=eos_id,
+            pad_id=pad_id,
+            token_dropout=self.token_dropout,
+            untrained=untrained,
+        )
+
+
+EncoderDecoderConfig = Annotated[BertDecoderConfig | PretrainedBertDecoderConfig, Field(discriminator="kind")]

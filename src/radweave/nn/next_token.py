@@ -1,0 +1,59 @@
+"""The loss of every language model here: the next token of a report, after a prefix of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def position_ids(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """Count present tokens from 0; absent ones get 0."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def blank_tokens(embeds: Float[Tensor, "batch text width"], share: float) -> Float[Tensor, "batch text width"]:
+    """Zero that share of the tokens' embeddings, so that the next word must be read off something else.
+
+    Source: Bowman et al., "Generating sentences from a continuous space", CoNLL 2016, Sec. 3.1 (word dropout).
+    """
+    kept = torch.rand(embeds.shape[:2], device=embeds.device) >= share
+    return embeds * kept[:, :, None]
+
+
+def next_token_loss(
+    model: Any,
+    prefix: Float[Tensor, "batch prefix width"],
+    prefix_mask: Bool[Tensor, "batch prefix"],
+    text: Float[Tensor, "batch text width"],
+    labels: Int[Tensor, "batch text"],
+    inputs: Mapping[str, Any] | None = None,
+) -> Float[Tensor, ""]:
+    """Mean negative log-likelihood of the labels that are not -100.
+
+    The prefix is left-padded and the report right-padded, so that they meet in one column: the last prefix position
+    predicts the first report token, and ``labels`` are not shifted by the caller. Position ids count present tokens
+    only, which makes a row independent of its padding.
+
+    Args:
+        model: a transformers model with a language model's head.
+        prefix: embeddings before the report.
+        prefix_mask: True where the prefix has a token.
+        text: embeddings of the report's tokens.
+        labels: the report's token ids, -100 where no loss is taken.
+        inputs: further arguments of the forward pass, such as what cross-attention reads.
+    """
+    mask = torch.cat([prefix_mask, labels != -100], dim=1)
+    logits = model(
+        inputs_embeds=torch.cat([prefix, text], dim=1),
+        attention_mask=mask.long(),
+        position_ids=position_ids(mask),
+        logits_to_keep=text.shape[1] + 1,
+        use_cache=False,
+        **(inputs or {}),
+    ).logits[:, :-1]
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
