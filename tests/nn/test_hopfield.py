@@ -34,7 +34,7 @@ def plain_average(queries: Tensor, values: Tensor) -> Tensor:
     return torch.softmax(queries @ values.T, dim=-1) @ values
 
 
-def average_of(patterns: Tensor):  # noqa: ANN201
+def average_of(patterns: Tensor):
     return lambda scaled: plain_average(scaled, patterns)
 
 
