@@ -33,6 +33,16 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.hidden_size=32",
         "model.language_model.num_layers=2",
     ),
+    "vdgen": (
+        "stages.vision.epochs=0",
+        "stages.language.epochs=0",
+        "model.vision_encoder.patch_size=4",
+        "model.vision_encoder.embed_dim=8",
+        "model.vision_encoder.depths=[1,1]",
+        "model.vision_encoder.num_heads=[1,2]",
+        "model.language_model.hidden_size=32",
+        "model.language_model.num_layers=2",
+    ),
 }
 """Per method, overrides that shrink it for tests; the contract tests need an entry for every method."""
 

@@ -60,10 +60,11 @@ class LightAugmentation(Config):
     def apply(self, pixel_values: Float[Tensor, "n c h w"], generator: torch.Generator) -> Float[Tensor, "n c h w"]:
         """Change each image by its own draw from ``generator``."""
         count = pixel_values.shape[0]
-        draw = torch.rand(count, 6, generator=generator) * 2 - 1
+        # Drawn where the generator is, so that a device sees what the CPU would have.
+        draw = torch.rand(count, 6, generator=generator, device=generator.device).to(pixel_values.device) * 2 - 1
         angle = draw[:, 0] * self.rotation_degrees * (torch.pi / 180)
         zoom = 1 + draw[:, 1] * self.zoom
-        theta = torch.zeros(count, 2, 3)
+        theta = torch.zeros(count, 2, 3, device=pixel_values.device)
         theta[:, 0, 0] = theta[:, 1, 1] = torch.cos(angle) / zoom
         theta[:, 0, 1] = -torch.sin(angle) / zoom
         theta[:, 1, 0] = torch.sin(angle) / zoom

@@ -5,6 +5,8 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 20
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -63,3 +65,22 @@ LoraSetting = Annotated[NoLoraConfig | LoraConfig, Field(discriminator="kind")]
 def has_lora(model: nn.Module) -> bool:
     """Whether a module holds adapters."""
     return any(MARK in name for name, _ in model.named_parameters())
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """The model as it was before it got adapters; what trains afterwards is what trained before."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    # peft freezes adapters that are off, and lets all of them train when they are on again.
+    trains = [(parameter, parameter.requires_grad) for layer in layers for parameter in layer.parameters()]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+        for parameter, value in trains:
+            parameter.requires_grad_(value)

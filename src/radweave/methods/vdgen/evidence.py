@@ -1,0 +1,133 @@
+"""Evidence from the space that DID makes: how well a sentence fits the image, and which training sentences fit it best.
+
+The memory holds what the language model, adapters off, makes of training sentences (``mean_hidden_state``); they are
+projected when they are used, so that they follow W_2 while it trains. They would not follow a language model that
+trains as a whole in the report stage; adapters, or none, are what this method is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from radweave.config import Config
+from radweave.memory.bank import Bank, patient_code
+from radweave.memory.index import ExactIndex
+from radweave.methods.vdgen.distillation import DiseaseDistillation, mean_hidden_state
+from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.sentences import SentenceSplitter
+from radweave.train.view import TrainingView
+from radweave.types import Batch
+
+SENTENCES = "sentences"
+"""Name of the bank."""
+
+
+class SentenceMemoryConfig(Config):
+    """The ``max_sentences`` most frequent training sentences are kept, ``top_k`` are shown with a report."""
+
+    max_sentences: int = Field(default=2000, ge=1)
+    top_k: int = Field(default=5, ge=1)
+
+
+def build_sentence_bank(
+    training: TrainingView, language_model: CausalLanguageModel, splitter: SentenceSplitter, max_sentences: int
+) -> Bank:
+    """States (N, H) of the most frequent sentences of the training reports, the more frequent first.
+
+    A row names the first study with that sentence and counts all of them. A sentence cut off by the limit of tokens is
+    not taken.
+    """
+    rows: dict[tuple[int, ...], dict[str, Any]] = {}
+    for example in training.examples:
+        ids = [token for token in example.token_ids or () if token != language_model.eos_id]
+        for sentence in dict.fromkeys(splitter.split(ids)):
+            if sentence[-1] not in splitter.ends:
+                continue
+            row = rows.setdefault(
+                sentence,
+                {
+                    "study_id": example.study_id,
+                    "patient": patient_code(example.patient_id),
+                    "text": splitter.decode(sentence),
+                    "studies": 0,
+                },
+            )
+            row["studies"] += 1
+    kept = sorted(rows.items(), key=lambda item: -item[1]["studies"])[:max_sentences]
+    states = sentence_states(language_model, [sentence for sentence, _ in kept])
+    return Bank({"states": states}, tuple(row for _, row in kept))
+
+
+def sentence_states(
+    language_model: CausalLanguageModel, sentences: Sequence[Sequence[int]], batch_size: int = 64
+) -> Float[Tensor, "sentences width"]:
+    """``mean_hidden_state`` of rows of token ids of any length."""
+    device = language_model.model.get_input_embeddings().weight.device
+    parts = [torch.zeros(0, language_model.width, device=device)]
+    for start in range(0, len(sentences), batch_size):
+        chunk = sentences[start : start + batch_size]
+        ids = torch.full((len(chunk), max(len(sentence) for sentence in chunk)), language_model.pad_id)
+        mask = torch.zeros_like(ids, dtype=torch.bool)
+        for row, sentence in enumerate(chunk):
+            ids[row, : len(sentence)] = torch.tensor(sentence)
+            mask[row, : len(sentence)] = True
+        parts.append(mean_hidden_state(language_model, ids.to(device), mask.to(device)))
+    return torch.cat(parts)
+
+
+def sentence_fit(
+    distillation: DiseaseDistillation,
+    language_model: CausalLanguageModel,
+    splitter: SentenceSplitter,
+    mean: Float[Tensor, "batch dim"],
+    token_ids: Sequence[Sequence[int]],
+) -> list[list[dict[str, Any]]]:
+    """Per study and sentence of its report: the text, and its cosine with the image in the DID space."""
+    split = [splitter.split(ids) for ids in token_ids]
+    vectors = distillation.text_vectors(sentence_states(language_model, [s for row in split for s in row]))
+    owner = torch.tensor([study for study, row in enumerate(split) for _ in row], dtype=torch.long)
+    images = distillation.image_vectors(mean)[owner.to(mean.device)]
+    cosines = iter((vectors.to(images.device) * images).sum(1).tolist())
+    return [
+        [{"text": splitter.decode(sentence), "image_similarity": round(next(cosines), 4)} for sentence in row]
+        for row in split
+    ]
+
+
+class SentenceMemory:
+    """The sentences of the bank, found by image."""
+
+    def __init__(self, bank: Bank) -> None:
+        self.states = bank.tensors["states"]
+        self.rows = bank.rows
+        self.study_ids = bank.study_ids
+        self.patients = bank.patients
+
+    def nearest(
+        self, distillation: DiseaseDistillation, mean: Float[Tensor, "batch dim"], batch: Batch, top_k: int
+    ) -> list[list[dict[str, Any]]]:
+        """The training sentences nearest to each image, best first; never one of the query's own study or patient."""
+        vectors = distillation.text_vectors(self.states.to(mean.device))
+        index = ExactIndex(vectors, self.study_ids, self.patients)
+        scores, found = index.search(
+            distillation.image_vectors(mean), top_k, study_ids=batch.study_ids, patient_ids=batch.patient_ids
+        )
+        return [
+            [
+                {
+                    "kind": "sentence",
+                    "study_id": self.rows[row]["study_id"],
+                    "text": self.rows[row]["text"],
+                    "scores": {"image_similarity": round(score, 4)},
+                }
+                for score, row in zip(study_scores, study_rows, strict=True)
+                if row >= 0
+            ]
+            for study_scores, study_rows in zip(scores.tolist(), found.tolist(), strict=True)
+        ]
