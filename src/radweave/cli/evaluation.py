@@ -21,6 +21,9 @@ def evaluate(
     weights: Weights = None,
     train: Annotated[Path | None, typer.Option(help="Dataset folder whose training reports make baselines.")] = None,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
+    radgraph: Annotated[
+        Path | None, typer.Option(help="Local folder with RadGraph's weights, for RadGraph-F1.")
+    ] = None,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad lines out and count them.")] = False,
     second_opinion: Annotated[
         bool, typer.Option("--second-opinion", help="Score with rouge-score, sacrebleu too.")
@@ -43,6 +46,7 @@ def evaluate(
             weights=weights,
             train=train,
             meteor=meteor,
+            radgraph=radgraph,
             skip_invalid=skip_invalid,
             second_opinion=second_opinion,
             resamples=resamples,

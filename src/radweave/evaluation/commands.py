@@ -30,6 +30,7 @@ class EvaluateRequest:
     weights: Path | None = None
     train: Path | None = None
     meteor: bool = True
+    radgraph: Path | None = None
     skip_invalid: bool = False
     second_opinion: bool = False
     resamples: int = 1000
@@ -119,6 +120,7 @@ def _evaluated(
 ) -> dict[str, Any]:
     options = Options(
         meteor=request.meteor,
+        radgraph=request.radgraph,
         second_opinions=request.second_opinion,
         resamples=request.resamples,
         seed=request.seed,
@@ -137,7 +139,7 @@ def _evaluated(
             file.pairs,
             beside,
             train_texts=train_texts,
-            options=replace(options, meteor=False, floors=False, second_opinions=False),
+            options=replace(options, meteor=False, radgraph=None, floors=False, second_opinions=False),
         )
         result["beside"] = _language_part(second)
     return result

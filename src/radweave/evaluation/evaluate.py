@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from radweave.evaluation.laterality import sided_rows
 from radweave.evaluation.pairs import Pair, check_pairs
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, Vocabulary, get_protocol, protocol_record
+from radweave.evaluation.radgraph_reward import RADGRAPH_DEFINITIONS
 from radweave.evaluation.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
 from radweave.evaluation.warnings import warnings
 from radweave.labels import Labeler
@@ -118,6 +120,7 @@ class Options:
 
     Attributes:
         meteor: start Java for METEOR if it is there; without Java the row says unavailable.
+        radgraph: local folder with RadGraph's weights, for RadGraph-F1; None leaves its rows out.
         floors: score the baselines.
         second_opinions: let rouge-score and sacrebleu score the same texts.
         resamples: bootstrap resamples; 0 for no intervals.
@@ -125,6 +128,7 @@ class Options:
     """
 
     meteor: bool = True
+    radgraph: Path | None = None
     floors: bool = True
     second_opinions: bool = False
     resamples: int = RESAMPLES
@@ -167,6 +171,8 @@ def evaluate_pairs(
     prepared = prepare(checked, rules, vocabulary)
     statistics = language_statistics(prepared, rules)
     unavailable, versions = _add_meteor(statistics, prepared, options)
+    if options.radgraph is not None:
+        _add_radgraph(statistics, unavailable, versions, checked, options.radgraph)
     labelled = label_pairs(checked, labeler) if labeler else None
     clinical = clinical_statistics(labelled) if labelled else {}
     sided = sided_statistics(sided_rows(checked))
@@ -198,7 +204,7 @@ def evaluate_pairs(
             "resamples": options.resamples,
             "seed": options.seed,
         },
-        definitions=definitions(rules),
+        definitions={**definitions(rules), **(RADGRAPH_DEFINITIONS if options.radgraph is not None else {})},
         left_out=dict(left_out or {}),
         second_opinions=_second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )
@@ -219,6 +225,24 @@ def _add_meteor(
         return {**unavailable, **dict.fromkeys(names, f"unavailable: {found.reason}")}, {}
     statistics.update(found.statistics)
     return unavailable, {"meteor": found.version}
+
+
+def _add_radgraph(
+    statistics: dict[str, Statistic],
+    unavailable: dict[str, str],
+    versions: dict[str, str],
+    pairs: Sequence[Pair],
+    folder: Path,
+) -> None:
+    """Add RadGraph-F1 of the texts as they are given, or why there is none."""
+    from radweave.evaluation.radgraph import Unavailable, radgraph_statistics
+
+    found = radgraph_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs], folder)
+    if isinstance(found, Unavailable):
+        unavailable |= dict.fromkeys(RADGRAPH_DEFINITIONS, f"unavailable: {found.reason}")
+        return
+    statistics.update(found.statistics)
+    versions["radgraph"] = found.version
 
 
 def _corpus(

@@ -21,6 +21,9 @@ _METRICS = (
     "ROUGE_L_F1",
     "CIDEr",
     "CIDEr_plain",
+    "RadGraph_simple",
+    "RadGraph_partial",
+    "RadGraph_complete",
 )
 _SHOWN = {"CIDEr": "CIDEr (= CIDEr-D, as coco)", "ROUGE_L_F1": "ROUGE_L_F1 (rouge-score)"}
 _FLOOR_METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
@@ -76,6 +79,8 @@ def _language(runs: Mapping[str, Result]) -> TextTable:
             columns.append((prefix + _label(result["beside"]["protocol"]), result["beside"]["corpus"]))
             if result["corpus"]["METEOR"]["value"] is not None:
                 notes["METEOR is computed for the first protocol only"] = None
+            if "RadGraph_simple" in result["corpus"]:
+                notes["RadGraph-F1 reads the texts as given, under no protocol"] = None
         notes[f"{prefix}{_studies(result)}"] = None
         for protocol in (result["protocol"], result.get("beside", result)["protocol"]):
             notes |= {f"{protocol['name']}: {text}": None for text in protocol["deviations"]}
