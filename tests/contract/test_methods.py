@@ -104,6 +104,28 @@ def test_gradients_reach_exactly_the_trainable_parts(
         assert trainable, "a stage trains something"
 
 
+def test_a_loss_reads_exactly_the_parts_it_names(
+    experiment: Experiment, model: nn.Module, context: BuildContext
+) -> None:
+    """Kept stages rely on it: a part that is not named must not change what a stage gives."""
+    model.eval()
+    batch = batch_of(context, example(context, 0, views=2), example(context, 1), example(context, 2))
+    known: dict[str, tuple[str, ...]] = model.LOSS_PARTS  # type: ignore[assignment]
+    parts = dict(model.named_children())
+    for term, read in known.items():
+        assert set(read) <= set(parts), term
+        for name, part in parts.items():
+            before = float(model.loss(batch, (term,))[term])  # type: ignore[operator]
+            kept = {key: value.clone() for key, value in part.state_dict().items()}
+            with torch.no_grad():
+                for parameter in part.parameters():
+                    parameter.add_(torch.randn_like(parameter))
+            after = float(model.loss(batch, (term,))[term])  # type: ignore[operator]
+            part.load_state_dict(kept)
+            if name not in read:
+                assert after == before, f"{term} reads {name}"
+
+
 def test_it_overfits_two_studies_and_says_what_it_saw(
     experiment: Experiment, model: nn.Module, context: BuildContext
 ) -> None:

@@ -1,0 +1,54 @@
+"""Cross-attention of learned queries against plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from radweave.nn.query_transformer import CrossAttention, QueryTransformer
+
+
+def test_cross_attention_equals_a_plain_loop() -> None:
+    torch.manual_seed(0)
+    layer = CrossAttention(8, 6, 2).double()
+    queries, source = torch.randn(2, 3, 8).double(), torch.randn(2, 5, 6).double()
+    mask = torch.tensor([[True] * 5, [True, True, False, True, False]])
+    out, weights = layer(queries, source, mask)
+    q, k, v = layer.query(queries), layer.key(source), layer.value(source)
+    for b in range(2):
+        for i in range(3):
+            read, seen = [], torch.zeros(5, dtype=torch.float64)
+            for head in (slice(0, 4), slice(4, 8)):
+                scores = [math.exp(float(q[b, i, head] @ k[b, j, head]) / 2.0) if mask[b, j] else 0.0 for j in range(5)]
+                shares = [score / sum(scores) for score in scores]
+                read.append(sum(share * v[b, j, head] for j, share in enumerate(shares)))
+                seen += torch.tensor(shares, dtype=torch.float64) / 2
+            assert torch.allclose(out[b, i], layer.out(torch.cat(read)), atol=1e-12)
+            assert torch.allclose(weights[b, i], seen, atol=1e-12)
+
+
+def test_absent_tokens_and_batch_mates_change_nothing() -> None:
+    torch.manual_seed(0)
+    model = QueryTransformer(4, 8, 6, num_layers=2, num_heads=2).eval()
+    source = torch.randn(3, 5, 6)
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    mask[1, 3:] = False
+    together = model(source, mask)
+    assert together.tokens.shape == (3, 4, 8)
+    assert torch.allclose(together.attention.sum(-1), torch.ones(3, 4), atol=1e-6)
+    assert (together.attention[1, :, 3:] == 0).all()
+    alone = model(source[1:2, :3])
+    assert torch.allclose(alone.tokens[0], together.tokens[1], atol=1e-6)
+
+
+def test_without_self_attention_queries_do_not_see_each_other() -> None:
+    torch.manual_seed(0)
+    source = torch.randn(1, 5, 6)
+    for self_attention in (False, True):
+        model = QueryTransformer(3, 8, 6, num_heads=2, self_attention=self_attention).eval()
+        before = model(source).tokens
+        with torch.no_grad():
+            model.queries[2] += 1.0
+        changed = not torch.equal(before[0, 0], model(source).tokens[0, 0])
+        assert changed == self_attention
