@@ -49,7 +49,7 @@ class CrossAttention(nn.Module):
         return self.out(read.transpose(1, 2).flatten(2)), weights.mean(1)
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
 
 
 class QueryLayer(nn.Module):

@@ -88,7 +88,8 @@ class BaselineModel(nn.Module):
         hidden, mask = connect_views(self.connector, views)
         if self.views == "average":
             weight = views.view_mask[:, :, None, None].to(hidden.dtype)
-            hidden = (hidden.unflatten(1, views.tokens.shape[1:3]) * weight).sum(1) / weight.sum(1)
+            by_view = hidden.view(*views.tokens.shape[:3], -1)
+            hidden = (by_view * weight).sum(1) / weight.sum(1)
             mask = mask[:, : hidden.shape[1]]
         return self.prompt.splice(self.language_model.embed, {"image": (hidden, mask)})
 
