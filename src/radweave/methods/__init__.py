@@ -1,7 +1,8 @@
 """One folder per method. A new folder here is a new method; nothing else has to be edited.
 
 A method's ``__init__`` holds ``PRESETS`` (``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the
-paper's table -> overrides). The first line of its docstring is what ``radweave methods`` prints.
+paper's table -> overrides). ``TABLES`` (name -> ``radweave.ablation_tables.Table``) is what ``radweave ablate``
+runs. The first line of its docstring is what ``radweave methods`` prints.
 """
 
 from __future__ import annotations
