@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from radweave.memory.bank import Bank, load_bank, save_bank
 from radweave.serve.predictor import Predictor
 from radweave.storage import exclusive, sha256_json
 from radweave.train.artefacts import code_hash, load_artefact, save_artefact
+from radweave.train.distributed import Parallel, Ranks
 from radweave.train.features import build_features
 from radweave.train.loop import Progress, StageTrainer, Watch
 from radweave.train.stage import StageConfig, total_loss
@@ -30,6 +31,7 @@ from radweave.types import Split
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Item = TypeVar("Item")
 ENCODER = "vision_encoder"
 """The part whose output is computed once while it is frozen; every method calls it so."""
 
@@ -59,6 +61,8 @@ class Training:
     watch: TrainingWatch
     splits: dict[Split, PreparedSplit] = field(default_factory=dict)
     trained_by: dict[str, str] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=Ranks)
+    parallel: Parallel = "ddp"
 
     @property
     def pad_id(self) -> int:
@@ -90,14 +94,18 @@ def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool)
     trained = tuple(part for part, how in stage.finetune.items() if how != "frozen")
     training.trained_by.update(dict.fromkeys(trained, key))
     folder = training.dataset.path / ".cache" / "stages" / key
-    with _one_at_a_time(folder):
+    ranks = training.ranks
+    with _one_at_a_time(folder) if ranks.is_first else nullcontext():
+        ranks.wait()
         state = load_artefact(folder, training.model)
+        ranks.refuse_difference("kept stages", state is None)
         if state is not None:
             training.watch.note(f"stage '{name}' is taken from the data set's cache")
             training.model.eval()
             return Progress(**state["progress"])
         progress = _train_stage(training, name, stage, features)
-        save_artefact(folder, training.model, trained, {"stage": name, "progress": progress.as_dict()})
+        if ranks.is_first:
+            save_artefact(folder, training.model, trained, {"stage": name, "progress": progress.as_dict()})
     return progress
 
 
@@ -122,6 +130,8 @@ def _train_stage(training: Training, name: str, stage: StageConfig, features: Fe
         augmentation=data.augmentation if stage.augment else NoAugmentation(),
         hidden_views=data.hidden_views,
         features=features,
+        rank=training.ranks.rank,
+        size=training.ranks.size,
     )
     trainer = StageTrainer(
         model=training.model,
@@ -133,6 +143,8 @@ def _train_stage(training: Training, name: str, stage: StageConfig, features: Fe
         validate=lambda: validate(training, stage, features),
         fingerprint=training.fingerprint,
         watch=training.watch.stage(name),
+        ranks=training.ranks,
+        parallel=training.parallel,
     )
     return trainer.run()
 
@@ -182,7 +194,9 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
     banks: Mapping[str, Bank] = build(name, view)
     for bank_name, bank in banks.items():
         bank.refuse_others(bank_name, studies)
-        save_bank(bank, training.folder / "memories" / bank_name)
+        if training.ranks.is_first:
+            save_bank(bank, training.folder / "memories" / bank_name)
+    training.ranks.wait()
     set_memories(training.model, training.folder)
 
 
@@ -224,24 +238,33 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
 
 
 def validate(training: Training, stage: StageConfig, features: Features | None = None) -> dict[str, float]:
-    """Mean loss over the validation split, and scores of generated reports where the stage selects by one."""
-    prepared = training.splits["val"]
+    """Mean loss over the validation split, and scores of generated reports where the stage selects by one.
+
+    The ranks share the work by whole batches, so that every study counts once and in the company it has in one process.
+    """
+    prepared, ranks = training.splits["val"], training.ranks
     loader = StudyLoader(prepared.examples, stage.batch_size, training.pad_id, features=features)
     device = next(training.model.parameters()).device
-    total, count = 0.0, 0
+    own = []
     with torch.no_grad():
-        for batch in loader.epoch():
+        for batch in loader.epoch(first_step=ranks.rank, stride=ranks.size):
             terms = training.model.loss(batch.to(device), tuple(stage.losses))  # type: ignore[operator]
-            total += float(total_loss(terms, stage.losses)) * len(batch)
-            count += len(batch)
-    figures = {"loss": total / count}
+            own.append(float(total_loss(terms, stage.losses)) * len(batch))
+    losses = interleaved(ranks.gather(own))
+    figures = {"loss": sum(losses) / len(prepared.examples)}
     if stage.select not in ("loss", "last"):
         from radweave.evaluation.validation import corpus_scores
 
         predictor = build_predictor(training.model, training.tokenizer, training.experiment)
-        reports = {report.study_id: report.text for report in predictor.reports(prepared.examples)}
-        figures |= corpus_scores(reports, prepared.references)
+        some = predictor.reports(prepared.examples[ranks.rank :: ranks.size])
+        texts = interleaved(ranks.gather([(report.study_id, report.text) for report in some]))
+        figures |= ranks.from_first(corpus_scores(dict(texts), prepared.references) if ranks.is_first else {})
     return figures
+
+
+def interleaved(lists: Sequence[Sequence[Item]]) -> list[Item]:
+    """Undo dealing out: the first of every list, then the second of every list, and so on."""
+    return [part[place] for place in range(max(map(len, lists))) for part in lists if place < len(part)]
 
 
 def build_predictor(

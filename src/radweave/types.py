@@ -169,6 +169,34 @@ class Batch:
         return Batch(**moved)
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One process's studies of a global batch: ``count`` of ``total``, from number ``first`` on."""
+
+    first: int
+    count: int
+    total: int
+
+    @classmethod
+    def of(cls, total: int, rank: int, size: int) -> Slice:
+        """The slice of process ``rank`` of ``size``: contiguous, sizes differ by one at most.
+
+        A batch with fewer studies than processes is not cut: every process has the whole of it.
+        """
+        if total < size:
+            return cls(0, total, total)
+        first = rank * total // size
+        return cls(first, (rank + 1) * total // size - first, total)
+
+    def weight(self, size: int) -> float:
+        """Weight of this slice's loss in the sum over ``size`` processes."""
+        return self.count / self.total if self.is_cut else 1 / size
+
+    @property
+    def is_cut(self) -> bool:
+        return self.count < self.total
+
+
 @dataclass(slots=True)
 class Generation:
     """What ``generate`` returns: token ids per study, and named intermediates per study.

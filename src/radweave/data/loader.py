@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
-from radweave.types import Batch, ImageRef, LabelState, View
+from radweave.types import Batch, ImageRef, LabelState, Slice, View
 
 STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
 
@@ -67,12 +67,15 @@ def class_states(labels: Mapping[str, LabelState], classes: Sequence[str]) -> tu
     return tuple(STATE_IDS[labels.get(name, LabelState.BLANK)] for name in classes)
 
 
-def collate(examples: Sequence[Example], *, pad_id: int, features: Features | None = None) -> Batch:
+def collate(
+    examples: Sequence[Example], *, pad_id: int, features: Features | None = None, views: int | None = None
+) -> Batch:
     """Pad views with False in the mask and reports on the right with -100 labels.
 
-    With ``features`` the batch holds those instead of pixels, which are then not read at all.
+    With ``features`` the batch holds those instead of pixels, which are then not read at all. ``views`` is the number
+    to pad to where it is not that of these examples.
     """
-    views = max(len(example.view_ids) for example in examples)
+    views = views or max(len(example.view_ids) for example in examples)
     view_mask = torch.zeros(len(examples), views, dtype=torch.bool)
     view_ids = torch.zeros(len(examples), views, dtype=torch.long)
     for row, example in enumerate(examples):
@@ -122,7 +125,8 @@ class StudyLoader:
     """Batches of a list of examples; shuffled and augmented by seed and epoch, or in order.
 
     ``hidden_views`` is the share of studies whose view kinds are set to unknown, so that a model learns to read images
-    that do not say which view they are (most PNG files).
+    that do not say which view they are (most PNG files). With ``size`` processes, each ``rank`` gets its slice of every
+    batch, and in it what a single process would have seen there.
     """
 
     examples: Sequence[Example]
@@ -133,26 +137,38 @@ class StudyLoader:
     augmentation: AugmentationConfig = field(default_factory=NoAugmentation)
     hidden_views: float = 0.0
     features: Features | None = None
+    rank: int = 0
+    size: int = 1
 
     @property
     def steps_per_epoch(self) -> int:
         return -(-len(self.examples) // self.batch_size)
 
-    def epoch(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]:
-        """Yield the batches of one epoch, from ``first_step`` on."""
+    def part(self, step: int) -> Slice:
+        """The rank's slice of the batch number ``step`` of an epoch."""
+        total = min(self.batch_size, len(self.examples) - step * self.batch_size)
+        return Slice.of(total, self.rank, self.size)
+
+    def epoch(self, epoch: int = 0, first_step: int = 0, stride: int = 1) -> Iterator[Batch]:
+        """Yield the batches of one epoch, from ``first_step`` on; with a ``stride`` only every so many."""
         order = np.arange(len(self.examples))
         if self.shuffle:
             order = np.random.default_rng([self.seed, epoch]).permutation(order)
-        for step in range(first_step, self.steps_per_epoch):
+        for step in range(first_step, self.steps_per_epoch, stride):
             chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
-            picked = [self.examples[index] for index in chosen]
-            batch = collate(picked, pad_id=self.pad_id, features=self.features)
             generator = torch.Generator().manual_seed(hash((self.seed, epoch, step)) & 0x7FFFFFFF)
-            if batch.view_ids is not None and self.hidden_views:
-                hidden = torch.rand(len(batch), generator=generator) < self.hidden_views
-                batch.view_ids[hidden] = 0
-            if batch.pixel_values is not None and not isinstance(self.augmentation, NoAugmentation):
-                shape = batch.pixel_values.shape
-                flat = self.augmentation.apply(batch.pixel_values.flatten(0, 1), generator)
-                batch.pixel_values = flat.view(shape)
-            yield batch
+            yield self._batch([self.examples[index] for index in chosen], self.part(step), generator)
+
+    def _batch(self, whole: Sequence[Example], part: Slice, generator: torch.Generator) -> Batch:
+        """The slice of a batch. Draws are made for the whole of it, so that they do not depend on the slicing."""
+        own = slice(part.first, part.first + part.count)
+        views = max(len(example.view_ids) for example in whole)
+        batch = collate(whole[own], pad_id=self.pad_id, features=self.features, views=views)
+        if batch.view_ids is not None and self.hidden_views:
+            hidden = torch.rand(len(whole), generator=generator) < self.hidden_views
+            batch.view_ids[hidden[own]] = 0
+        if batch.pixel_values is not None and not isinstance(self.augmentation, NoAugmentation):
+            shape = batch.pixel_values.shape
+            flat = batch.pixel_values.flatten(0, 1)
+            batch.pixel_values = self.augmentation.apply(flat, generator, passed=part.first * views).view(shape)
+        return batch

@@ -44,7 +44,9 @@ class NoAugmentation(Config):
 
     kind: Literal["none"] = "none"
 
-    def apply(self, pixel_values: Float[Tensor, "n c h w"], generator: torch.Generator) -> Float[Tensor, "n c h w"]:
+    def apply(
+        self, pixel_values: Float[Tensor, "n c h w"], generator: torch.Generator, *, passed: int = 0
+    ) -> Float[Tensor, "n c h w"]:
         return pixel_values
 
 
@@ -57,11 +59,14 @@ class LightAugmentation(Config):
     zoom: float = 0.08
     contrast: float = 0.2
 
-    def apply(self, pixel_values: Float[Tensor, "n c h w"], generator: torch.Generator) -> Float[Tensor, "n c h w"]:
-        """Change each image by its own draw from ``generator``."""
+    def apply(
+        self, pixel_values: Float[Tensor, "n c h w"], generator: torch.Generator, *, passed: int = 0
+    ) -> Float[Tensor, "n c h w"]:
+        """Change each image by its own draw from ``generator``; the first ``passed`` draws are other images'."""
         count = pixel_values.shape[0]
         # Drawn where the generator is, so that a device sees what the CPU would have.
-        draw = torch.rand(count, 6, generator=generator, device=generator.device).to(pixel_values.device) * 2 - 1
+        draw = torch.rand(passed + count, 6, generator=generator, device=generator.device)[passed:]
+        draw = draw.to(pixel_values.device) * 2 - 1
         angle = draw[:, 0] * self.rotation_degrees * (torch.pi / 180)
         zoom = 1 + draw[:, 1] * self.zoom
         theta = torch.zeros(count, 2, 3, device=pixel_values.device)

@@ -1,23 +1,15 @@
-"""Contrastive losses between two sets of embeddings, and the global batch they need when training is distributed."""
+"""Contrastive losses between two sets of embeddings, over the global batch when training is distributed."""
 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributed.nn.functional import all_gather
 
+from radweave.nn.global_batch import gather_batch
 
-def gather_batch(rows: Float[Tensor, "local dim"]) -> Float[Tensor, "all dim"]:
-    """The rows of all processes in rank order; gradients flow back to the process a row came from.
-
-    In a single process the rows themselves. Every process must hold the same number of rows.
-    """
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return rows
-    return torch.cat(list(all_gather(rows.contiguous())))  # type: ignore[no-untyped-call]
+__all__ = ["gather_batch", "symmetric_info_nce"]
 
 
 def symmetric_info_nce(

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from radweave.nn.global_batch import mean_over_batch
+
 
 def position_ids(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
     """Count present tokens from 0; absent ones get 0."""
@@ -56,4 +58,5 @@ def next_token_loss(
         use_cache=False,
         **(inputs or {}),
     ).logits[:, :-1]
-    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+    total = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+    return mean_over_batch(total, (labels != -100).sum())

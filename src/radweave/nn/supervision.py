@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from radweave.nn.global_batch import mean_over_batch
+
 BLANK, POSITIVE, NEGATIVE, UNCERTAIN, UNLABELED = 0, 1, 2, 3, -1
 """The integers of ``Batch.class_labels``."""
 
@@ -36,4 +38,4 @@ def binary_loss(
     """Binary cross-entropy averaged over what is known; 0 (with a gradient of 0) where nothing is."""
     targets, known = binary_targets(class_labels, uncertain)
     losses = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
-    return torch.where(known, losses, torch.zeros_like(losses)).sum() / known.sum().clamp(min=1)
+    return mean_over_batch(torch.where(known, losses, torch.zeros_like(losses)).sum(), known.sum())

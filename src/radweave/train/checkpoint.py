@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from radweave.errors import InputError
 from radweave.storage import read_json, sha256_file, write_folder, write_json
+from radweave.train.distributed import cut_like, whole_tensor
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -51,18 +52,29 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, state: dict[str, Any]
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    state: dict[str, Any],
+    *,
+    writes: bool = True,
 ) -> None:
-    """Write a checkpoint folder; an old one of that name is replaced only when the new one is whole."""
+    """Write a checkpoint folder; an old one of that name is replaced only when the new one is whole.
+
+    Of several ranks all call it, since a sharded optimiser's state is gathered, and one ``writes``.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    tensors = None if optimizer is None else _optimizer_tensors(optimizer)
+    if not writes:
+        return
     with write_folder(folder, overwrite=True) as partial:
         save_weights(model, partial / "model.safetensors")
-        if optimizer is not None:
+        if tensors is not None:
             path = partial / "optimizer.safetensors"
             try:
-                save_file(_optimizer_tensors(optimizer), str(path))
+                save_file(tensors, str(path))
             except (SafetensorError, OSError) as error:
                 raise InputError(f"cannot write: {error}", file=path) from None
         files = {path.name: sha256_file(path) for path in sorted(partial.iterdir())}
@@ -103,13 +115,14 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     tensors = {}
     for index, values in optimizer.state_dict()["state"].items():
         for name, value in values.items():
-            tensors[f"{index}.{name}"] = value.clone().contiguous()
+            tensors[f"{index}.{name}"] = whole_tensor(value).clone().contiguous()
     return tensors
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
+        state.setdefault(int(index), {})[name] = cut_like(value, parameters[int(index)])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

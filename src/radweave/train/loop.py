@@ -21,8 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from radweave.errors import InputError
+from radweave.nn.global_batch import one_slice_of
 from radweave.storage import write_text
 from radweave.train.checkpoint import keep_newest, load_checkpoint, save_checkpoint
+from radweave.train.distributed import Parallel, Ranks, Replica, make_replica
 from radweave.train.stage import (
     StageConfig,
     apply_finetune,
@@ -31,7 +33,7 @@ from radweave.train.stage import (
     set_train_mode,
     total_loss,
 )
-from radweave.types import Batch
+from radweave.types import Batch, Slice
 
 
 class BatchSource(Protocol):
@@ -39,6 +41,8 @@ class BatchSource(Protocol):
 
     @property
     def steps_per_epoch(self) -> int: ...
+
+    def part(self, step: int) -> Slice: ...
 
     def epoch(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]: ...
 
@@ -76,7 +80,8 @@ class StageTrainer:
     ``model`` has the report model's ``loss`` and its children are the parts named in ``stage.finetune``. ``folder`` is
     the run folder: checkpoints and ``metrics.jsonl`` go there, and an interrupted stage goes on from there.
     ``validate`` returns validation figures, ``loss`` among them. ``fingerprint`` is a hash of configuration and data; a
-    checkpoint of another one is refused.
+    checkpoint of another one is refused. With several ``ranks`` each trains on its slice of every batch; the first one
+    writes, and all hold the same weights throughout. ``validate`` is called on all of them and gives all the same.
     """
 
     model: nn.Module
@@ -88,7 +93,10 @@ class StageTrainer:
     validate: Callable[[], dict[str, float]]
     fingerprint: str
     watch: Watch = field(default_factory=Watch)
+    ranks: Ranks = field(default_factory=Ranks)
+    parallel: Parallel = "ddp"
     progress: Progress = field(default_factory=Progress)
+    replica: Replica = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
 
     def run(self) -> Progress:
@@ -99,7 +107,8 @@ class StageTrainer:
             StoppedError: after SIGTERM, when the checkpoint is on disk.
         """
         apply_finetune(self.model, self.stage.finetune)
-        self.optimizer = build_optimizer(self.model, self.stage.optimizer)
+        self.replica = make_replica(self.model, self.ranks, self.parallel)
+        self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
         self._resume()
         per_epoch = self.batches.steps_per_epoch
         with _sigterm() as asked_to_stop:
@@ -110,14 +119,16 @@ class StageTrainer:
                     at_end = self.progress.step >= self.total_steps or self.progress.step % per_epoch == 0
                     if at_end:
                         break
-                    if asked_to_stop() or self.progress.step % self.stage.checkpoint_every == 0:
+                    stop = self.ranks.any(asked_to_stop())
+                    if stop or self.progress.step % self.stage.checkpoint_every == 0:
                         self._save()
-                    if asked_to_stop():
+                    if stop:
                         raise StoppedError
                 self._end_of_epoch(epoch)
                 self._save()
-                if asked_to_stop() and self.progress.step < self.total_steps:
+                if self.ranks.any(asked_to_stop()) and self.progress.step < self.total_steps:
                     raise StoppedError
+        self.ranks.wait()
         if self.stage.select != "last" and self.progress.best is not None:
             load_checkpoint(self.checkpoints / "best", self.model, None)
         self.model.eval()
@@ -134,47 +145,57 @@ class StageTrainer:
 
     def _update(self, batch: Batch, epoch: int) -> None:
         step = self.progress.step
-        set_train_mode(self.model, self.stage.finetune)
-        torch.manual_seed(_step_seed(self.seed, self.name, step))
+        model = self.replica.model
+        part = None if self.ranks.size == 1 else self.batches.part(step % self.batches.steps_per_epoch)
+        set_train_mode(model, self.stage.finetune)
+        torch.manual_seed(_step_seed(self.seed, self.name, step, 0 if part is None else part.first))
         rate = learning_rate(step, self.total_steps, self.stage.optimizer)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         started = time.perf_counter()
-        buffers = {name: value.clone() for name, value in self.model.named_buffers()}
-        batch = batch.to(next(self.model.parameters()).device)
-        terms: dict[str, Tensor] = self.model.loss(batch, tuple(self.stage.losses))  # type: ignore[operator]
-        loss = total_loss(terms, self.stage.losses)
+        buffers = {name: value.clone() for name, value in model.named_buffers()}
+        batch = batch.to(next(model.parameters()).device)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.stage.optimizer.max_grad_norm))
-        value = float(loss.detach())
-        if math.isfinite(value) and math.isfinite(norm):
+        with one_slice_of(part if part is not None and part.is_cut else None):
+            terms: dict[str, Tensor] = model.loss(batch, tuple(self.stage.losses))  # type: ignore[operator]
+            loss = total_loss(terms, self.stage.losses)
+            (loss * self.replica.scale(part)).backward()  # type: ignore[no-untyped-call]
+        self.replica.add_up_gradients()
+        norm = self.replica.clip_gradients(self.stage.optimizer.max_grad_norm)
+        figures = self._over_ranks({"loss": loss, **dict(sorted(terms.items()))}, part)
+        if math.isfinite(figures["loss"]) and math.isfinite(norm):
             self.optimizer.step()
         else:
             self._skip(batch, buffers)
         self.progress.step = step + 1
-        figures = {"loss": value, **{term: float(tensor.detach()) for term, tensor in sorted(terms.items())}}
         figures["learning_rate"] = rate
-        figures["studies_per_s"] = round(len(batch) / (time.perf_counter() - started), 2)
+        studies = len(batch) if part is None else part.total
+        figures["studies_per_s"] = round(studies / (time.perf_counter() - started), 2)
         self._append({"step": step + 1, "epoch": epoch, **figures})
         self.watch.step(step + 1, self.total_steps, figures)
+
+    def _over_ranks(self, terms: dict[str, Tensor], part: Slice | None) -> dict[str, float]:
+        """The terms of the whole batch."""
+        weight = 1.0 if part is None else part.weight(self.ranks.size)
+        return dict(zip(terms, self.ranks.sum([weight * float(term.detach()) for term in terms.values()]), strict=True))
 
     def _skip(self, batch: Batch, buffers: dict[str, Tensor]) -> None:
         """Leave the weights, and put back running statistics that the batch has poisoned."""
         with torch.no_grad():
-            for name, value in self.model.named_buffers():
+            for name, value in self.replica.model.named_buffers():
                 value.copy_(buffers[name])
         self.progress.skipped += 1
+        study_ids = [study_id for ids in self.ranks.gather(batch.study_ids) for study_id in ids]
         if self.progress.skipped > self.stage.max_skipped_steps:
             raise InputError(
                 f"the loss or its gradient is not finite at step {self.progress.step + 1}, and "
                 f"{self.stage.max_skipped_steps} steps were skipped already",
                 field="studies of this batch",
-                got=", ".join(batch.study_ids[:16]),
+                got=", ".join(study_ids[:16]),
             )
 
     def _end_of_epoch(self, epoch: int) -> None:
+        self.replica.collect()
         self.model.eval()
         figures = _finite(self.validate())
         self.progress.history.append({"epoch": epoch, "step": self.progress.step, **figures})
@@ -185,16 +206,26 @@ class StageTrainer:
             if value is not None and (self.progress.best is None or value > self.progress.best):
                 self.progress.best, self.progress.best_step = value, self.progress.step
                 state = {"fingerprint": self.fingerprint, "step": self.progress.step}
-                save_checkpoint(self.checkpoints / "best", self.model, None, state)
+                save_checkpoint(self.checkpoints / "best", self.model, None, state, writes=self.ranks.is_first)
         self.watch.epoch(epoch, figures)
 
     def _save(self) -> None:
         state = {"fingerprint": self.fingerprint, "progress": self.progress.as_dict()}
         path = self.checkpoints / f"step-{self.progress.step:08d}"
-        save_checkpoint(path, self.model, self.optimizer, state)
-        keep_newest(self.checkpoints, self.stage.keep_checkpoints)
+        self.replica.collect()
+        save_checkpoint(path, self.model, self.optimizer, state, writes=self.ranks.is_first)
+        if self.ranks.is_first:
+            keep_newest(self.checkpoints, self.stage.keep_checkpoints)
 
     def _resume(self) -> None:
+        """Go on from the newest checkpoint that is whole; on all ranks from the same."""
+        self._load_newest()
+        self.ranks.refuse_difference("checkpoints", self.progress.step)
+        self.replica.spread()
+        if self.ranks.is_first:
+            self._rewind_metrics()
+
+    def _load_newest(self) -> None:
         broken: list[str] = []
         for path in sorted(self.checkpoints.glob("step-*"), reverse=True):
             try:
@@ -205,11 +236,9 @@ class StageTrainer:
             if state["fingerprint"] != self.fingerprint:
                 raise InputError("the checkpoint belongs to another configuration, data set or version", file=path)
             self.progress = Progress(**state["progress"])
-            self._rewind_metrics()
             return
         if broken:
             raise InputError(f"no checkpoint can be read: {broken[0]}", file=self.checkpoints)
-        self._rewind_metrics()
 
     def _rewind_metrics(self) -> None:
         """Drop what was logged after the checkpoint: those steps come again."""
@@ -227,6 +256,8 @@ class StageTrainer:
         write_text(path, "".join(kept))
 
     def _append(self, row: dict[str, Any]) -> None:
+        if not self.ranks.is_first:
+            return
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite({"stage": self.name, **row})) + "\n")
 
@@ -236,8 +267,9 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
 
 
-def _step_seed(seed: int, name: str, step: int) -> int:
-    return (seed * 1_000_003 + sum(name.encode()) * 7919 + step) & 0x7FFFFFFF
+def _step_seed(seed: int, name: str, step: int, first: int) -> int:
+    """Seed of the draws inside the model; slices that begin at another study of the batch draw other numbers."""
+    return (seed * 1_000_003 + sum(name.encode()) * 7919 + first * 15_485_863 + step) & 0x7FFFFFFF
 
 
 @contextmanager
