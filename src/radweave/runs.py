@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from radweave.data.cache import PixelCache, build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, prepare_split, refuse_leaks
 from radweave.data.tokenizer import encode, load_tokenizer, save_tokenizer, tokenizer_fingerprint
+from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
 from radweave.labels import get_labeler
@@ -25,6 +27,7 @@ from radweave.serve.predictor import Predictor
 from radweave.stages import Training, TrainingWatch, build_predictor, run_stages, set_memories
 from radweave.storage import refuse_existing, sha256_json, write_aside, write_folder, write_text
 from radweave.train.checkpoint import load_weights, save_weights
+from radweave.train.distributed import Parallel, Ranks, joined_ranks
 from radweave.train.loop import use_deterministic_kernels
 from radweave.types import LabelState, Split
 
@@ -56,36 +59,44 @@ def train(
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     resume: bool = False,
+    parallel: Parallel = "ddp",
     watch: TrainingWatch | None = None,
 ) -> Path:
     """Train a method on a dataset folder and write a run folder.
 
     With ``resume`` an interrupted run of the same configuration and data goes on from its last checkpoint; a finished
-    one is left as it is.
+    one is left as it is. Under torchrun every process calls this; ``parallel`` says how they hold the model, and the
+    first one writes.
 
     Raises:
         InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
         StoppedError: after SIGTERM, when a checkpoint was written.
     """
-    watch = watch or TrainingWatch()
     experiment = resolve(method, preset, overrides)
     dataset = Dataset.open(dataset_path)
     refuse_leaks(dataset.studies())
-    if resume:
-        if (out / "run.json").is_file():
-            read_card(out)
-            return out
-    else:
-        _clear(out, overwrite=overwrite)
-    with locked(out):
+    if resume and (out / "run.json").is_file():
+        read_card(out)
+        return out
+    with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
-        training = _prepare(experiment, dataset, out, resume=resume, watch=watch)
+        with ranks.first_goes_first():
+            if ranks.is_first:
+                if not resume:
+                    _clear(out, overwrite=overwrite)
+                held.enter_context(locked(out))
+            shown = watch if watch is not None and ranks.is_first else TrainingWatch()
+            training = _prepare(experiment, dataset, out, resume=resume, watch=shown, ranks=ranks)
+            training.parallel = parallel
+        ranks.refuse_difference("experiment, data set or tokenizer", training.fingerprint)
         steps, validation = run_stages(training)
-        card = _card(training, preset, tuple(overrides), steps, validation)
-        with write_aside(out / "weights.safetensors") as partial:
-            save_weights(training.model, partial)
-        _save_shapes(training.model, out / "parts")
-        write_card(out, card.model_copy(update={"files": hash_files(out)}))
+        if ranks.is_first:
+            card = _card(training, preset, tuple(overrides), steps, validation)
+            with write_aside(out / "weights.safetensors") as partial:
+                save_weights(training.model, partial)
+            _save_shapes(training.model, out / "parts")
+            write_card(out, card.model_copy(update={"files": hash_files(out)}))
+        ranks.wait()
     return out
 
 
@@ -109,9 +120,11 @@ def _clear(out: Path, *, overwrite: bool) -> None:
             pass
 
 
-def _prepare(experiment: Experiment, dataset: Dataset, out: Path, *, resume: bool, watch: TrainingWatch) -> Training:
+def _prepare(
+    experiment: Experiment, dataset: Dataset, out: Path, *, resume: bool, watch: TrainingWatch, ranks: Ranks
+) -> Training:
     config_path = out / "config.yaml"
-    if resume and config_path.is_file():
+    if (resume or not ranks.is_first) and config_path.is_file():
         if from_yaml(type(experiment), config_path) != experiment:
             raise InputError("--resume needs the options the run was started with", file=config_path)
     else:
@@ -120,8 +133,9 @@ def _prepare(experiment: Experiment, dataset: Dataset, out: Path, *, resume: boo
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
     tokenizer = experiment.data.tokenizer.build(texts)
-    with write_folder(out / "tokenizer", overwrite=True) as partial:
-        save_tokenizer(tokenizer, partial)
+    if ranks.is_first:
+        with write_folder(out / "tokenizer", overwrite=True) as partial:
+            save_tokenizer(tokenizer, partial)
     classes = CLASSES[experiment.data.label_set]
     torch.manual_seed(experiment.seed)
     context = BuildContext(tokenizer, experiment.data.image_size, classes, seed=experiment.seed)
@@ -134,7 +148,7 @@ def _prepare(experiment: Experiment, dataset: Dataset, out: Path, *, resume: boo
             "version": library_versions()["radweave"],
         }
     )
-    training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch)
+    training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
     for split in ("train", "val"):
         prepared = prepare(dataset, split, experiment, tokenizer, cache, need_text=True)
         if not prepared.examples:
@@ -195,6 +209,7 @@ def _card(
         overrides=overrides,
         seed=training.experiment.seed,
         classes=training.classes,
+        preprocessing=PREPROCESSING_VERSION,
         trained_steps=steps,
         validation=validation,
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
@@ -244,6 +259,14 @@ def restore(folder: Path) -> Run:
         InputError: if a file is missing or was changed, or does not fit the model.
     """
     card = read_card(folder)
+    if card.preprocessing != PREPROCESSING_VERSION:
+        raise InputError(
+            "the run was trained with another preparation of images; use the version of radweave that trained it",
+            file=folder / "run.json",
+            field="preprocessing",
+            got=card.preprocessing,
+            expected=PREPROCESSING_VERSION,
+        )
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
     tokenizer = load_tokenizer(folder / "tokenizer")
     context = BuildContext(tokenizer, experiment.data.image_size, card.classes, parts=folder / "parts")

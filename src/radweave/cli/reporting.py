@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,8 +49,11 @@ def train(
     preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
     overwrite: Overwrite = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    parallel: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp to shard the model.")] = "ddp",
 ) -> None:
     """Train a method on a dataset folder and write a run folder."""
+    if parallel not in ("ddp", "fsdp"):
+        raise InputError("no such way", field="--parallel", got=parallel, expected="ddp or fsdp")
     from radweave.cli.progress import console, training_watch
     from radweave.runs import train as train_run
     from radweave.train.loop import StoppedError
@@ -64,12 +68,14 @@ def train(
                 overrides=overrides or [],
                 overwrite=overwrite,
                 resume=resume,
+                parallel=parallel,  # type: ignore[arg-type]
                 watch=watch,
             )
     except StoppedError:
         console.print(f"stopped; a checkpoint is in {out}, go on with --resume")
         return
-    console.print(f"run folder: {run}")
+    if os.environ.get("RANK", "0") == "0":
+        console.print(f"run folder: {run}")
 
 
 def generate(

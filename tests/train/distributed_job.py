@@ -1,0 +1,123 @@
+"""What the ranks of the distributed tests run, one after the other under one launch; see test_distributed.py.
+
+    torchrun --nproc-per-node 2 distributed_job.py OUT DATASET
+
+Every check also runs in one process, as the reference. The first rank writes what came out to OUT/results.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.nn.contrastive import symmetric_info_nce
+from radweave.nn.global_batch import gather_batch, mean_over_batch
+from radweave.predict import generate_split
+from radweave.runs import restore, train
+from radweave.train.distributed import Parallel, Ranks, joined_ranks
+from radweave.train.loop import StageTrainer
+from radweave.train.stage import OptimizerConfig, StageConfig
+from radweave.types import Batch, Slice
+
+OVERRIDES = [
+    *TOY_OVERRIDES,
+    *TOY_SIZES["baseline"],
+    # Random numbers inside the model are the rank's own: without them the runs are comparable.
+    "model.language_model.dropout=0",
+    "model.language_model.token_dropout=0",
+    "stages.report.batch_size=5",
+    "stages.report.epochs=2",
+    "stages.report.select=CIDEr",
+]
+
+
+class TwoTowers(nn.Module):
+    """Batch norm, a learned scalar, a contrast over studies, a mean over items that studies hold unevenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.tower = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(8, 4))
+        self.other = nn.Linear(6, 4)
+        self.scale = nn.Sequential()
+        self.scale.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
+
+    def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
+        values, mask = batch.pixel_values, batch.view_mask
+        assert values is not None
+        assert mask is not None
+        left, right = self.tower(values).mean(1), self.other(values).mean(1)
+        out = {"contrast": symmetric_info_nce(left, right, self.scale.temperature)}  # type: ignore[arg-type]
+        errors = (left - values[:, 0, :4]).square() * mask
+        out["items"] = mean_over_batch(errors.sum(), mask.sum())
+        out["studies"] = (right - left).square().sum(1).mean()
+        # What a method may do with the rows of all ranks, also where there is no gradient.
+        out["rows"] = gather_batch(left).norm() * gather_batch(mask).float().mean()
+        return {name: out[name] for name in terms}
+
+
+class Numbers:
+    """Batches of 7, 5 and 1 studies: uneven slices, and one that cannot be cut in two."""
+
+    sizes = (7, 5, 1)
+    steps_per_epoch = 3
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
+    def part(self, step: int) -> Slice:
+        return Slice.of(self.sizes[step], self.ranks.rank, self.ranks.size)
+
+    def epoch(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]:
+        for step in range(first_step, self.steps_per_epoch):
+            generator = torch.Generator().manual_seed(100 * epoch + step)
+            part, total = self.part(step), self.sizes[step]
+            own = slice(part.first, part.first + part.count)
+            names = [f"s{number}" for number in range(total)]
+            values = torch.randn(total, 3, 6, generator=generator)
+            mask = torch.rand(total, 4, generator=generator) < torch.linspace(0.2, 1, total)[:, None]
+            yield Batch(names[own], names[own], pixel_values=values[own], view_mask=mask[own])
+
+
+def fit(folder: Path, ranks: Ranks, parallel: Parallel) -> dict[str, Any]:
+    """Losses per step, and the weights at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks.wait()
+    terms = {"contrast": 1.0, "items": 0.7, "studies": 0.5, "rows": 0.1}
+    model = TwoTowers()
+    config = StageConfig(
+        finetune={"tower": "full", "other": "full", "scale": "full"},
+        losses=terms,
+        optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2, max_grad_norm=0.5),
+        epochs=4,
+        select="last",
+    )
+    trainer = StageTrainer(
+        model=model, stage=config, batches=Numbers(ranks), name="fit", seed=5, folder=folder,
+        validate=lambda: {"loss": 0.0}, fingerprint="f", ranks=ranks, parallel=parallel,
+    )  # fmt: skip
+    trainer.run()
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [[row[name] for name in ("loss", *terms)] for row in rows if "loss" in row]
+    return {"losses": losses, "weights": {name: value.tolist() for name, value in model.state_dict().items()}}
+
+
+def main(out: Path, dataset: Path) -> None:
+    results: dict[str, Any] = {}
+    with joined_ranks() as ranks:
+        for parallel in ("ddp", "fsdp"):
+            results[f"fit {parallel}"] = fit(out / "fit" / parallel, ranks, parallel)  # type: ignore[arg-type]
+            train("baseline", dataset, out / parallel, overrides=OVERRIDES, parallel=parallel)  # type: ignore[arg-type]
+    if ranks.is_first:
+        (out / "results.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
