@@ -1,0 +1,206 @@
+"""Disease-aware semantic tokens, fused with the image, and a similar case's report in the prompt of a frozen LLM.
+
+Source: the dual-stage disease-aware framework for chest X-ray report generation. See docs/methods/dast.md.
+"""
+
+from __future__ import annotations
+
+from radweave.ablation_tables import Row, Table
+from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
+from radweave.data.transforms import LightAugmentation
+from radweave.experiment import DataConfig
+from radweave.methods.dast.fusion import DvafConfig
+from radweave.methods.dast.model import DastExperiment, DastModelConfig, DastStages, training
+from radweave.methods.dast.retrieval import DmsrConfig
+from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.disease_tokens import DiseaseTokensConfig
+from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
+from radweave.nn.vision import VMambaConfig
+from radweave.train.stage import OptimizerConfig, StageConfig
+
+# The paper gives no prompt. The instruction is R2GenGPT's, which the paper builds on.
+EXEMPLAR_PROMPT = "The report of a similar chest X-ray reads: {exemplar}\n"
+PROMPT = "<Img>{image}</Img> Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
+
+VISION_SIDE = training(vision_encoder="full", disease_tokens="full", alignment="full")
+FUSION_SIDE = training(fusion="full", connector="full")
+STAGE_ONE = {"disease": 1.0, "contrastive": 1.0}
+
+
+def tiny() -> DastExperiment:
+    """About two million weights from nothing; minutes on one CPU core."""
+    return DastExperiment(
+        data=DataConfig(
+            image_size=128,
+            max_tokens=96,
+            tokenizer=BpeTokenizerConfig(vocab_size=1200),
+            augmentation=LightAugmentation(),
+        ),
+        model=DastModelConfig(
+            vision_encoder=VMambaConfig(
+                dims=(16, 48, 128), depths=(1, 1, 2), ssm_ratio=1.0, mlp_ratio=2.0, drop_path=0.0
+            ),
+            disease_tokens=DiseaseTokensConfig(num_heads=4),
+            text_encoder=LsaTextEncoderConfig(width=64),
+            fusion=DvafConfig(num_heads=4),
+            retrieval=DmsrConfig(max_tokens=96),
+            connector=LinearConnectorConfig(input_norm="batch"),
+            language_model=LlamaConfig(hidden_size=128, num_layers=3, num_heads=4, dropout=0.1, token_dropout=0.2),
+            prompt="{image}",
+            exemplar_prompt="{exemplar}\n",
+        ),
+        stages=DastStages(
+            disease=StageConfig(
+                finetune=VISION_SIDE,
+                losses=STAGE_ONE,
+                optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
+                epochs=10,
+                batch_size=16,
+            ),
+            language=StageConfig(
+                finetune=training(language_model="full"),
+                losses={"text_in_context": 1.0},
+                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
+                epochs=10,
+                batch_size=16,
+                augment=False,
+            ),
+            report=StageConfig(
+                finetune=FUSION_SIDE,
+                losses={"report": 1.0},
+                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
+                epochs=10,
+                batch_size=16,
+                augment=False,
+            ),
+        ),
+        decoding=DecodingConfig(max_new_tokens=96),
+    )
+
+
+def small() -> DastExperiment:
+    """About a hundred million weights from nothing; one consumer GPU."""
+    schedule = OptimizerConfig(learning_rate=3e-4, warmup_steps=500)
+    return DastExperiment(
+        data=DataConfig(
+            image_size=224,
+            max_tokens=128,
+            tokenizer=BpeTokenizerConfig(vocab_size=8000),
+            augmentation=LightAugmentation(),
+        ),
+        model=DastModelConfig(
+            vision_encoder=VMambaConfig(dims=(96, 192, 384, 768), depths=(2, 2, 8, 2), ssm_ratio=1.0, drop_path=0.2),
+            text_encoder=LsaTextEncoderConfig(width=256, num_buckets=16384),
+            connector=LinearConnectorConfig(input_norm="batch"),
+            language_model=LlamaConfig(hidden_size=640, num_layers=10, num_heads=10, dropout=0.1, token_dropout=0.1),
+            prompt="{image}",
+            exemplar_prompt="{exemplar}\n",
+        ),
+        stages=DastStages(
+            disease=StageConfig(finetune=VISION_SIDE, losses=STAGE_ONE, optimizer=schedule, epochs=15, batch_size=64),
+            language=StageConfig(
+                finetune=training(language_model="full"),
+                losses={"text_in_context": 1.0},
+                optimizer=schedule,
+                epochs=10,
+                batch_size=32,
+                augment=False,
+            ),
+            report=StageConfig(
+                finetune=FUSION_SIDE,
+                losses={"report": 1.0},
+                optimizer=schedule,
+                epochs=15,
+                batch_size=32,
+                augment=False,
+            ),
+        ),
+        decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
+    )
+
+
+def paper() -> DastExperiment:
+    """VMamba-B and Phi-4 at the published numbers; what the paper does not give is on the method page."""
+    phi = "microsoft/phi-4"
+    schedule = OptimizerConfig(learning_rate=1e-4, warmup_steps=500, final_ratio=0.0)
+    return DastExperiment(
+        data=DataConfig(image_size=224, max_tokens=150, tokenizer=PretrainedTokenizerConfig(path=phi)),
+        model=DastModelConfig(
+            vision_encoder=VMambaConfig(path="vssm_base_0229_ckpt_epoch_237.pth", channels=3),
+            text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),
+            retrieval=DmsrConfig(max_tokens=150),
+            connector=LinearConnectorConfig(),
+            language_model=PretrainedLanguageModelConfig(path=phi, dtype="bfloat16"),
+            prompt=PROMPT,
+            exemplar_prompt=EXEMPLAR_PROMPT,
+            prompt_format="chat",
+        ),
+        stages=DastStages(
+            disease=StageConfig(finetune=VISION_SIDE, losses=STAGE_ONE, optimizer=schedule, epochs=10, batch_size=64),
+            report=StageConfig(
+                finetune=FUSION_SIDE, losses={"report": 1.0}, optimizer=schedule, epochs=5, batch_size=16, augment=False
+            ),
+        ),
+        decoding=DecodingConfig(num_beams=3, max_new_tokens=150),
+    )
+
+
+PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+
+NO_RETRIEVAL = "model.retrieval=none"
+ABLATIONS: dict[str, list[str]] = {
+    "full": [],
+    "baseline": ["model.fusion=none", NO_RETRIEVAL],
+    "DASTs + DVAF": [NO_RETRIEVAL],
+    "concatenation": ["model.fusion=concat", NO_RETRIEVAL],
+    "mean pooling": ["model.fusion=mean", NO_RETRIEVAL],
+    "DMSR alone": ["model.fusion=none"],
+    "DMSR by image only": ["model.retrieval.alpha=1.0"],
+    "DMSR by disease only": ["model.retrieval.alpha=0.0"],
+}
+
+
+def _paper(
+    chexpert_plus: tuple[float, float, float], iu_xray: tuple[float, float, float]
+) -> dict[str, dict[str, float]]:
+    names = ("BLEU_4", "ROUGE_L", "CIDEr")
+    return {
+        "CheXpert Plus": dict(zip(names, chexpert_plus, strict=True)),
+        "IU X-Ray": dict(zip(names, iu_xray, strict=True)),
+    }
+
+
+_BASELINE = _paper((0.114, 0.283, 0.193), (0.161, 0.374, 0.550))
+_DVAF = _paper((0.122, 0.288, 0.206), (0.175, 0.380, 0.597))
+
+TABLES: dict[str, Table] = {
+    "table4": Table(
+        title="Table 4: what each component adds",
+        reference="Baseline",
+        rows=(
+            Row("Baseline", "baseline", headline=True, paper=_BASELINE),
+            Row("+ DASTs + DVAF", "DASTs + DVAF", paper=_DVAF),
+            Row(
+                "+ DASTs + DVAF + DMSR",
+                headline=True,
+                paper=_paper((0.133, 0.291, 0.227), (0.187, 0.384, 0.634)),
+            ),
+        ),
+        note="all rows share stage 1, the baseline's encoder too",
+    ),
+    "table5": Table(
+        title="Table 5: how disease tokens and patches are fused",
+        reference="Simple Concatenation",
+        rows=(
+            Row(
+                "Simple Concatenation",
+                "concatenation",
+                paper=_paper((0.110, 0.279, 0.188), (0.156, 0.370, 0.525)),
+            ),
+            Row("Mean Pooling", "mean pooling", paper=_paper((0.112, 0.285, 0.190), (0.161, 0.375, 0.553))),
+            Row("DVAF", "DASTs + DVAF", paper=_DVAF),
+        ),
+        note="without retrieval, as the paper's numbers of DVAF show",
+    ),
+}

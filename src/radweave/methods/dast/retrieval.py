@@ -1,0 +1,128 @@
+"""Which report of the training split stands in the prompt as an example: none, or that of DMSR's nearest study.
+
+Source: the paper's Eq. 8. score = alpha cos(v, v_i) + (1 - alpha) cos(c, c_i), with v the mean visual feature and c the
+disease logits. It is one inner product of the vectors [sqrt(alpha) v/|v|; sqrt(1 - alpha) c/|c|], so an exact index
+over those finds the best study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.memory.bank import Bank
+from radweave.memory.index import ExactIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """A recalled report: whose it is, its similarities to the query, and their weighted sum."""
+
+    study_id: str
+    text: str
+    visual: float
+    disease: float
+    combined: float
+
+
+class NoRetrieval(nn.Module):
+    """No example."""
+
+    def remember(self, bank: Bank) -> None:
+        """Nothing is kept."""
+
+    def recall(
+        self, visual: Tensor, logits: Tensor, study_ids: Sequence[str], patient_ids: Sequence[str]
+    ) -> list[Exemplar | None]:
+        return [None] * len(study_ids)
+
+
+class Dmsr(nn.Module):
+    """Dual-modal similarity retrieval over the training studies. Holds no weights; before a bank is given it recalls
+    nothing.
+    """
+
+    def __init__(self, alpha: float, max_tokens: int) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.max_tokens = max_tokens
+        self.bank: Bank | None = None
+        self.index: ExactIndex | None = None
+
+    def remember(self, bank: Bank) -> None:
+        """Index a bank with the tensors ``visual`` (N, D) and ``logits`` (N, K), and rows with a ``text``."""
+        vectors = composite(bank.tensors["visual"], bank.tensors["logits"], self.alpha)
+        self.bank, self.index = bank, ExactIndex(vectors, bank.study_ids, bank.patients)
+
+    @torch.no_grad()
+    def recall(
+        self,
+        visual: Float[Tensor, "batch dim"],
+        logits: Float[Tensor, "batch classes"],
+        study_ids: Sequence[str],
+        patient_ids: Sequence[str],
+    ) -> list[Exemplar | None]:
+        """The best training study for each query, never its own study or patient; None where there is no other."""
+        if self.bank is None or self.index is None:
+            return [None] * len(study_ids)
+        visual, logits = visual.cpu(), logits.cpu()
+        scores, rows = self.index.search(
+            composite(visual, logits, self.alpha), 1, study_ids=study_ids, patient_ids=patient_ids
+        )
+        return [
+            None if row < 0 else self._exemplar(visual[number], logits[number], row, score)
+            for number, (row, score) in enumerate(zip(rows[:, 0].tolist(), scores[:, 0].tolist(), strict=True))
+        ]
+
+    def _exemplar(self, visual: Tensor, logits: Tensor, row: int, score: float) -> Exemplar:
+        assert self.bank is not None
+        found = self.bank.rows[row]
+        return Exemplar(
+            study_id=found["study_id"],
+            text=found["text"],
+            visual=float(F.cosine_similarity(visual, self.bank.tensors["visual"][row], dim=0)),
+            disease=float(F.cosine_similarity(logits, self.bank.tensors["logits"][row], dim=0)),
+            combined=score,
+        )
+
+
+def composite(
+    visual: Float[Tensor, "rows dim"], logits: Float[Tensor, "rows classes"], alpha: float
+) -> Float[Tensor, "rows both"]:
+    """Vectors whose inner products are alpha cos(visual) + (1 - alpha) cos(logits) (Eq. 8)."""
+    parts = (alpha**0.5 * F.normalize(visual.float(), dim=1), (1 - alpha) ** 0.5 * F.normalize(logits.float(), dim=1))
+    return torch.cat(parts, dim=1)
+
+
+class NoRetrievalConfig(Config):
+    """No example in the prompt."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self) -> NoRetrieval:
+        return NoRetrieval()
+
+
+class DmsrConfig(Config):
+    """The nearest training study's report. ``alpha`` weighs images against diseases; the paper does not give it.
+
+    ``max_tokens`` cuts the report that is put into the prompt.
+    """
+
+    kind: Literal["dmsr"] = "dmsr"
+    alpha: float = Field(default=0.5, ge=0, le=1)
+    max_tokens: int = Field(default=128, ge=1)
+
+    def build(self) -> Dmsr:
+        return Dmsr(self.alpha, self.max_tokens)
+
+
+RetrievalConfig = Annotated[NoRetrievalConfig | DmsrConfig, Field(discriminator="kind")]

@@ -1,0 +1,58 @@
+"""Text-only pretraining of a small language model that is to be frozen: it learns to read what stands in its prompt.
+
+A large language model writes about what is in its context. A small one trained on reports alone has never seen a
+context, so nothing that is later put there moves it. Here the context is made of text: another patient's report with
+similar findings where the exemplar will stand, and some of the report's own words, shuffled and with wrong ones among
+them, where the image will stand. No image is looked at.
+
+Source: in the manner of Lewis et al., "BART", ACL 2020, Sec. 2.2 (token deletion, permutation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+TokenSlot = tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch length"]]
+"""Token ids and where there are any."""
+
+
+def word_hints(
+    labels: Int[Tensor, "batch text"], generator: torch.Generator, *, largest_share: float = 0.5, wrong: float = 0.15
+) -> TokenSlot:
+    """A share of each report's tokens, in random order; some stem from another report of the batch.
+
+    The share is uniform in [0, ``largest_share``] per report; a token is exchanged with probability ``wrong``.
+    """
+    batch, length = labels.shape
+    share = torch.rand(batch, 1, generator=generator) * largest_share
+    exchanged = torch.rand(batch, length, generator=generator) < wrong
+    shift = int(torch.randint(0, batch, (1,), generator=generator))
+    source = torch.where(exchanged, labels.roll(shift, 0).cpu(), labels.cpu())
+    kept = (torch.rand(batch, length, generator=generator) < share) & (source != -100)
+    order = torch.where(kept, torch.rand(batch, length, generator=generator), 2.0).argsort(dim=1)
+    ids, mask = source.gather(1, order), kept.gather(1, order)
+    width = max(1, int(mask.sum(1).max()))
+    ids, mask = ids[:, :width].masked_fill(~mask[:, :width], 0), mask[:, :width]
+    return ids.to(labels.device), mask.to(labels.device)
+
+
+def similar_reports(
+    labels: Int[Tensor, "batch text"],
+    class_labels: Int[Tensor, "batch classes"],
+    patient_ids: Sequence[str],
+    generator: torch.Generator,
+) -> TokenSlot:
+    """For each report, the report of the batch whose label states agree most, of another patient."""
+    agreement = (class_labels[:, None] == class_labels[None]).sum(-1).float().cpu()
+    agreement += 0.5 * torch.rand(agreement.shape, generator=generator)  # chance decides between equals
+    for row, patient in enumerate(patient_ids):
+        same = torch.tensor([patient == other for other in patient_ids])
+        agreement[row] = agreement[row].masked_fill(same, float("-inf"))
+    best, mates = agreement.max(1)
+    ids = labels[mates.to(labels.device)]
+    mask = (ids != -100) & torch.isfinite(best).to(labels.device)[:, None]
+    return ids.masked_fill(~mask, 0), mask
