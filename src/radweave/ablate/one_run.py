@@ -1,0 +1,229 @@
+"""One run of an ablation: train, write the reports of the test split, score them. All of it can be interrupted.
+
+RUNS/<row>/seed-<n>/   a run folder, with predictions.jsonl and scores.json beside
+
+python -m radweave.ablate.one_run TASK.json       what a parallel ablation starts; exit 3 when it was stopped
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from radweave.ablation_tables import CLINICAL_METRICS, LANGUAGE_METRICS
+from radweave.config import from_yaml
+from radweave.data.dataset import Dataset
+from radweave.errors import InputError
+from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.evaluation.protocols import IMPLEMENTATION
+from radweave.evaluation.systems import MODEL, score_systems
+from radweave.experiment import Experiment
+from radweave.labels import Labeler, get_labeler
+from radweave.predict import generate_split
+from radweave.runs import resolve, restore, train
+from radweave.stages import TrainingWatch
+from radweave.storage import read_json, sha256_json, write_json
+from radweave.train.loop import StoppedError, Watch
+
+FORMAT = "radweave-ablation-run"
+STOPPED = 3
+LABELERS = {"xray": "chexpert14", "ct": "ct18"}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A row of a table at one seed. ``overrides`` are all of them, the seed's too."""
+
+    label: str
+    method: str
+    preset: str
+    overrides: tuple[str, ...]
+    seed: int
+    dataset: str
+    folder: str
+    protocol: str = "full"
+    meteor: bool = False
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    def experiment(self) -> Experiment:
+        return resolve(self.method, self.preset, self.overrides)
+
+
+def config_hash(experiment: Experiment) -> str:
+    """Hash of an experiment without its seed: one per row."""
+    return sha256_json({**experiment.model_dump(mode="json"), "seed": None})[:12]
+
+
+def finished_scores(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any] | None:
+    """The scores of a finished run, if they are of this configuration, data, weights and way of scoring."""
+    path = task.path / "scores.json"
+    if not path.is_file() or not (task.path / "run.json").is_file():
+        return None
+    scores: dict[str, Any] = read_json(path)
+    return scores if scores.get("identity") == _identity(task, experiment, dataset) else None
+
+
+def _identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any]:
+    labeler = get_labeler(LABELERS[dataset.card.modality])
+    return {
+        "config": config_hash(experiment),
+        "seed": experiment.seed,
+        "dataset": dataset.fingerprint(),
+        "weights": read_json(task.path / "run.json")["files"].get("weights.safetensors"),
+        "protocol": task.protocol,
+        "implementation": IMPLEMENTATION,
+        "labeler": f"{labeler.name} {labeler.version}",
+        "meteor": task.meteor,
+    }
+
+
+def run_task(task: Task, watch: TrainingWatch | None = None) -> dict[str, Any]:
+    """Do what is not yet done of a run, and return its scores.
+
+    Raises:
+        InputError: for a configuration that cannot be trained, or a folder that holds another run.
+        StoppedError: after SIGTERM while training, when a checkpoint was written.
+    """
+    experiment = task.experiment()
+    dataset = Dataset.open(Path(task.dataset))
+    _refuse_other_run(task, experiment, dataset)
+    kept = finished_scores(task, experiment, dataset)
+    if kept is not None:
+        return kept
+    training = _train(task, watch or TrainingWatch())
+    started = time.perf_counter()
+    run = restore(task.path)
+    predictions = task.path / "predictions.jsonl"
+    result = generate_split(run, run.predictor(), dataset.path, "test", predictions, overwrite=True)
+    generate_s = time.perf_counter() - started
+    scores = {
+        "format": FORMAT,
+        "version": 1,
+        **asdict(task),
+        "identity": _identity(task, experiment, dataset),
+        **_score(task, get_labeler(LABELERS[dataset.card.modality])),
+        "left_out": len(result.left_out),
+        "trained_steps": run.card.trained_steps,
+        "versions": run.card.versions,
+        "generate_s": round(generate_s, 2),
+        **training,
+    }
+    write_json(task.path / "scores.json", scores)
+    # Only an unfinished run needs them, and a table of runs has many.
+    shutil.rmtree(task.path / "checkpoints", ignore_errors=True)
+    return scores
+
+
+def _refuse_other_run(task: Task, experiment: Experiment, dataset: Dataset) -> None:
+    config = task.path / "config.yaml"
+    if config.is_file() and from_yaml(type(experiment), config) != experiment:
+        raise InputError("holds a run of other options; give another --out", file=task.path)
+    card = task.path / "run.json"
+    if card.is_file() and read_json(card)["dataset"]["fingerprint"] != dataset.fingerprint():
+        raise InputError("holds a run that was trained on other data; give another --out", file=task.path)
+
+
+def _train(task: Task, watch: TrainingWatch) -> dict[str, Any]:
+    """Train, or go on training; return how long it took. A finished run's figures are those of its last training."""
+    record = task.path / "training.json"
+    if (task.path / "run.json").is_file():
+        return read_json(record) if record.is_file() else {"train_s": None, "resumed": True, "notes": []}
+    resumed = (task.path / "checkpoints").is_dir()
+    notes: list[str] = []
+    started = time.perf_counter()
+    train(
+        task.method,
+        Path(task.dataset),
+        task.path,
+        preset=task.preset,
+        overrides=task.overrides,
+        resume=True,
+        watch=_noting(watch, notes),
+    )
+    figures = {
+        "train_s": round(time.perf_counter() - started, 2),
+        "resumed": resumed,
+        "notes": notes,
+        "threads": torch.get_num_threads(),
+    }
+    write_json(record, figures)
+    return figures
+
+
+def _noting(watch: TrainingWatch, notes: list[str]) -> TrainingWatch:
+    def note(text: str) -> None:
+        notes.append(text)
+        watch.note(text)
+
+    return replace(watch, note=note)
+
+
+def _score(task: Task, labeler: Labeler) -> dict[str, Any]:
+    """Metrics of the model and of the floors, by one program."""
+    pairs = read_pairs(task.path / "predictions.jsonl", skip_invalid=True).pairs
+    systems = score_systems(pairs, labeler, task.protocol, resamples=0)
+    model = systems.pop(MODEL)
+    metrics = summary(model)
+    if task.meteor:
+        options = Options(meteor=True, floors=False, resamples=0)
+        metrics["METEOR"] = evaluate_pairs(pairs, task.protocol, options=options).corpus["METEOR"].value
+    return {
+        "studies": len(pairs),
+        "scoring": {name: model.protocol[name] for name in ("name", "hash")} | {"labeler": labeler.name},
+        "metrics": metrics,
+        "clinical": {"/".join(key): _number(value.corpus()) for key, value in model.clinical_statistics.items()},
+        "honesty": {name: row["value"] for name, row in model.honesty.items()},
+        "reference_honesty": {name: row.get("reference") for name, row in model.honesty.items()},
+        "floors": {name: summary(floor) for name, floor in systems.items()},
+    }
+
+
+def summary(evaluation: Evaluation) -> dict[str, float | None]:
+    """The metrics that tables name; None where one is undefined or was not computed."""
+    values = {name: evaluation.corpus[name].value for name in LANGUAGE_METRICS if name in evaluation.corpus}
+    group = "without_no_finding"
+    if not any(key[1] == group for key in evaluation.clinical_statistics):
+        group = "all"
+    for name, (average, measure) in CLINICAL_METRICS.items():
+        values[name] = _number(evaluation.clinical_statistics["negative", group, average, measure].corpus())
+    return values
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def stops_without_parent(parent: int) -> TrainingWatch:
+    """A watch that asks its own process to stop (SIGTERM, so that it writes a checkpoint) once the parent is gone."""
+
+    def step(number: int, total: int, figures: dict[str, float]) -> None:
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return TrainingWatch(stage=lambda name: Watch(step=step))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the task of a JSON file; the reason of a failure is the last line on stderr."""
+    record = read_json(Path(arguments[0]))
+    task = Task(**{**record["task"], "overrides": tuple(record["task"]["overrides"])})
+    try:
+        run_task(task, stops_without_parent(record["parent"]))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except StoppedError:
+        return STOPPED
+    return 0

@@ -1,0 +1,172 @@
+"""From a table and options to the runs that make it, in the order in which they are trained."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from radweave.ablate.one_run import Task, config_hash
+from radweave.ablation_tables import Row, Table
+from radweave.data.dataset import Dataset
+from radweave.errors import InputError
+from radweave.evaluation import get_protocol
+from radweave.methods import load_method, method_names
+
+_FOR_ONE_METHOD = re.compile(r"^([a-z0-9_]+):([^=:]+=.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class AblationRequest:
+    """The options of ``radweave ablate``.
+
+    ``seeds`` runs of every row, ``headline_seeds`` of headline rows if that is more. ``rows`` are labels or folder
+    names; none for all. ``runs`` is where run folders lie; tables of one method and data set may share it.
+    """
+
+    method: str
+    dataset: Path
+    table: str
+    out: Path
+    preset: str = "tiny"
+    seeds: int = 3
+    headline_seeds: int | None = None
+    rows: tuple[str, ...] = ()
+    jobs: int = 1
+    overrides: tuple[str, ...] = ()
+    protocol: str = "full"
+    meteor: bool = False
+    runs: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """A row with its runs, or with the reason why its configuration cannot be built."""
+
+    row: Row
+    method: str
+    overrides: tuple[str, ...]
+    config: str
+    tasks: tuple[Task, ...]
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A table's rows, and all runs in order."""
+
+    request: AblationRequest
+    table: Table
+    dataset: Dataset
+    rows: tuple[PlannedRow, ...]
+    tasks: tuple[Task, ...]
+
+
+def find_table(method: str, name: str) -> Table:
+    """A method's table by name.
+
+    Raises:
+        InputError: with the tables there are.
+    """
+    tables: dict[str, Table] = getattr(load_method(method), "TABLES", {})
+    if name not in tables:
+        names = ", ".join(tables) or "none: the method has no TABLES"
+        raise InputError("no such table", field="--table", got=name or "none", expected=f"one of {names}")
+    return tables[name]
+
+
+def make_plan(request: AblationRequest) -> Plan:
+    """Resolve every row of the table.
+
+    Raises:
+        InputError: for an unknown method, table, row, data set or option, or overrides that fit no row.
+    """
+    table = find_table(request.method, request.table)
+    for name, value in (("--seeds", request.seeds), ("--jobs", request.jobs)):
+        if value < 1:
+            raise InputError("must be 1 or more", field=name, got=value)
+    get_protocol(request.protocol)
+    dataset = Dataset.open(request.dataset)
+    rows = tuple(_planned(row, request) for row in _chosen(table, request.rows))
+    if all(row.refused for row in rows):
+        raise InputError(rows[0].refused or "no row can be built")
+    return Plan(request, table, dataset, rows, _in_order(rows, table, request))
+
+
+def _chosen(table: Table, names: Sequence[str]) -> list[Row]:
+    known = {name.lower(): row for row in table.rows for name in (row.label, row.slug)}
+    unknown = [name for name in names if name.lower() not in known]
+    if unknown:
+        labels = ", ".join(row.slug for row in table.rows)
+        raise InputError("the table has no such row", field="--rows", got=unknown[0], expected=labels)
+    wanted = {known[name.lower()].label for name in names} or {row.label for row in table.rows}
+    return [row for row in table.rows if row.label in wanted]
+
+
+def _planned(row: Row, request: AblationRequest) -> PlannedRow:
+    method = row.method or request.method
+    runs = request.runs or request.out / "runs"
+    overrides: tuple[str, ...] = ()
+    try:
+        overrides = (*_common(request.overrides, method), *_ablation(row, method), *row.overrides)
+        seeds = request.seeds
+        if row.headline and request.headline_seeds is not None:
+            seeds = max(seeds, request.headline_seeds)
+        tasks = tuple(
+            Task(
+                label=row.label,
+                method=method,
+                preset=request.preset,
+                overrides=(*overrides, f"seed={seed}"),
+                seed=seed,
+                dataset=str(request.dataset.resolve()),
+                folder=str((runs / row.slug / f"seed-{seed}").resolve()),
+                protocol=request.protocol,
+                meteor=request.meteor,
+            )
+            for seed in range(seeds)
+        )
+        return PlannedRow(row, method, overrides, config_hash(tasks[0].experiment()), tasks)
+    except InputError as error:
+        return PlannedRow(row, method, overrides, "", (), refused=str(error))
+
+
+def _common(overrides: Sequence[str], method: str) -> list[str]:
+    """The user's overrides for a method: those for all, and those that name it ("baseline:stages.report.epochs=3")."""
+    kept = []
+    for override in overrides:
+        match = _FOR_ONE_METHOD.match(override)
+        if match is None:
+            kept.append(override)
+        elif match[1] not in method_names():
+            raise InputError("no such method", field=override, got=match[1], expected=", ".join(method_names()))
+        elif match[1] == method:
+            kept.append(match[2])
+    return kept
+
+
+def _ablation(row: Row, method: str) -> Sequence[str]:
+    if row.ablation is None:
+        return ()
+    ablations: dict[str, list[str]] = load_method(method).ABLATIONS
+    if row.ablation not in ablations:
+        names = ", ".join(ablations)
+        raise InputError(f"{method} has no such ablation", field=row.label, got=row.ablation, expected=names)
+    return ablations[row.ablation]
+
+
+def _in_order(rows: Sequence[PlannedRow], table: Table, request: AblationRequest) -> tuple[Task, ...]:
+    """The reference row, then all others seed by seed, then the further seeds of headline rows.
+
+    Stages that rows share are kept in the data set's cache. With the reference first they are there for the rows that
+    follow, and parallel runs seldom wait for one another; seed by seed, a table that is stopped has whole columns.
+    """
+    first = [row for row in rows if row.row.label == table.reference]
+    others = [row for row in rows if row.row.label != table.reference]
+    ordered = [task for row in first for task in row.tasks[: request.seeds]]
+    longest = max((len(row.tasks) for row in rows), default=0)
+    for seed in range(longest):
+        group = others if seed < request.seeds else rows
+        ordered += [row.tasks[seed] for row in group if seed < len(row.tasks)]
+    return tuple(ordered)

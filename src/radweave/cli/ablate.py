@@ -1,0 +1,70 @@
+"""``radweave ablate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def ablate(
+    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
+    dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="key=value for all rows, METHOD:key=value for one method's", metavar="[key=value ...]"),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the table and its runs.")] = ...,  # type: ignore[assignment]
+    table: Annotated[str, typer.Option(help="The method's table; a wrong name lists them.")] = "",
+    preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
+    seeds: Annotated[int, typer.Option(help="Runs of each row.", min=1)] = 3,
+    headline_seeds: Annotated[int | None, typer.Option(help="Runs of headline rows, if more.", min=1)] = None,
+    rows: Annotated[str, typer.Option(help="Only these rows, with commas between.")] = "",
+    jobs: Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)] = 1,
+    protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
+    meteor: Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")] = False,
+    runs: Annotated[
+        Path | None, typer.Option(help="Where run folders lie, if not in --out; tables may share it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Train and score the rows of a method's ablation table over seeds. The same command goes on where it stopped."""
+    import json
+
+    from radweave.ablate import AblationRequest, AblationWatch, run_ablation
+    from radweave.cli.progress import console, training_watch
+    from radweave.evaluation.tables import print_tables
+    from radweave.train.loop import StoppedError
+
+    request = AblationRequest(
+        method=method,
+        dataset=dataset,
+        table=table,
+        out=out,
+        preset=preset,
+        seeds=seeds,
+        headline_seeds=headline_seeds,
+        rows=tuple(name.strip() for name in rows.split(",") if name.strip()),
+        jobs=jobs,
+        overrides=tuple(overrides or ()),
+        protocol=protocol,
+        meteor=meteor,
+        runs=runs,
+    )
+
+    def say(text: str) -> None:
+        console.print(text, markup=False)
+
+    try:
+        result = run_ablation(request, AblationWatch(say=say, training=training_watch))
+    except StoppedError:
+        say(f"stopped; the same command goes on, the table so far is in {out}")
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(result.record, ensure_ascii=False, allow_nan=False))
+    else:
+        print_tables(result.tables)
+    if result.failed:
+        say(f"{result.failed} runs or rows failed; the reasons are in {out / 'table.md'}")
+        raise typer.Exit(1)
