@@ -1,0 +1,49 @@
+"""``radweave explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from radweave.errors import InputError
+from radweave.types import RESEARCH_ONLY
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    images: Annotated[
+        list[Path] | None, typer.Argument(help="The views of one study, or a folder of them.", metavar="[IMAGE ...]")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="A dataset folder instead of images.")] = None,
+    study: Annotated[str | None, typer.Option("--study", help="Which study of the dataset.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for index.html, PNGs and evidence.json.")] = ...,  # type: ignore[assignment]
+    threshold: Annotated[
+        float, typer.Option(help="Probability from which a finding counts.", min=0.01, max=0.99)
+    ] = 0.5,
+    force: Annotated[bool, typer.Option("--force", help="Report on an image whose integrity is doubtful.")] = False,
+    untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
+    decoding: Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> None:
+    """Show on one page why a draft says what it says: maps, probabilities, recalled cases, each sentence's support."""
+    if (data is None) == (not images):
+        raise InputError("give the image files of one study, or --data with a dataset folder")
+    if (data is None) != (study is None):
+        raise InputError("--data and --study go together", field="--data" if data is None else "--study")
+    from radweave.explain import explain_files, explain_study
+    from radweave.runs import restore
+
+    restored = restore(run)
+    predictor = restored.predictor(untrained=untrained, decoding=decoding or [])
+    if data is not None and study is not None:
+        page = explain_study(
+            restored, predictor, data, study, out, threshold=threshold, force=force, overwrite=overwrite
+        )
+    else:
+        page = explain_files(
+            restored, predictor, images or [], out, threshold=threshold, force=force, overwrite=overwrite
+        )
+    typer.echo(f"page: {page}")
+    typer.echo(RESEARCH_ONLY, err=True)

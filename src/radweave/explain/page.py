@@ -1,0 +1,127 @@
+"""The page itself: everything in one HTML file, no script, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+
+from radweave.explain.colours import LINE_AT, RAMP, opacity
+from radweave.explain.figures import Gallery, draw
+from radweave.explain.maps import Subject
+from radweave.explain.support import SAID, Finding, Support, Verdict, find_support
+from radweave.labels import NO_FINDING, Labeler
+from radweave.run_folder import RunCard
+from radweave.types import RESEARCH_ONLY, LabelState, Report
+
+SURE, FAIRLY_SURE = 0.8, 0.6
+_SHOWN_ELSEWHERE = frozenset({"sentences", "class_probabilities", "attention_maps", "recalled", "views"})
+_MOST_CHARS = 900
+_MARKS = {
+    Verdict.CONTRADICTED: ("contradicted", "✗"),
+    Verdict.DISPUTED: ("disputed", "≠"),
+    Verdict.UNSUPPORTED: ("unsupported", "○"),
+    Verdict.SUPPORTED: ("supported", "✓"),
+    Verdict.NO_CLAIM: ("none", "–"),
+}
+"""Verdict -> class in the style sheet, and a sign, so that colour is not all that tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What a page is about: the report with its evidence, its pictures in the maps' order, and the run behind it.
+
+    ``banner`` holds the warnings about the run itself: they stand where the research notice stands.
+    """
+
+    report: Report
+    card: RunCard
+    labeler: Labeler
+    subjects: tuple[Subject, ...]
+    banner: tuple[str, ...] = ()
+    reference: str | None = None
+    threshold: float = 0.5
+
+
+def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
+    """The HTML, and the PNG files beside it by name."""
+    report = explained.report
+    support = find_support(report, explained.labeler, threshold=explained.threshold)
+    gallery = draw(explained.subjects, report.evidence, support, notices=(RESEARCH_ONLY, *explained.banner))
+    environment = Environment(
+        loader=PackageLoader("radweave", "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    html = environment.get_template("explain.html.j2").render(
+        notice=RESEARCH_ONLY,
+        banner=explained.banner,
+        warnings=[warning for warning in report.warnings if warning not in explained.banner],
+        report=report,
+        card=explained.card,
+        model_hash=explained.card.files.get("weights.safetensors", "")[:12],
+        reference=explained.reference,
+        labeler=f"{explained.labeler.name} {explained.labeler.version}",
+        support=support,
+        gallery=gallery,
+        figures={figure.name: figure for figure in gallery.figures},
+        findings=_rows(support),
+        flags=[finding for finding in support.findings if finding.flag],
+        counts=[(verdict, support.count(verdict)) for verdict in Verdict if support.count(verdict)],
+        missing=_missing(support, gallery),
+        others=_others(report.evidence),
+        marks=_MARKS,
+        said=SAID,
+        no_finding=NO_FINDING,
+        sure=SURE,
+        fairly_sure=FAIRLY_SURE,
+        ramp=[(share, colour, opacity(share)) for share, colour in RAMP],
+        line_at=LINE_AT,
+    )
+    return html, gallery.files
+
+
+def _rows(support: Support) -> list[Finding]:
+    """Classes of which anything is known: the probable first, then by name as the label set has them."""
+    known = [row for row in support.findings if row.probability is not None or row.said is not LabelState.BLANK]
+    if all(row.probability is None for row in known):
+        known = [row for row in known if row.name != NO_FINDING]
+    return sorted(known, key=lambda row: -1.0 if row.probability is None else row.probability, reverse=True)
+
+
+def _missing(support: Support, gallery: Gallery) -> list[str]:
+    """Kinds of evidence that the method does not give."""
+    absent = {
+        "class probabilities": all(finding.probability is None for finding in support.findings),
+        "attention maps": not gallery.figures,
+        "recalled cases": not support.recalled,
+        "confidence of its wording": all(line.confidence is None for line in support.sentences),
+    }
+    return [name for name, is_absent in absent.items() if is_absent]
+
+
+def _others(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Whatever else a method has to show, as short text."""
+    return [(name.replace("_", " "), _brief(value)) for name, value in evidence.items() if name not in _SHOWN_ELSEWHERE]
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, str):
+        return value if len(value) <= _MOST_CHARS else value[:_MOST_CHARS] + " ..."
+    shape = _shape(value)
+    if len(shape) > 1:
+        return f"an array of {' x '.join(map(str, shape))} numbers (in evidence.json)"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_CHARS else text[:_MOST_CHARS] + " ... (all of it in evidence.json)"
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Shape of nested lists of numbers; () for anything else."""
+    if not isinstance(value, list) or not value:
+        return ()
+    if all(isinstance(item, (int, float)) for item in value):
+        return (len(value),)
+    inner = {_shape(item) for item in value}
+    only = inner.pop()
+    return (len(value), *only) if not inner and only else ()

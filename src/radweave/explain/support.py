@@ -1,0 +1,271 @@
+"""What supports each sentence of a draft, and what speaks against it.
+
+A rule-based labeler reads which classes a sentence affirms, denies or leaves open; each of these claims is held against
+the class's probability and against what the recalled texts say of the class. An attention map supports nothing by
+itself: it says where the model looked, not what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from radweave.labels import NO_FINDING, Labeler, Mention
+from radweave.labels.text import fold, sentences
+from radweave.types import LabelState, Report
+
+SAID = {
+    LabelState.POSITIVE: "affirmed",
+    LabelState.NEGATIVE: "denied",
+    LabelState.UNCERTAIN: "left open",
+    LabelState.BLANK: "not mentioned",
+}
+
+
+class Verdict(StrEnum):
+    """How the evidence stands to a claim, the worst first."""
+
+    CONTRADICTED = "contradicted"
+    DISPUTED = "evidence disagrees"
+    UNSUPPORTED = "nothing supports it"
+    SUPPORTED = "supported"
+    NO_CLAIM = "names no finding"
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """One recalled case: what it is, its text, and what that says of each class."""
+
+    number: int
+    kind: str
+    study_id: str
+    text: str | None
+    scores: dict[str, float]
+    about: str | None
+    states: dict[str, LabelState]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a sentence says of one class, and how the evidence stands to it.
+
+    ``probable`` says how the class's probability stands to it, if there is one; ``agree`` and ``differ`` number the
+    recalled texts that say the same of the class, or the opposite; ``about`` those recalled for the class.
+    """
+
+    name: str
+    state: LabelState
+    verdict: Verdict
+    probable: str | None
+    agree: tuple[int, ...]
+    differ: tuple[int, ...]
+    about: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence in parts, each with whether a claim rests on it; confidence None where the method gives none.
+
+    ``verbatim`` holds the numbers of the recalled texts in which it stands word for word.
+    """
+
+    number: int
+    parts: tuple[tuple[str, bool], ...]
+    confidence: float | None
+    claims: tuple[Claim, ...]
+    verdict: Verdict
+    verbatim: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A class: its probability, what the draft as a whole says of it, and what is wrong between the two."""
+
+    name: str
+    probability: float | None
+    said: LabelState
+    flag: str | None
+    sentences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The draft of one study held against its evidence. Probabilities from ``threshold`` on say "there"."""
+
+    sentences: tuple[Sentence, ...]
+    findings: tuple[Finding, ...]
+    recalled: tuple[Recalled, ...]
+    threshold: float
+
+    @property
+    def can_check(self) -> bool:
+        """Whether there is anything a sentence could be held against."""
+        stated = any(finding.probability is not None for finding in self.findings)
+        return stated or any(case.text for case in self.recalled)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(sentence.verdict is verdict for sentence in self.sentences)
+
+
+def find_support(report: Report, labeler: Labeler, *, threshold: float = 0.5) -> Support:
+    """Hold every sentence of a report against its evidence."""
+    probabilities = _probabilities(report.evidence)
+    recalled = _recalled(report.evidence.get("recalled") or [], labeler)
+    texts = _sentences(report)
+    read = labeler.label([text for text, _ in texts])
+    lines = tuple(
+        _sentence(number, text, confidence, mentions, probabilities, recalled, threshold)
+        for number, ((text, confidence), mentions) in enumerate(zip(texts, read, strict=True), start=1)
+    )
+    whole = labeler.label([report.text])[0]
+    names = dict.fromkeys((*labeler.classes, *probabilities, *(report.evidence.get("attention_maps") or {})))
+    findings = [_finding(name, probabilities.get(name), whole, lines, threshold) for name in names]
+    return Support(lines, tuple(findings), recalled, threshold)
+
+
+def _probabilities(evidence: Mapping[str, Any]) -> dict[str, float]:
+    given = evidence.get("class_probabilities") or {}
+    return {name: float(value) for name, value in given.items() if value is not None}
+
+
+def _sentences(report: Report) -> list[tuple[str, float | None]]:
+    given = report.evidence.get("sentences")
+    if given:
+        return [(row["text"], row.get("confidence")) for row in given]
+    # From each beginning to the next, so that a sentence keeps the mark that ends it.
+    edges = [0, *(start for start, _ in sentences(fold(report.text)) if start > 0), len(report.text)]
+    texts = [report.text[start:end].strip() for start, end in pairwise(edges)]
+    return [(text, None) for text in texts if text]
+
+
+def _recalled(rows: Sequence[Mapping[str, Any]], labeler: Labeler) -> tuple[Recalled, ...]:
+    read = labeler.label([row.get("text") or "" for row in rows])
+    return tuple(
+        Recalled(
+            number=number,
+            kind=str(row.get("kind", "case")),
+            study_id=str(row.get("study_id", "")),
+            text=row.get("text"),
+            scores={name: float(score) for name, score in (row.get("scores") or {}).items() if score is not None},
+            about=row.get("for"),
+            states={name: mention.state for name, mention in mentions.items() if name != NO_FINDING},
+        )
+        for number, (row, mentions) in enumerate(zip(rows, read, strict=True), start=1)
+    )
+
+
+def _sentence(
+    number: int,
+    text: str,
+    confidence: float | None,
+    mentions: Mapping[str, Mention],
+    probabilities: Mapping[str, float],
+    recalled: Sequence[Recalled],
+    threshold: float,
+) -> Sentence:
+    # "No finding" follows from what is not said, so that no single sentence says it.
+    said = {
+        name: mention
+        for name, mention in mentions.items()
+        if mention.state is not LabelState.BLANK and name != NO_FINDING
+    }
+    claims = tuple(
+        _claim(name, mention.state, probabilities.get(name), recalled, threshold) for name, mention in said.items()
+    )
+    order = list(Verdict)
+    return Sentence(
+        number=number,
+        parts=_parts(text, [mention.span for mention in said.values() if mention.span is not None]),
+        confidence=confidence,
+        claims=claims,
+        verdict=min((claim.verdict for claim in claims), key=order.index, default=Verdict.NO_CLAIM),
+        verbatim=tuple(case.number for case in recalled if case.text and _words(text) in _words(case.text)),
+    )
+
+
+def _words(text: str) -> str:
+    """Text in lower case with single blanks, ends marked so that only whole words are found in it."""
+    return f" {' '.join(text.lower().replace('.', ' . ').split())} "
+
+
+def _parts(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[str, bool], ...]:
+    """Cut a text where spans begin and end; overlapping spans become one."""
+    marked = [any(start <= place < end for start, end in spans) for place in range(len(text))]
+    cuts = [place for place in range(1, len(text)) if marked[place] != marked[place - 1]]
+    edges = [0, *cuts, len(text)]
+    return tuple((text[start:end], marked[start]) for start, end in pairwise(edges) if start < end)
+
+
+_OPPOSITE = {LabelState.POSITIVE: LabelState.NEGATIVE, LabelState.NEGATIVE: LabelState.POSITIVE}
+
+
+def _claim(
+    name: str, state: LabelState, probability: float | None, recalled: Sequence[Recalled], threshold: float
+) -> Claim:
+    agree = tuple(case.number for case in recalled if case.states.get(name) is state)
+    differ = tuple(case.number for case in recalled if case.states.get(name) is _OPPOSITE.get(state))
+    speaks = 0 if probability is None else _speaks(state, probability, threshold)
+    word = {1: "agrees", 0: "does not decide", -1: "speaks against it"}[speaks]
+    return Claim(
+        name=name,
+        state=state,
+        verdict=_verdict(speaks, bool(agree), bool(differ)),
+        probable=None if probability is None else f"probability {probability:.2f} {word}",
+        agree=agree,
+        differ=differ,
+        about=tuple(case.number for case in recalled if case.about == name),
+    )
+
+
+def _speaks(state: LabelState, probability: float, threshold: float) -> int:
+    """1 for the claim, -1 against it, 0 neither. Between half the threshold and the threshold nothing is decided."""
+    if state is LabelState.UNCERTAIN:
+        return int(probability >= threshold / 2)
+    there = 1 if probability >= threshold else -1 if probability < threshold / 2 else 0
+    return there if state is LabelState.POSITIVE else -there
+
+
+def _verdict(speaks: int, agree: bool, differ: bool) -> Verdict:
+    """Other cases that differ do not contradict by themselves: they are other patients. The probability does."""
+    if speaks < 0:
+        return Verdict.DISPUTED if agree else Verdict.CONTRADICTED
+    if speaks > 0 or agree:
+        return Verdict.DISPUTED if differ and speaks == 0 else Verdict.SUPPORTED
+    return Verdict.UNSUPPORTED
+
+
+def _finding(
+    name: str,
+    probability: float | None,
+    whole: Mapping[str, Mention],
+    lines: Sequence[Sentence],
+    threshold: float,
+) -> Finding:
+    said = whole[name].state if name in whole else LabelState.BLANK
+    return Finding(
+        name=name,
+        probability=probability,
+        said=said,
+        flag=None if probability is None or name not in whole else _flag(name, probability, said, threshold),
+        sentences=tuple(line.number for line in lines if any(claim.name == name for claim in line.claims)),
+    )
+
+
+def _flag(name: str, probability: float, said: LabelState, threshold: float) -> str | None:
+    """What a reader must look at: the model's own probability and its draft do not go together."""
+    if name == NO_FINDING:
+        if probability >= threshold and said is LabelState.BLANK:
+            return "probable, but the draft names a finding"
+        return "improbable, but the draft names no finding" if _no(probability, said, threshold) else None
+    if probability >= threshold and said is LabelState.NEGATIVE:
+        return "probable, but the draft denies it"
+    if probability >= threshold and said is LabelState.BLANK:
+        return "probable, but not in the draft"
+    return "improbable, but the draft affirms it" if _no(probability, said, threshold) else None
+
+
+def _no(probability: float, said: LabelState, threshold: float) -> bool:
+    return probability < threshold / 2 and said is LabelState.POSITIVE
