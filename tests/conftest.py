@@ -43,6 +43,33 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.hidden_size=32",
         "model.language_model.num_layers=2",
     ),
+    "am_mrg": (
+        "stages.disease.epochs=1",
+        "stages.disease.batch_size=4",
+        "stages.language.epochs=0",
+        "model.vision_encoder.embedding_size=8",
+        "model.vision_encoder.hidden_sizes=[8,16]",
+        "model.vision_encoder.depths=[1,1]",
+        "model.query_former.dim=32",
+        "model.query_former.num_image_queries=3",
+        "model.visual_memory.head_dim=8",
+        "model.report_memory.head_dim=8",
+        "model.language_model.hidden_size=32",
+        "model.language_model.num_layers=2",
+        "model.image_grid=2",
+    ),
+    "dast": (
+        "stages.disease.epochs=1",
+        "stages.disease.batch_size=4",
+        "stages.language.epochs=1",
+        "stages.language.batch_size=4",
+        # Random words, frozen, cannot be steered to a report; frozen training is tested in tests/methods/test_dast.py.
+        "stages.report.finetune.language_model=full",
+        "model.vision_encoder.dims=[8,8,16]",
+        "model.vision_encoder.depths=[1,1,1]",
+        "model.language_model.hidden_size=32",
+        "model.language_model.num_layers=2",
+    ),
 }
 """Per method, overrides that shrink it for tests; the contract tests need an entry for every method."""
 

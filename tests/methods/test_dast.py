@@ -1,0 +1,391 @@
+"""The dual-stage disease-aware method: its equations against plain loops, and what it promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example, collate
+from radweave.data.tokenizer import encode
+from radweave.errors import InputError
+from radweave.experiment import BuildContext
+from radweave.memory.bank import Bank, patient_code
+from radweave.methods.dast import ABLATIONS, PRESETS, TABLES
+from radweave.methods.dast.fusion import ConcatFusion, Dvaf, MeanFusion, NoFusion
+from radweave.methods.dast.model import BANK, DastModel
+from radweave.methods.dast.retrieval import Dmsr, composite
+from radweave.nn.decoding import DecodingConfig
+from radweave.nn.views import encode_views
+from radweave.ontology import CHEXPERT14
+from radweave.runs import resolve, restore, train
+from radweave.storage import read_jsonl
+from radweave.train.stage import apply_finetune, build_optimizer, set_train_mode
+from radweave.types import Batch
+
+GREEDY = DecodingConfig(max_new_tokens=12)
+
+
+def toy_context() -> BuildContext:
+    experiment = resolve("dast", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["dast"]])
+    tokenizer = experiment.data.tokenizer.build(list(TOY_REPORTS.values()) * 4)
+    return BuildContext(tokenizer, experiment.data.image_size, CHEXPERT14)
+
+
+def toy_model(context: BuildContext, *overrides: str) -> DastModel:
+    experiment = resolve("dast", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["dast"], *overrides])
+    model = experiment.model.build(context)
+    assert isinstance(model, DastModel)
+    return model.eval()
+
+
+def example(context: BuildContext, index: int, *, views: int = 1, patient: str | None = None) -> Example:
+    side = "left" if index % 2 else "right"
+    pixels = np.random.default_rng(index).integers(0, 255, (views, 32, 32)).astype(np.uint8)
+    return Example(
+        study_id=f"s{index}",
+        patient_id=patient or f"p{index}",
+        source=pixels,
+        rows=tuple(range(views)),
+        view_ids=tuple(range(1, views + 1)),
+        token_ids=(*encode(context.tokenizer, TOY_REPORTS[side]), int(context.tokenizer.eos_token_id)),
+        class_states=tuple((index + number) % 4 for number in range(14)),
+        report=TOY_REPORTS[side],
+    )
+
+
+def batch_of(context: BuildContext, *examples: Example) -> Batch:
+    return collate(examples, pad_id=int(context.tokenizer.pad_token_id))
+
+
+class View:
+    """As much of a training view as the method asks for."""
+
+    def __init__(self, context: BuildContext, examples: Sequence[Example]) -> None:
+        self.context, self.examples = context, examples
+        self.reports = [example.report for example in examples]
+
+    def batches(self, batch_size: int = 3) -> Any:
+        for start in range(0, len(self.examples), batch_size):
+            yield batch_of(self.context, *self.examples[start : start + batch_size])
+
+
+def with_memory(model: DastModel, context: BuildContext, examples: Sequence[Example]) -> DastModel:
+    model.set_memories(model.build_memories("report", View(context, examples)))  # type: ignore[arg-type]
+    return model
+
+
+def cosine(left: Tensor, right: Tensor) -> float:
+    dot = sum(float(a) * float(b) for a, b in zip(left, right, strict=True))
+    return dot / math.sqrt(sum(float(a) ** 2 for a in left) * sum(float(b) ** 2 for b in right))
+
+
+def norm(x: Tensor) -> Tensor:
+    return (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
+
+
+def attend(layer: Any, query: Tensor, source: Tensor, present: Tensor) -> Tensor:
+    """One query over the rows that are there, head by head."""
+    width = len(query) // layer.num_heads
+    read = []
+    for head in range(layer.num_heads):
+        part = slice(head * width, (head + 1) * width)
+        weights = [
+            math.exp(float(layer.query(query)[part] @ layer.key(row)[part]) / math.sqrt(width)) if there else 0.0
+            for row, there in zip(source, present, strict=True)
+        ]
+        read.append(sum(w / sum(weights) * layer.value(row)[part] for w, row in zip(weights, source, strict=True)))
+    out: Tensor = layer.out(torch.cat(read))
+    return out
+
+
+def test_dvaf_equals_equations_5_and_6() -> None:
+    torch.manual_seed(0)
+    dvaf = Dvaf(dim=6, num_heads=2).double()
+    diseases, patches = torch.randn(2, 3, 6).double(), torch.randn(2, 4, 6).double()
+    mask = torch.tensor([[True] * 4, [True, False, True, False]])
+    fused = dvaf(diseases, patches, mask)
+    assert fused.gate is not None
+    assert fused.shares is not None
+    for study in range(2):
+        there, everyone = mask[study], torch.ones(3, dtype=torch.bool)
+        located = [norm(t + attend(dvaf.cross_attention, t, patches[study], there)) for t in diseases[study]]
+        stacked = torch.stack(located)
+        related = [norm(t + attend(dvaf.self_attention, t, stacked, everyone)) for t in located]
+        weights = [math.exp(float(dvaf.pool.weight[0] @ t)) for t in related]
+        disease = sum(w / sum(weights) * t for w, t in zip(weights, related, strict=True))
+        visual = patches[study][there].sum(0) / int(there.sum())
+        assert isinstance(disease, Tensor)
+        for channel in range(6):
+            score = float(dvaf.gate.weight[channel] @ torch.cat([visual, disease]) + dvaf.gate.bias[channel])
+            gate = 1 / (1 + math.exp(-score))
+            wanted = gate * float(disease[channel]) + (1 - gate) * float(visual[channel])
+            # Float64 throughout: only the order of additions differs.
+            assert abs(float(fused.tokens[study, 0, channel]) - wanted) < 1e-9
+            assert abs(float(fused.gate[study, channel]) - gate) < 1e-9
+        assert torch.allclose(fused.shares[study], torch.tensor(weights).double() / sum(weights), atol=1e-7)
+
+
+def test_the_other_fusions_of_table_5() -> None:
+    torch.manual_seed(0)
+    diseases, patches = torch.randn(1, 3, 4), torch.randn(1, 5, 4)
+    mask = torch.tensor([[True, True, False, True, False]])
+    assert NoFusion()(diseases, patches, mask).tokens.shape == (1, 0, 4)
+    assert torch.equal(ConcatFusion()(diseases, patches, mask).tokens, diseases)
+    visual = (patches[0, 0] + patches[0, 1] + patches[0, 3]) / 3
+    disease = (diseases[0, 0] + diseases[0, 1] + diseases[0, 2]) / 3
+    assert torch.allclose(MeanFusion()(diseases, patches, mask).tokens[0, 0], (visual + disease) / 2, atol=1e-6)
+
+
+def test_patches_of_all_views_then_the_fused_token_are_projected_and_normalised() -> None:
+    """Eq. 7 and the sentence after it."""
+    context = toy_context()
+    model = toy_model(context, "model.connector.input_norm=none", "model.retrieval=none")
+    batch = batch_of(context, example(context, 0, views=2), example(context, 1))
+    views = encode_views(model.vision_encoder, batch)
+    patches, mask = views.flat()
+    fused = model.fusion(model.disease_tokens(patches, mask).tokens, patches, mask).tokens
+    prefix, prefix_mask = model._prefix(model._read(batch))
+    connector = model.connector
+    for study, kinds in enumerate(([1, 2], [1])):
+        rows = [(views.tokens[study, view, s], kind) for view, kind in enumerate(kinds) for s in range(4)]
+        rows.append((fused[study, 0], 0))
+        wanted = [norm(connector.projection(x) + connector.view_embedding.weight[kind]) for x, kind in rows]
+        begin = model.language_model.embed(torch.tensor(int(context.tokenizer.bos_token_id)))
+        got = prefix[study][prefix_mask[study]]
+        assert len(got) == 1 + len(rows)
+        assert torch.allclose(got, torch.stack([begin, *wanted]), atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_the_composite_vectors_give_equation_8_as_one_inner_product(alpha: float) -> None:
+    torch.manual_seed(1)
+    visual, logits = torch.randn(6, 5), 4 * torch.randn(6, 3)
+    vectors = composite(visual, logits, alpha)
+    for left in range(6):
+        for right in range(6):
+            wanted = alpha * cosine(visual[left], visual[right]) + (1 - alpha) * cosine(logits[left], logits[right])
+            assert abs(float(vectors[left] @ vectors[right]) - wanted) < 1e-5
+
+
+def test_dmsr_recalls_the_best_study_that_is_not_the_query_or_of_its_patient() -> None:
+    torch.manual_seed(2)
+    count = 40
+    visual, logits = torch.randn(count, 5), torch.randn(count, 3)
+    patients = [f"p{index // 3}" for index in range(count)]
+    rows = tuple(
+        {"study_id": f"s{index}", "patient": patient_code(patients[index]), "text": f"text {index}"}
+        for index in range(count)
+    )
+    retrieval = Dmsr(alpha=0.4, max_tokens=9)
+    assert retrieval.recall(visual, logits, ["s0"] * count, ["p0"] * count) == [None] * count
+    retrieval.remember(Bank({"visual": visual, "logits": logits}, rows))
+    study_ids = [f"s{index}" for index in range(count)]
+    for number, found in enumerate(retrieval.recall(visual, logits, study_ids, patients)):
+        scores = {
+            other: 0.4 * cosine(visual[number], visual[other]) + 0.6 * cosine(logits[number], logits[other])
+            for other in range(count)
+            if patients[other] != patients[number]
+        }
+        best = max(scores, key=lambda other: scores[other])
+        assert found is not None
+        assert (found.study_id, found.text) == (f"s{best}", f"text {best}")
+        assert found.combined == pytest.approx(0.4 * found.visual + 0.6 * found.disease, abs=1e-5)
+        alone = retrieval.recall(visual[number : number + 1], logits[number : number + 1], [f"s{number}"], ["unknown"])
+        assert alone[0] is not None
+        assert alone[0].study_id != f"s{number}", "a study is barred also where its patient is not known"
+
+
+def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
+    context = toy_context()
+    model = toy_model(context)
+    batch = batch_of(context, *(example(context, index, views=1 + index % 2) for index in range(4)))
+    assert batch.reports is not None
+    model.text_encoder.fit(list(TOY_REPORTS.values()))
+    terms = model.loss(batch, ("disease", "contrastive"))
+    views = encode_views(model.vision_encoder, batch)
+    logits = model.disease_tokens(*views.flat()).logits
+    entropy = 0.0
+    for study in range(4):
+        for number in range(14):
+            positive = (study + number) % 4 in (1, 3)  # uncertain counts as positive
+            probability = 1 / (1 + math.exp(-float(logits[study, number])))
+            entropy -= math.log(probability if positive else 1 - probability) / (4 * 14)
+    assert float(terms["disease"]) == pytest.approx(entropy, rel=1e-5)
+    images = model.alignment.projection(views.mean())
+    texts = model.text_encoder.encode(batch.reports)
+    sims = [[cosine(images[i], texts[j]) / 0.07 for j in range(4)] for i in range(4)]
+    contrast = 0.0
+    for i in range(4):
+        contrast -= (sims[i][i] - math.log(sum(math.exp(s) for s in sims[i]))) / 8
+        contrast -= (sims[i][i] - math.log(sum(math.exp(sims[j][i]) for j in range(4)))) / 8
+    assert float(terms["contrastive"]) == pytest.approx(contrast, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("row", "appended", "has_exemplar"),
+    [
+        ("full", 1, True),
+        ("baseline", 0, False),
+        ("DASTs + DVAF", 1, False),
+        ("concatenation", 14, False),
+        ("mean pooling", 1, False),
+        ("DMSR alone", 0, True),
+    ],
+)
+def test_an_ablation_row_puts_into_the_prompt_what_its_name_says(row: str, appended: int, has_exemplar: bool) -> None:
+    context = toy_context()
+    model = toy_model(context, *ABLATIONS[row])
+    memory = [example(context, index) for index in range(4, 8)]
+    model = with_memory(model, context, memory)
+    query = batch_of(context, example(context, 0, views=2))
+    prefix, mask = model._prefix(model._read(query))
+    image = 2 * 4 + appended
+    exemplar = 0
+    if has_exemplar:
+        (recalled,) = model.generate(query, GREEDY).intermediates[0]["recalled"]
+        exemplar = len(encode(context.tokenizer, recalled["text"])) + len(encode(context.tokenizer, "\n"))
+    assert int(mask.sum()) == 1 + image + exemplar
+    assert prefix.shape[:2] == mask.shape
+
+
+def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_use() -> None:
+    context = toy_context()
+    examples = [example(context, index) for index in range(6)]
+    model = with_memory(toy_model(context), context, examples)
+    batch = batch_of(context, *examples)
+    evidence = model.generate(batch, GREEDY).intermediates
+    in_use, mask = model._prefix(model._read(batch))
+    set_train_mode(model, PRESETS["tiny"]().stages.report.finetune)
+    in_training, _ = model._prefix(model._read(batch))
+    for study in range(6):
+        ids = encode(context.tokenizer, evidence[study]["recalled"][0]["text"])
+        wanted = model.language_model.embed(torch.tensor(ids))
+        assert torch.equal(in_use[study][mask[study]][1 : 1 + len(ids)], wanted)
+        assert torch.equal(in_training[study][mask[study]][1 : 1 + len(ids)], wanted)
+
+
+def test_the_evidence_of_a_study() -> None:
+    context = toy_context()
+    examples = [example(context, index, patient=f"p{index // 2}") for index in range(6)]
+    model = with_memory(toy_model(context), context, examples)
+    # A batch mate with two views pads the others; evidence is about a study's own views.
+    batch = batch_of(context, *examples, example(context, 9, views=2))
+    for number, shown in enumerate(model.generate(batch, GREEDY).intermediates):
+        assert tuple(shown["class_probabilities"]) == CHEXPERT14
+        assert all(0 < p < 1 for p in shown["class_probabilities"].values())
+        for attention in shown["attention_maps"].values():
+            assert attention.shape == (2 if number == 6 else 1, 2, 2)
+            assert attention.min() >= 0
+            assert attention.sum() == pytest.approx(1, abs=1e-5)
+        (recalled,) = shown["recalled"]
+        scores = recalled["scores"]
+        assert recalled["kind"] == "report"
+        assert recalled["text"] == TOY_REPORTS["left" if int(recalled["study_id"][1:]) % 2 else "right"]
+        assert scores["combined"] == pytest.approx(0.5 * scores["visual"] + 0.5 * scores["disease"], abs=1e-5)
+        if number < 6:
+            assert int(recalled["study_id"][1:]) // 2 != number // 2, "never the own patient"
+        assert sum(shown["fusion"]["class_shares"].values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_report_with_memory_is_the_same_alone_and_in_a_batch() -> None:
+    context = toy_context()
+    model = with_memory(toy_model(context), context, [example(context, index) for index in range(10, 30)])
+    studies = [example(context, index, views=1 + index % 2) for index in range(8)]
+    together = model.generate(batch_of(context, *studies), GREEDY)
+    for index, study in enumerate(studies):
+        alone = model.generate(batch_of(context, study), GREEDY)
+        assert alone.token_ids[0] == together.token_ids[index]
+        recalled = [g["recalled"][0]["study_id"] for g in (alone.intermediates[0], together.intermediates[index])]
+        assert recalled[0] == recalled[1]
+
+
+def test_stage_two_trains_fusion_and_connector_only_and_lowers_the_loss() -> None:
+    """The frozen language model is steered by what is put before the report."""
+    context = toy_context()
+    examples = [example(context, index) for index in range(4)]
+    model = with_memory(toy_model(context), context, examples)
+    stage = PRESETS["tiny"]().stages.report
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batch = batch_of(context, *examples)
+    apply_finetune(model, stage.finetune)
+    optimizer = build_optimizer(model, stage.optimizer)
+    losses = []
+    for _ in range(15):
+        set_train_mode(model, stage.finetune)
+        loss = model.loss(batch, ("report",))["report"]
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    changed = {name.split(".")[0] for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"fusion", "connector"}
+    assert losses[-1] < losses[0]
+
+
+def test_stages_train_what_the_paper_trains() -> None:
+    for preset in PRESETS.values():
+        stages = preset().stages
+        trained = {
+            name: {part for part, how in stage.finetune.items() if how != "frozen"}
+            for name, stage in preset().named_stages().items()
+        }
+        assert trained["disease"] == {"vision_encoder", "disease_tokens", "alignment"}
+        assert trained["report"] == {"fusion", "connector"}
+        assert stages.disease.losses == {"disease": 1.0, "contrastive": 1.0}
+    assert PRESETS["paper"]().stages.language.epochs == 0, "there the language model comes pretrained"
+
+
+def test_the_tables_name_rows_that_exist() -> None:
+    for table in TABLES.values():
+        for row in table.rows:
+            assert row.ablation is None or row.ablation in ABLATIONS
+            assert set(row.paper) == {"CheXpert Plus", "IU X-Ray"}
+
+
+def test_a_language_model_is_pretrained_on_text_alone() -> None:
+    context = toy_context()
+    model = toy_model(context)
+    batch = batch_of(context, *(example(context, index) for index in range(4)))
+    with_images = model.loss(batch, ("text_in_context",))["text_in_context"]
+    assert torch.equal(with_images, model.loss(batch, ("text_in_context",))["text_in_context"]), "validation repeats"
+    blank = replace(batch, pixel_values=torch.zeros_like(batch.pixel_values))  # type: ignore[arg-type]
+    assert torch.equal(with_images, model.loss(blank, ("text_in_context",))["text_in_context"])
+
+
+def test_a_run_banks_training_studies_only_and_restores_with_them(toy_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["dast"], "stages.report.epochs=1", "data.keep_stages=false"]
+    run = train("dast", toy_dataset.path, tmp_path / "run", overrides=overrides)
+    banked = [row for _, row in read_jsonl(run / "memories" / BANK / "rows.jsonl")]
+    assert [row["study_id"] for row in banked] == [study.study_id for study in toy_dataset.studies("train")]
+    assert all("patient_id" not in row for row in banked)
+    report = restore(run).predictor().report([toy_dataset.image_path("images/0_0.png")])
+    assert report.evidence["recalled"][0]["study_id"] in {row["study_id"] for row in banked}
+
+
+def test_a_bank_with_a_test_study_is_refused(
+    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = DastModel.build_memories
+    stranger = next(iter(toy_dataset.studies("test")))
+
+    def leak(self: DastModel, stage: str, training: Any) -> dict[str, Bank]:
+        banks = build(self, stage, training)
+        return {
+            name: Bank(bank.tensors, ({**bank.rows[0], "study_id": stranger.study_id}, *bank.rows[1:]))
+            for name, bank in banks.items()
+        }
+
+    monkeypatch.setattr(DastModel, "build_memories", leak)
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["dast"], "stages.report.epochs=1", "stages.language.epochs=0"]
+    with pytest.raises(InputError, match="leak"):
+        train("dast", toy_dataset.path, tmp_path / "run", overrides=overrides)
