@@ -48,6 +48,7 @@ class RunCard(Record):
     overrides: tuple[str, ...] = ()
     seed: int
     classes: tuple[str, ...] = ()
+    preprocessing: int = 1
     trained_steps: dict[str, int]
     validation: dict[str, Any] = Field(default_factory=dict)
     left_out: dict[str, int] = Field(default_factory=dict)

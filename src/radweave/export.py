@@ -1,0 +1,218 @@
+"""A trained run as one folder to hand on: it opens with ``radweave.load`` where there is neither data nor checkpoint.
+
+OUT/run.json              what made it, and the SHA-256 of every other file
+OUT/README.md             model card        OUT/LICENSES.md  what the licences of its parts ask for
+OUT/preprocessing.json    the numbers another program needs to prepare images as this model wants them
+OUT/config.yaml  weights.safetensors  tokenizer/  parts/  memories/
+
+Left behind: checkpoints, training curves, local paths, and who the studies are. Rows of a memory keep their texts and
+get new names (``case-1``), the same for one study in all memories; their patients get numbers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from radweave.config import from_yaml, to_yaml
+from radweave.data.transforms import PREPROCESSING_VERSION
+from radweave.errors import InputError
+from radweave.experiment import Experiment
+from radweave.methods import load_method
+from radweave.model_card import licence_notes, model_card
+from radweave.run_folder import RunCard, read_card, write_card
+from radweave.runs import UNTRAINED, restore
+from radweave.storage import read_jsonl, refuse_existing, sha256_file, write_folder, write_json, write_jsonl, write_text
+from radweave.types import Record
+
+AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/")
+LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
+
+
+class Preprocessing(Record):
+    """``preprocessing.json``: from a decoded radiograph, grey values in [0, 1], to the model's input.
+
+    The image is scaled to fit a square of ``image_size`` pixels (bilinear, aspect ratio kept, black beside), rounded to
+    ``levels`` grey values and divided by ``levels - 1``. ``thresholds`` are the numbers in the model's configuration
+    that turn a probability into a yes.
+    """
+
+    version: int
+    modality: str
+    image_size: int
+    max_views: int
+    levels: int = 256
+    label_set: str
+    classes: tuple[str, ...]
+    thresholds: dict[str, float]
+
+
+def export(run: Path, out: Path, *, overwrite: bool = False) -> Path:
+    """Write a trained run as one self-contained folder, whole or not at all.
+
+    The folder is opened once before it gets its name, so that what is there can be loaded.
+
+    Raises:
+        InputError: if the run is unfinished, untrained or damaged, or ``out`` exists.
+    """
+    card = read_card(run)
+    if not card.is_trained:
+        raise InputError(UNTRAINED.split(":")[0], file=run)
+    with _alone(out):
+        refuse_existing(out, overwrite=overwrite)
+        with write_folder(out, overwrite=overwrite) as partial:
+            _fill(run, card, partial)
+            restore(partial)
+    return out
+
+
+def _fill(run: Path, card: RunCard, folder: Path) -> None:
+    for name in card.files:
+        if name.startswith(AS_THEY_ARE):
+            _copy(run / name, folder / name, card.files[name])
+    rows = _copy_memories(run / "memories", folder / "memories")
+    experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), run / "config.yaml")
+    sources = _weight_sources(experiment)
+    licences = _copy_licences(sources, folder)
+    public = _without_local_paths(experiment)
+    write_text(folder / "config.yaml", to_yaml(public))
+    write_json(folder / "preprocessing.json", preprocessing(experiment, card).model_dump(mode="json"))
+    write_text(folder / "LICENSES.md", licence_notes(card, _weight_sources(public), licences, rows))
+    write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder)))
+    files = {path.relative_to(folder).as_posix(): sha256_file(path) for path in _files(folder)}
+    write_card(folder, card.model_copy(update={"files": files, "overrides": (), "validation": _best(card)}))
+
+
+def preprocessing(experiment: Experiment, card: RunCard) -> Preprocessing:
+    """The numbers of a run."""
+    return Preprocessing(
+        version=PREPROCESSING_VERSION,
+        modality=card.dataset.modality,
+        image_size=experiment.data.image_size,
+        max_views=experiment.data.max_views,
+        label_set=experiment.data.label_set,
+        classes=card.classes,
+        thresholds={
+            path: value
+            for path, value in _leaves(experiment.model.model_dump(mode="json"), "model")
+            if "threshold" in path.rsplit(".", 1)[-1] and isinstance(value, (int, float))
+        },
+    )
+
+
+def _copy(source: Path, target: Path, expected: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    if sha256_file(target) != expected:
+        raise InputError("file changed while it was copied", file=source)
+
+
+def _copy_memories(source: Path, target: Path) -> dict[str, int]:
+    """Copy the banks; who the rows are of is left behind. Returns the number of rows of each."""
+    cases: dict[str, str] = {}
+    patients: dict[str, str] = {}
+    counts = {}
+    for bank in sorted(source.glob("[!.]*")) if source.is_dir() else ():
+        place = target / bank.name
+        place.mkdir(parents=True)
+        shutil.copyfile(bank / "bank.safetensors", place / "bank.safetensors")
+        rows = [row for _, row in read_jsonl(bank / "rows.jsonl")]
+        for row in rows:
+            row["study_id"] = cases.setdefault(row["study_id"], f"case-{len(cases) + 1}")
+            row["patient"] = patients.setdefault(row["patient"], f"patient-{len(patients) + 1}")
+        write_jsonl(place / "rows.jsonl", rows)
+        counts[bank.name] = len(rows)
+    return counts
+
+
+def _weight_sources(experiment: Experiment) -> dict[str, str]:
+    """Part of the experiment -> folder or name of the checkpoint that its weights or its tokenizer came from."""
+    values = _leaves(experiment.model_dump(mode="json"), "")
+    return {path.removesuffix(".path"): str(value) for path, value in values if path.endswith(".path") and value}
+
+
+def _copy_licences(sources: dict[str, str], folder: Path) -> dict[str, list[str]]:
+    """Copy the licence files that lie in local checkpoints; part -> their places in the export."""
+    found: dict[str, list[str]] = {}
+    for part, source in sources.items():
+        places = {path for pattern in LICENCE_FILES for path in Path(source).glob(pattern) if path.is_file()}
+        for path in sorted(places):
+            target = folder / "licences" / part / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+            found.setdefault(part, []).append(target.relative_to(folder).as_posix())
+    return found
+
+
+def _without_local_paths(experiment: Experiment) -> Experiment:
+    """The experiment with local checkpoint folders cut down to their names."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: Path(item).name if key == "path" and isinstance(item, str) and _is_local(item) else cut(item)
+                for key, item in value.items()
+            }
+        return [cut(item) for item in value] if isinstance(value, list) else value
+
+    return type(experiment).model_validate(cut(experiment.model_dump(mode="json")))
+
+
+def _is_local(path: str) -> bool:
+    return Path(path).is_absolute() or path.startswith((".", "~")) or Path(path).exists()
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
+
+
+def _best(card: RunCard) -> dict[str, Any]:
+    """The validation figures of the weights that are handed on, not the whole curve."""
+    return {
+        stage: {**figures, "epochs": [row for row in figures["epochs"] if row["step"] == figures["best_step"]]}
+        for stage, figures in card.validation.items()
+    }
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in _files(folder)}
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Wait for other exports beside ``out``, and clear what a killed one has left there."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.open(out.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)
+        for old in out.parent.glob(f".{out.name}.*.old"):
+            # Killed between the two renames: the earlier export is whole, and the only one.
+            if not out.exists() and _is_whole(old):
+                old.rename(out)
+            shutil.rmtree(old, ignore_errors=True)
+        for partial in out.parent.glob(f".{out.name}.*.partial"):
+            shutil.rmtree(partial, ignore_errors=True)
+        yield
+    finally:
+        os.close(parent)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_card(folder)
+    except InputError:
+        return False
+    return True
