@@ -20,6 +20,10 @@ def evaluate(
     ontology: Ontology = "chexpert14",
     weights: Weights = None,
     train: Annotated[Path | None, typer.Option(help="Dataset folder whose training reports make baselines.")] = None,
+    train_labels: Annotated[
+        Path | None,
+        typer.Option(help="Dataset folder whose training labels say which classes are frequent, which rare."),
+    ] = None,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
     radgraph: Annotated[
         Path | None, typer.Option(help="Local folder with RadGraph's weights, for RadGraph-F1.")
@@ -45,6 +49,7 @@ def evaluate(
             ontology=ontology,
             weights=weights,
             train=train,
+            train_labels=train_labels,
             meteor=meteor,
             radgraph=radgraph,
             skip_invalid=skip_invalid,

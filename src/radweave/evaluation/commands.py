@@ -11,6 +11,7 @@ from typing import Any
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.evaluation.evaluate import Evaluation, Options, evaluate_pairs
+from radweave.evaluation.long_tail import ClassFrequencies, class_frequencies
 from radweave.evaluation.pairs import PairsFile, read_pairs
 from radweave.evaluation.protocols import get_protocol
 from radweave.evaluation.report_tables import result_tables
@@ -29,6 +30,7 @@ class EvaluateRequest:
     ontology: str = "chexpert14"
     weights: Path | None = None
     train: Path | None = None
+    train_labels: Path | None = None
     meteor: bool = True
     radgraph: Path | None = None
     skip_invalid: bool = False
@@ -63,6 +65,19 @@ def train_reports(path: Path | None) -> tuple[str, ...] | None:
     return texts
 
 
+def train_frequencies(path: Path | None, labeler: Labeler | None) -> ClassFrequencies | None:
+    """How frequent the labeler's classes are in a dataset folder's training split.
+
+    Raises:
+        InputError: if there is no labeler to name the classes, or nothing to count.
+    """
+    if path is None:
+        return None
+    if labeler is None:
+        raise InputError("needs a labeler", field="train-labels", got="--ontology none")
+    return class_frequencies(Dataset.open(path).studies("train"), labeler)
+
+
 def run_evaluate(request: EvaluateRequest) -> None:
     """Score every file, print tables or JSON, and write the output folder if asked.
 
@@ -75,8 +90,11 @@ def run_evaluate(request: EvaluateRequest) -> None:
     beside = beside_protocol(request)
     labeler = labeler_for(request.ontology, request.weights)
     train_texts = train_reports(request.train)
+    frequencies = train_frequencies(request.train_labels, labeler)
     files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
-    results = {name: _evaluated(file, request, beside, labeler, train_texts) for name, file in files.items()}
+    results = {
+        name: _evaluated(file, request, beside, labeler, train_texts, frequencies) for name, file in files.items()
+    }
     tables = result_tables(results)
     if request.out is not None:
         _write(request.out, _as_json(results), tables, overwrite=request.overwrite)
@@ -117,6 +135,7 @@ def _evaluated(
     beside: str | None,
     labeler: Labeler | None,
     train_texts: Sequence[str] | None,
+    frequencies: ClassFrequencies | None,
 ) -> dict[str, Any]:
     options = Options(
         meteor=request.meteor,
@@ -130,6 +149,7 @@ def _evaluated(
         request.protocol,
         labeler=labeler,
         train_texts=train_texts,
+        frequencies=frequencies,
         options=options,
         left_out=file.left_out,
     )

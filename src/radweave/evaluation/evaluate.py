@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from radweave.errors import InputError
 from radweave.evaluation.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics
@@ -23,6 +24,7 @@ from radweave.evaluation.floors import Floor, build_floors
 from radweave.evaluation.honesty import honesty_rows
 from radweave.evaluation.language import ONE_STUDY_CIDER, definitions, language_statistics
 from radweave.evaluation.laterality import sided_rows
+from radweave.evaluation.long_tail import ClassFrequencies, long_tail_table
 from radweave.evaluation.pairs import Pair, check_pairs
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, Vocabulary, get_protocol, protocol_record
@@ -72,6 +74,7 @@ class Evaluation:
     floors: dict[str, dict[str, Any]] = field(default_factory=dict)
     honesty: dict[str, dict[str, Any]] = field(default_factory=dict)
     clinical: dict[str, Any] = field(default_factory=dict)
+    long_tail: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, Any] = field(default_factory=dict)
     resampling: dict[str, Any] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
@@ -105,6 +108,7 @@ class Evaluation:
             "left_out": dict(self.left_out),
             "resampling": self.resampling,
             "warnings": warnings(self._corpus_json(), self.floors, self.honesty),
+            **({"long_tail": self.long_tail} if self.long_tail else {}),
             **({"second_opinions": self.second_opinions} if self.second_opinions else {}),
             **({"per_study": self.per_study()} if per_study else {}),
         }
@@ -147,6 +151,7 @@ def evaluate_pairs(
     *,
     labeler: Labeler | None = None,
     train_texts: Sequence[str] | None = None,
+    frequencies: ClassFrequencies | None = None,
     options: Options | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> Evaluation:
@@ -157,6 +162,7 @@ def evaluate_pairs(
         protocol: name or record of the scoring protocol.
         labeler: reads findings for the clinical table and the honesty rows; None leaves both without findings.
         train_texts: reports of the *training* split, for the baselines and a protocol's vocabulary.
+        frequencies: of the classes in the *training* split, for the scores of frequent and rare classes.
         options: what is computed beside.
         left_out: lines that were not usable, by reason, to stand in the result.
 
@@ -196,6 +202,7 @@ def evaluate_pairs(
         floors=_floor_table(checked, prepared, rules, train_texts, options) if options.floors else {},
         honesty=honesty_rows(checked, prepared, labelled),
         clinical={**_clinical(labelled, clinical, intervals, rules), "sided_findings": sided_table(sided, intervals)},
+        long_tail=_long_tail(labelled, frequencies, clusters, options),
         texts=_text_counts(prepared),
         resampling={
             "method": "percentile bootstrap, 95 %, document frequencies of CIDEr kept fixed",
@@ -294,6 +301,14 @@ def _clinical(
     if labelled is None:
         return {"unavailable": "no labeler given"}
     return clinical_table(labelled, statistics, intervals, protocol)
+
+
+def _long_tail(
+    labelled: LabelledPairs | None, frequencies: ClassFrequencies | None, clusters: NDArray[np.int64], options: Options
+) -> dict[str, Any]:
+    if labelled is None or frequencies is None:
+        return {}
+    return long_tail_table(labelled, frequencies, clusters, resamples=options.resamples, seed=options.seed)
 
 
 def _text_counts(prepared: PreparedTexts) -> dict[str, Any]:

@@ -47,6 +47,8 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
         suffix = f" - {name}" if len(runs) > 1 else ""
         if "policies" in result["clinical"]:
             tables.extend([_clinical(result, suffix), _per_class(result, suffix)])
+        if "long_tail" in result:
+            tables.append(_long_tail(result, suffix))
         if "second_opinions" in result:
             tables.append(_second_opinions(result, suffix))
     return tables
@@ -197,6 +199,30 @@ def _per_class(result: Result, suffix: str) -> TextTable:
         for name, scores in rows
     ]
     return TextTable(f"Findings by class{suffix}", columns, tuple(cells), tuple(notes))
+
+
+def _long_tail(result: Result, suffix: str) -> TextTable:
+    """Head, middle and tail, each followed by its classes."""
+    table = result["long_tail"]
+    training = table["training"]
+    policy = (result["clinical"]["marked"] or {"policy": "uncertain_as_negative"})["policy"]
+    content, per_class = table["policies"][policy], result["clinical"]["policies"][policy]["per_class"]
+    rows = []
+    for group, names in table["groups"].items():
+        macro, micro = content[group]["macro"], content[group]["micro"]
+        cells = [number(macro[measure]["value"], 3) for measure in ("precision", "recall")]
+        rows.append((group, "", *cells, score_cell(macro["f1"]), score_cell(micro["f1"]), ""))
+        for name in names:
+            scores, count = per_class[name], training["classes"][name]
+            shown = f"{count['positives']} ({100 * count['share']:.1f} %)"
+            cells = [number(scores[measure], 3) for measure in _PRF]
+            rows.append((f"  {name}", shown, *cells, "", str(scores["support"])))
+    notes = (
+        f"thirds of the classes by positives among {training['studies']} training studies ({training['labels']})",
+        f"{policy.replace('_', ' ')}; a third's P, R and F1 are macro averages, 0/0 is 0 in them",
+    )
+    columns = ("class", "in training", "P", "R", "F1", "micro F1", "reference")
+    return TextTable(f"Frequent and rare classes{suffix}", columns, tuple(rows), notes)
 
 
 def _second_opinions(result: Result, suffix: str) -> TextTable:
