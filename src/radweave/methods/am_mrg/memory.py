@@ -1,0 +1,166 @@
+"""A bank and the Hopfield network that reads it: the V-Hopfield over regions, the R-Hopfield over reports (Eq. 6-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.memory.bank import Bank, patient_code
+from radweave.methods.am_mrg.regions import RegionConfig
+from radweave.methods.am_mrg.report_bank import ReportDrawConfig
+from radweave.nn.hopfield import (
+    NO_OWNER,
+    AttentionRuleConfig,
+    Hopfield,
+    Patterns,
+    UpdateRuleConfig,
+    strongest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """``tokens`` (B, T, H) for the language model; ``queries`` and ``askers`` say what was recalled, and by whom."""
+
+    tokens: Float[Tensor, "batch tokens width"]
+    queries: Tensor | None = None
+    askers: Tensor | None = None
+
+
+class HopfieldMemory(nn.Module):
+    """f_i^* = Hopfield(f_i, X) for every disease token f_i (Eq. 6), in the language model's width.
+
+    The bank is not part of the weights: it is a file of the run. Its patterns are normalised once, when it is set. A
+    study never recalls patterns of its own patient; otherwise it would find its own report while it is trained.
+    Until a bank is set the memory is empty and nothing is recalled.
+    """
+
+    def __init__(self, network: Hopfield, pattern_dim: int) -> None:
+        super().__init__()
+        self.network = network
+        self.pattern_dim = pattern_dim
+        self.patterns = Patterns(torch.zeros(0, pattern_dim))
+        self.rows: tuple[dict[str, Any], ...] = ()
+        self.patients: dict[str, int] = {}
+
+    def remember(self, bank: Bank) -> None:
+        """Take a bank with ``patterns`` (N, P)."""
+        self.patients = {code: number for number, code in enumerate(dict.fromkeys(bank.patients))}
+        owners = torch.tensor([self.patients[code] for code in bank.patients], dtype=torch.long)
+        values = bank.tensors["patterns"].reshape(len(bank), -1 if len(bank) else self.pattern_dim).float()
+        self.patterns = Patterns(F.layer_norm(values, values.shape[1:]), owners)
+        self.rows = bank.rows
+
+    def forward(self, states: Float[Tensor, "batch classes dim"], patient_ids: Sequence[str]) -> Recollection:
+        """Associate the disease tokens of each study with the bank."""
+        if self.patterns.values.device != states.device:
+            owners = self.patterns.owners
+            moved = None if owners is None else owners.to(states.device)
+            self.patterns = Patterns(self.patterns.values.to(states.device), moved)
+        codes = [self.patients.get(patient_code(patient), NO_OWNER) for patient in patient_ids]
+        askers = torch.tensor(codes, device=states.device).repeat_interleave(states.shape[1])
+        found = self.network(states.flatten(0, 1), self.patterns, askers)
+        return Recollection(found.output.unflatten(0, states.shape[:2]), found.queries, askers)
+
+    def recalled(self, found: Recollection, classes: Sequence[str], top: int) -> list[list[dict[str, Any]]]:
+        """Per study, for every class the ``top`` rows of the bank with the largest weight: row, class and weight."""
+        assert found.queries is not None
+        weights, rows = strongest(found.queries, self.patterns, top, found.askers)
+        studies, width = len(found.tokens), weights.shape[1]
+        weights, numbers = weights.view(studies, len(classes), width), rows.view(studies, len(classes), width)
+        return [
+            [
+                {**self.rows[row], "for": name, "weight": weight}
+                for name, class_weights, class_rows in zip(classes, study_weights, study_rows, strict=True)
+                for weight, row in zip(class_weights, class_rows, strict=True)
+                if weight > 0
+            ]
+            for study_weights, study_rows in zip(weights.tolist(), numbers.tolist(), strict=True)
+        ]
+
+
+class NoMemory(nn.Module):
+    """Nothing is recalled: rows 1 to 3 of Table IV."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def remember(self, bank: Bank) -> None:
+        """Pass over a bank that an earlier configuration left in the run."""
+
+    def forward(self, states: Float[Tensor, "batch classes dim"], patient_ids: Sequence[str]) -> Recollection:
+        return Recollection(states.new_zeros(len(states), 0, self.width))
+
+    def recalled(self, found: Recollection, classes: Sequence[str], top: int) -> list[list[dict[str, Any]]]:
+        return [[] for _ in range(len(found.tokens))]
+
+
+Memory = HopfieldMemory | NoMemory
+
+
+class NoVisualMemoryConfig(Config):
+    """Without V-Hopfield. Activation maps are still shown as evidence: ``regions.cam`` says which."""
+
+    kind: Literal["none"] = "none"
+    regions: RegionConfig = RegionConfig()
+
+    def build(self, state_dim: int, pattern_dim: int, width: int) -> NoMemory:
+        return NoMemory(width)
+
+
+class VisualMemoryConfig(Config):
+    """V-Hopfield over the regions that are mined from the training split."""
+
+    kind: Literal["hopfield"] = "hopfield"
+    num_heads: int = Field(default=6, ge=1)
+    head_dim: int = Field(default=1024, ge=1)
+    update: UpdateRuleConfig = AttentionRuleConfig()
+    regions: RegionConfig = RegionConfig()
+
+    def build(self, state_dim: int, pattern_dim: int, width: int) -> HopfieldMemory:
+        return _memory(state_dim, pattern_dim, width, self.num_heads, self.head_dim, self.update)
+
+
+class NoReportMemoryConfig(Config):
+    """Without R-Hopfield."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, state_dim: int, pattern_dim: int, width: int) -> NoMemory:
+        return NoMemory(width)
+
+
+class ReportMemoryConfig(Config):
+    """R-Hopfield over sentences or reports of the training split."""
+
+    kind: Literal["hopfield"] = "hopfield"
+    num_heads: int = Field(default=6, ge=1)
+    head_dim: int = Field(default=1024, ge=1)
+    update: UpdateRuleConfig = AttentionRuleConfig()
+    reports: ReportDrawConfig = ReportDrawConfig()
+
+    def build(self, state_dim: int, pattern_dim: int, width: int) -> HopfieldMemory:
+        return _memory(state_dim, pattern_dim, width, self.num_heads, self.head_dim, self.update)
+
+
+def _memory(
+    state_dim: int, pattern_dim: int, width: int, num_heads: int, head_dim: int, update: UpdateRuleConfig
+) -> HopfieldMemory:
+    rule, schedule = update.build()
+    network = Hopfield(
+        state_dim, pattern_dim, width, num_heads=num_heads, head_dim=head_dim, rule=rule, schedule=schedule
+    )
+    return HopfieldMemory(network, pattern_dim)
+
+
+VisualMemorySetting = Annotated[NoVisualMemoryConfig | VisualMemoryConfig, Field(discriminator="kind")]
+ReportMemorySetting = Annotated[NoReportMemoryConfig | ReportMemoryConfig, Field(discriminator="kind")]

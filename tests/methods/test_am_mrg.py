@@ -1,0 +1,390 @@
+"""AM-MRG: regions, banks and memories against the paper's equations, and what a run keeps of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example, collate
+from radweave.errors import InputError
+from radweave.memory.bank import Bank, load_bank, patient_code
+from radweave.methods.am_mrg import model as am_mrg
+from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
+from radweave.methods.am_mrg.memory import ReportMemoryConfig
+from radweave.methods.am_mrg.model import AmMrgModel, pooled
+from radweave.methods.am_mrg.regions import (
+    Region,
+    build_visual_bank,
+    draw_studies,
+    find_regions,
+    masked_views,
+    region_patterns,
+)
+from radweave.methods.am_mrg.report_bank import (
+    ReportDrawConfig,
+    build_report_bank,
+    draw_reports,
+    report_sentences,
+)
+from radweave.nn.hopfield import AttentionRuleConfig
+from radweave.nn.text_encoder import LsaTextEncoder
+from radweave.nn.views import ViewTokens
+from radweave.runs import Run, restore, train
+from radweave.train.view import TrainingView
+
+OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["am_mrg"], "stages.report.epochs=1", "stages.report.select=loss")
+
+
+@pytest.fixture(scope="module")
+def run_folder(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose banks are built; its weights have hardly learned."""
+    return train("am_mrg", toy_dataset.path, tmp_path_factory.mktemp("am_mrg") / "run", overrides=OVERRIDES)
+
+
+@pytest.fixture
+def run(run_folder: Path) -> Run:
+    return restore(run_folder)
+
+
+def training_view(dataset: Dataset, *, image_size: int = 32, classes: int = 14) -> TrainingView:
+    """The toy data set's training split with made-up pixels and labels."""
+    generator = torch.Generator().manual_seed(0)
+    studies = tuple(dataset.studies("train"))
+    examples = tuple(
+        Example(
+            study_id=study.study_id,
+            patient_id=study.patient_id,
+            source=torch.randint(0, 255, (2, image_size, image_size), generator=generator, dtype=torch.uint8).numpy(),
+            rows=(0, 1) if number % 3 == 0 else (0,),
+            view_ids=(1, 2) if number % 3 == 0 else (1,),
+            class_states=tuple(torch.randint(0, 3, (classes,), generator=generator).tolist()),
+            report=study.report,
+        )
+        for number, study in enumerate(studies)
+    )
+    names = tuple(f"class {number}" for number in range(classes))
+    return TrainingView(studies=studies, examples=examples, classes=names, pad_id=0, seed=3)
+
+
+def test_disease_queries_are_pushed_apart() -> None:
+    torch.manual_seed(0)
+    former = QueryFormerConfig(dim=12, num_layers=2, num_heads=3, num_image_queries=5).build(4, 6)
+    queries = former.transformer.queries.detach()[:4]
+    cosines = [
+        float(a @ b / (a.norm() * b.norm())) ** 2
+        for i, a in enumerate(queries)
+        for j, b in enumerate(queries)
+        if i != j
+    ]
+    assert float(former.orthogonality().detach()) == pytest.approx(sum(cosines) / 12, rel=1e-5)
+    with torch.no_grad():
+        former.transformer.queries[:4] = torch.eye(4, 12)
+    assert float(former.orthogonality().detach()) == 0
+    reading = former(torch.randn(2, 9, 6), torch.ones(2, 9).bool())
+    assert reading.diseases.shape == (2, 4, 12)
+    assert reading.image.shape == (2, 5, 12)
+
+
+def test_image_queries_learn_from_what_is_asked_of_the_disease_queries() -> None:
+    torch.manual_seed(0)
+    former = QueryFormerConfig(dim=12, num_layers=2, num_heads=3, num_image_queries=5).build(4, 6)
+    former(torch.randn(2, 9, 6), torch.ones(2, 9).bool()).diseases[..., 0].sum().backward()
+    gradient = former.transformer.queries.grad
+    assert gradient is not None
+    assert (gradient[4:].abs().amax(1) > 0).all()
+
+
+def test_regions_are_cells_above_the_threshold_or_the_strongest_six() -> None:
+    cells = torch.tensor([[[0.9, 0.2], [0.75, 0.8]], [[0.1, 0.76], [0.3, 1.0]]])
+    found = find_regions(cells, threshold=0.75, most=6)
+    assert [(region.view, region.row, region.column) for region in found] == [
+        (1, 1, 1),
+        (0, 0, 0),
+        (0, 1, 1),
+        (1, 0, 1),
+    ]
+    assert [round(region.activation, 2) for region in found] == [1.0, 0.9, 0.8, 0.76]
+    assert find_regions(cells, threshold=0.0, most=3) == found[:3]
+    assert find_regions(cells * 0.5, threshold=0.75, most=6) == []
+
+
+def test_the_masked_image_is_equation_1() -> None:
+    pixels = torch.rand(2, 1, 40, 40) + 0.1
+    regions = [Region(0, 1, 0, 0.9), Region(1, 2, 2, 0.8)]  # the last cell is cut at the border
+    masked = masked_views(pixels, regions, 16)
+    for view in range(2):
+        for i in range(40):
+            for j in range(40):
+                inside = any(r.view == view and i // 16 == r.row and j // 16 == r.column for r in regions)
+                assert masked[view, 0, i, j] == (pixels[view, 0, i, j] if inside else 0)
+
+
+def test_a_region_is_the_mean_of_the_tokens_that_its_cell_touches() -> None:
+    tokens = torch.rand(1, 16, 3)
+    grid = tokens.view(4, 4, 3)
+    kept, patterns = region_patterns(tokens, (4, 4), [Region(0, 0, 1, 0.9)], cell=16, image_size=32)
+    torch.testing.assert_close(patterns[0], grid[0:2, 2:4].mean((0, 1)))
+    # 14 x 14 cells on a 7 x 7 grid, as Swin has: four cells share a token, and are one region.
+    coarse = torch.rand(1, 49, 3)
+    cells = [Region(0, 2, 4, 0.9), Region(0, 3, 5, 0.8), Region(0, 4, 4, 0.7)]
+    kept, patterns = region_patterns(coarse, (7, 7), cells, cell=16, image_size=224)
+    assert [region.activation for region in kept] == [0.9, 0.7]
+    torch.testing.assert_close(patterns, torch.stack([coarse[0, 7 + 2], coarse[0, 14 + 2]]))
+
+
+def test_of_a_frequent_disease_a_seeded_draw_is_mined() -> None:
+    states = torch.zeros(50, 3, dtype=torch.long)
+    states[:, 0] = 1
+    states[7, 1] = 1
+    drawn = dict(draw_studies(states, 10, seed=1))
+    assert sum(0 in numbers for numbers in drawn.values()) == 10
+    assert 1 in drawn[7]
+    assert not any(2 in numbers for numbers in drawn.values())
+    assert drawn == dict(draw_studies(states, 10, seed=1))
+    assert drawn != dict(draw_studies(states, 10, seed=2))
+
+
+class _Encoder(nn.Module):
+    """Means of 8 x 8 pixels in three channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dim, self.channels = 3, 1
+        self.weight = nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
+
+    def forward(self, pixel_values: Tensor) -> Any:
+        means = torch.nn.functional.avg_pool2d(pixel_values, 8)
+        tokens = means.flatten(2).transpose(1, 2) * self.weight
+        return am_mrg.ViewTokens(tokens, None, None, (means.shape[2], means.shape[3]))  # type: ignore[arg-type]
+
+
+def _score(tokens: Tensor, mask: Tensor) -> Tensor:
+    """Class k looks at the brightest patches, more or less sharply."""
+    bright = tokens[..., 0].flatten(1)
+    return torch.stack([torch.logsumexp(bright * (number + 1), 1) for number in range(14)], 1)
+
+
+def test_the_visual_bank_is_the_same_twice_and_names_where_it_comes_from(toy_dataset: Dataset) -> None:
+    view, encoder = training_view(toy_dataset), _Encoder()
+    config = am_mrg.RegionConfig(threshold=0.5, regions_per_disease=7)
+    first, second = (build_visual_bank(view, encoder, _score, config) for _ in range(2))
+    assert torch.equal(first.tensors["patterns"], second.tensors["patterns"])
+    assert first.rows == second.rows
+    assert len(first) > 0
+    known = {study.study_id: study.patient_id for study in view.studies}
+    states = {example.study_id: example.class_states for example in view.examples}
+    for row, pattern in zip(first.rows, first.tensors["patterns"], strict=True):
+        assert row["patient"] == patient_code(known[row["study_id"]])
+        assert states[row["study_id"]][view.classes.index(row["disease"])] == 1, "only diseases the report states"  # type: ignore[index]
+        assert row["activation"] > 0.5
+        # The pattern is what the encoder says of that cell, all else dark: the cell's own mean pixels.
+        example = next(example for example in view.examples if example.study_id == row["study_id"])
+        top, left = (16 * place for place in row["cell"])
+        mean = torch.from_numpy(example.pixels[row["view"]]).float()[top : top + 16, left : left + 16].mean() / 255
+        torch.testing.assert_close(pattern, mean * encoder.weight.detach(), rtol=1e-4, atol=1e-6)
+    diseases = [row["disease"] for row in first.rows]
+    assert max(diseases.count(name) for name in view.classes) == 7
+    with torch.no_grad():
+        encoder.weight *= 2
+    changed = build_visual_bank(view, encoder, _score, config)
+    assert not torch.equal(changed.tensors["patterns"], first.tensors["patterns"]), "another encoder, another bank"
+
+
+def test_reports_are_drawn_in_proportion_to_the_classes() -> None:
+    states = torch.zeros(100, 3, dtype=torch.long)
+    states[:60, 0], states[60:90, 1], states[90:, 2] = 1, 1, 1
+    chosen = draw_reports(states, 20, seed=0)
+    assert len(set(chosen)) == 20
+    counts = [sum(int(states[row, number] == 1) for row in chosen) for number in range(3)]
+    assert counts == [12, 6, 2]
+    assert chosen == draw_reports(states, 20, seed=0)
+    assert chosen != draw_reports(states, 20, seed=1)
+    assert draw_reports(states, 200, seed=0) == list(range(100))
+    # Every study has both classes: the second finds none left, and the places are filled all the same.
+    assert len(draw_reports(torch.ones(10, 2, dtype=torch.long), 7, seed=0)) == 7
+    assert len(draw_reports(torch.zeros(10, 2, dtype=torch.long), 7, seed=0)) == 7
+
+
+def test_the_report_memory_holds_sentences_or_whole_reports(toy_dataset: Dataset) -> None:
+    view = training_view(toy_dataset)
+    encoder = LsaTextEncoder(8, 256, 0)
+    encoder.fit(view.reports)
+    by_sentence = build_report_bank(view, encoder, ReportDrawConfig())
+    assert {row["text"] for row in by_sentence.rows} == {
+        "There is an opacity on the left",
+        "The heart is normal",
+        "There is an opacity on the right",
+        "The heart is enlarged",
+        "No effusion",
+    }
+    whole = build_report_bank(view, encoder, ReportDrawConfig(unit="report"))
+    assert len(whole) == 2
+    for bank in (by_sentence, whole):
+        expected = encoder.encode([row["text"] for row in bank.rows])
+        torch.testing.assert_close(bank.tensors["patterns"], expected)
+    again = build_report_bank(view, encoder, ReportDrawConfig())
+    assert torch.equal(again.tensors["patterns"], by_sentence.tensors["patterns"])
+    assert report_sentences("Size 1.3 cm. No effusion.\n\nStable") == ["Size 1.3 cm", "No effusion", "Stable"]
+
+
+def memory_of(bank: Bank) -> Any:
+    torch.manual_seed(0)
+    config = ReportMemoryConfig(num_heads=2, head_dim=4, update=AttentionRuleConfig(beta=1.0))
+    memory = config.build(6, 8, 10)
+    memory.remember(bank)
+    return memory
+
+
+def toy_bank(count: int = 20) -> Bank:
+    rows = tuple({"study_id": f"s{i}", "patient": patient_code(f"p{i % 5}"), "text": f"t{i}"} for i in range(count))
+    return Bank({"patterns": torch.randn(count, 8, generator=torch.Generator().manual_seed(1)) * 3}, rows)
+
+
+def test_a_study_recalls_what_weighs_most_and_never_its_own_patient() -> None:
+    bank = toy_bank()
+    memory = memory_of(bank)
+    states = torch.randn(3, 2, 6)
+    found = memory(states, ["p0", "p3", "a stranger"])
+    assert found.tokens.shape == (3, 2, 10)
+    recalled = memory.recalled(found, ("a", "b"), 3)
+    network = memory.network
+    query = network.query(network.state_norm(states)).view(3, 2, 2, 4)
+    keys = network.key(torch.nn.functional.layer_norm(bank.tensors["patterns"], (8,))).view(20, 2, 4)
+    scores = torch.einsum("bkhd,nhd->bkhn", query, keys)
+    for study, patient in enumerate((0, 3, None)):
+        own = [number for number in range(20) if number % 5 == patient]
+        for number, name in enumerate(("a", "b")):
+            shown = [item for item in recalled[study] if item["for"] == name]
+            allowed = scores[study, number].clone()
+            allowed[:, own] = -torch.inf
+            weights, rows = allowed.softmax(-1).mean(0).topk(3)
+            assert [item["study_id"] for item in shown] == [f"s{row}" for row in rows.tolist()]
+            assert [item["weight"] for item in shown] == pytest.approx(weights.tolist(), rel=1e-4)
+
+
+def test_patterns_are_normalised_once_and_an_empty_memory_recalls_nothing() -> None:
+    memory = memory_of(toy_bank())
+    values = memory.patterns.values
+    torch.testing.assert_close(values.mean(1), torch.zeros(20), rtol=0, atol=1e-5)
+    torch.testing.assert_close(values.square().mean(1), torch.ones(20), rtol=1e-4, atol=0)
+    empty = memory_of(Bank({"patterns": torch.zeros(0, 1)}, ()))
+    found = empty(torch.randn(2, 3, 6), ["a", "b"])
+    assert torch.isfinite(found.tokens).all()
+    assert empty.recalled(found, ("a", "b", "c"), 3) == [[], []]
+
+
+def test_tokens_are_averaged_to_the_grid_that_the_decoder_reads() -> None:
+    tokens = torch.rand(2, 3, 16, 5)
+    views = ViewTokens(tokens, torch.ones(2, 3).bool(), torch.ones(2, 3).long(), (4, 4))
+    small = pooled(views, 2)
+    assert small.grid == (2, 2)
+    torch.testing.assert_close(small.tokens[1, 2, 3], tokens[1, 2].view(4, 4, 5)[2:, 2:].mean((0, 1)))
+    assert pooled(views, None) is views
+
+
+def test_a_run_keeps_its_banks_and_shows_what_it_recalled(run: Run, run_folder: Path, toy_dataset: Dataset) -> None:
+    train_ids = {study.study_id for study in toy_dataset.studies("train")}
+    banks = {name: load_bank(run_folder / "memories" / name) for name in ("regions", "reports")}
+    for bank in banks.values():
+        assert len(bank) > 0
+        assert set(bank.study_ids) <= train_ids
+    report = run.predictor().report([toy_dataset.image_path("images/0_0.png")])
+    evidence = report.evidence
+    assert set(evidence["class_probabilities"]) == set(run.card.classes)
+    assert evidence["attention_maps"]
+    for values in evidence["attention_maps"].values():
+        shape = torch.tensor(values)
+        assert shape.shape == (1, *run.model.vision_encoder(torch.zeros(1, 1, 32, 32)).grid)  # type: ignore[operator]
+        assert (shape >= 0).all()
+    kinds = {"region": 0, "sentence": 0}
+    for item in evidence["recalled"]:
+        kinds[item["kind"]] += 1
+        assert item["study_id"] in train_ids
+        assert item["for"] in run.card.classes
+        assert 0 < item["scores"]["weight"] <= 1
+        assert "patient" not in item
+    # At most three of each kind per disease; the toy set has five sentences.
+    assert 0 < kinds["region"] <= 3 * 14
+    assert kinds["sentence"] == 3 * 14
+
+
+def toy_batch(run: Run, views: int = 1) -> Any:
+    example = Example(
+        study_id="x",
+        patient_id="x",
+        source=torch.randint(0, 255, (2, 32, 32), dtype=torch.uint8).numpy(),
+        rows=tuple(range(views)),
+        view_ids=(1, 2)[:views],
+    )
+    return collate([example], pad_id=0)
+
+
+def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> None:
+    model: AmMrgModel = run.model  # type: ignore[assignment]
+    with torch.no_grad():
+        _, mask = model._prefix(model._study(toy_batch(run, views=2)))
+    begin = 1
+    assert mask.sum() == begin + 2 * 4 + 3 + 2 * 14
+
+
+@pytest.mark.parametrize("memory", ["visual_memory", "report_memory"])
+def test_what_a_memory_holds_changes_what_is_said(run: Run, memory: str) -> None:
+    model: AmMrgModel = run.model  # type: ignore[assignment]
+    batch = toy_batch(run)
+    with torch.no_grad():
+        before, _ = model._prefix(model._study(batch))
+        part = getattr(model, memory)
+        count, width = len(part.rows), part.pattern_dim
+        part.remember(Bank({"patterns": torch.randn(count, width)}, part.rows))
+        after, _ = model._prefix(model._study(batch))
+    assert not torch.allclose(before, after)
+
+
+def test_only_the_networks_and_projections_train_in_stage_two(run: Run) -> None:
+    finetune = run.experiment.stages.report.finetune
+    full = {part for part, how in finetune.items() if how == "full"}
+    assert full == {"visual_memory", "report_memory", "connector", "query_projection"}
+
+
+def test_a_planted_test_study_is_refused(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = am_mrg.build_report_bank
+    stranger = next(iter(toy_dataset.studies("test")))
+
+    def planted(view: TrainingView, encoder: Any, config: ReportDrawConfig) -> Bank:
+        bank = build(view, encoder, config)
+        row = {**bank.rows[0], "study_id": stranger.study_id, "patient": patient_code(stranger.patient_id)}
+        return Bank(bank.tensors, (row, *bank.rows[1:]))
+
+    monkeypatch.setattr(am_mrg, "build_report_bank", planted)
+    with pytest.raises(InputError, match="leak"):
+        train("am_mrg", toy_dataset.path, tmp_path / "run", overrides=OVERRIDES)
+
+
+def test_a_view_with_a_test_study_cannot_be_made(toy_dataset: Dataset) -> None:
+    view = training_view(toy_dataset)
+    stranger = next(iter(toy_dataset.studies("test")))
+    with pytest.raises(AssertionError, match="training"):
+        TrainingView(
+            studies=(*view.studies[:-1], stranger),
+            examples=view.examples,
+            classes=view.classes,
+            pad_id=0,
+            seed=0,
+        )
+
+
+def test_two_builds_of_a_run_give_the_same_banks(run: Run, toy_dataset: Dataset) -> None:
+    model: AmMrgModel = run.model  # type: ignore[assignment]
+    view = training_view(toy_dataset)
+    first, second = (model.build_memories("report", view) for _ in range(2))
+    assert set(first) == {"regions", "reports"}
+    for name in first:
+        assert first[name].rows == second[name].rows
+        assert torch.equal(first[name].tensors["patterns"], second[name].tensors["patterns"])
+    assert model.build_memories("disease", view) == {}
