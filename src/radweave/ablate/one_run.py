@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from radweave.predict import generate_split
 from radweave.runs import resolve, restore, train
 from radweave.stages import TrainingWatch
 from radweave.storage import read_json, sha256_json, write_json
+from radweave.train.artefacts import code_hash
 from radweave.train.loop import StoppedError, Watch
 
 FORMAT = "radweave-ablation-run"
@@ -111,7 +112,7 @@ def run_task(task: Task, watch: TrainingWatch | None = None) -> dict[str, Any]:
     scores = {
         "format": FORMAT,
         "version": 1,
-        **asdict(task),
+        **{name: getattr(task, name) for name in ("label", "method", "preset", "overrides", "seed")},
         "identity": _identity(task, experiment, dataset),
         **_score(task, get_labeler(LABELERS[dataset.card.modality])),
         "left_out": len(result.left_out),
@@ -139,7 +140,7 @@ def _train(task: Task, watch: TrainingWatch) -> dict[str, Any]:
     """Train, or go on training; return how long it took. A finished run's figures are those of its last training."""
     record = task.path / "training.json"
     if (task.path / "run.json").is_file():
-        return read_json(record) if record.is_file() else {"train_s": None, "resumed": True, "notes": []}
+        return read_json(record) if record.is_file() else {"train_s": None, "resumed": True, "notes": [], "code": None}
     resumed = (task.path / "checkpoints").is_dir()
     notes: list[str] = []
     started = time.perf_counter()
@@ -157,6 +158,7 @@ def _train(task: Task, watch: TrainingWatch) -> dict[str, Any]:
         "resumed": resumed,
         "notes": notes,
         "threads": torch.get_num_threads(),
+        "code": code_hash()[:12],
     }
     write_json(record, figures)
     return figures

@@ -42,11 +42,11 @@ class AblationRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A row with its runs, or with the reason why its configuration cannot be built."""
+    """A row with its runs, or with the reason why its configuration cannot be built. ``own`` are its own overrides."""
 
     row: Row
     method: str
-    overrides: tuple[str, ...]
+    own: tuple[str, ...]
     config: str
     tasks: tuple[Task, ...]
     refused: str | None = None
@@ -107,9 +107,10 @@ def _chosen(table: Table, names: Sequence[str]) -> list[Row]:
 def _planned(row: Row, request: AblationRequest) -> PlannedRow:
     method = row.method or request.method
     runs = request.runs or request.out / "runs"
-    overrides: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     try:
-        overrides = (*_common(request.overrides, method), *_ablation(row, method), *row.overrides)
+        own = (*_ablation(row, method), *row.overrides)
+        overrides = (*_common(request.overrides, method), *own)
         seeds = request.seeds
         if row.headline and request.headline_seeds is not None:
             seeds = max(seeds, request.headline_seeds)
@@ -127,9 +128,9 @@ def _planned(row: Row, request: AblationRequest) -> PlannedRow:
             )
             for seed in range(seeds)
         )
-        return PlannedRow(row, method, overrides, config_hash(tasks[0].experiment()), tasks)
+        return PlannedRow(row, method, own, config_hash(tasks[0].experiment()), tasks)
     except InputError as error:
-        return PlannedRow(row, method, overrides, "", (), refused=str(error))
+        return PlannedRow(row, method, own, "", (), refused=str(error))
 
 
 def _common(overrides: Sequence[str], method: str) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from radweave.ablate.one_run import Task
 from radweave.ablate.plan import Plan, PlannedRow
 from radweave.ablation_tables import METRICS
 from radweave.evaluation.seeds import DDOF, TEST, compare_seeds
@@ -49,7 +51,7 @@ def ablation_record(
         "runs": {"planned": len(plan.tasks), "finished": len(scores), "failed": len(failures)},
         "floors": {} if first is None else first["floors"],
         "reference_honesty": {} if first is None else first["reference_honesty"],
-        "rows": [_row(row, runs[row.row.label], reference, failures, plan.table.reference) for row in plan.rows],
+        "rows": [_row(row, runs[row.row.label], reference, failures, plan) for row in plan.rows],
         "versions": {} if first is None else first["versions"],
     }
 
@@ -63,8 +65,9 @@ def _row(
     runs: Sequence[Scores],
     reference: Sequence[Scores],
     failures: Mapping[tuple[str, int], str],
-    reference_label: str,
+    plan: Plan,
 ) -> dict[str, Any]:
+    reference_label, out = plan.table.reference, plan.request.out.resolve()
     tested = {}
     if row.row.label != reference_label and len(runs) > 1 and len(reference) > 1:
         tested = {item.metric: item for item in compare_seeds(*(_columns(group) for group in (reference, runs)))}
@@ -88,9 +91,9 @@ def _row(
     return {
         "label": row.row.label,
         "method": row.method,
-        "overrides": list(row.overrides),
+        "overrides": list(row.own),
         "config": row.config,
-        "folders": [task.folder for task in row.tasks],
+        "folders": [_place(task, out) for task in row.tasks],
         "seeds": {"planned": len(row.tasks), "finished": [run["seed"] for run in runs], "failed": failed},
         "refused": row.refused,
         "metrics": metrics,
@@ -99,10 +102,16 @@ def _row(
         "resumed": sum(run["resumed"] for run in runs),
         "generate_s": [run["generate_s"] for run in runs],
         "threads": [run.get("threads") for run in runs],
+        "code": [run["code"] for run in runs],
         "left_out": [run["left_out"] for run in runs],
         "training_notes": list(dict.fromkeys(note for run in runs for note in run["notes"])),
         "paper": {name: dict(values) for name, values in row.row.paper.items()},
     }
+
+
+def _place(task: Task, out: Path) -> str:
+    """The run folder, relative to the output folder where it lies in it."""
+    return task.path.relative_to(out).as_posix() if task.path.is_relative_to(out) else task.folder
 
 
 def _columns(runs: Sequence[Scores]) -> list[dict[str, float | None]]:
@@ -175,6 +184,9 @@ def _score_notes(record: Mapping[str, Any], shown: Sequence[str]) -> tuple[str, 
         notes.append(
             f"NOT COMPLETE: {runs['finished']} of {runs['planned']} runs, {runs['failed']} failed, {to_come} to come"
         )
+    states = {code for row in record["rows"] for code in row["code"]}
+    if len(states) > 1:
+        notes.append(f"MIND: the runs were trained by {len(states)} different states of the source code")
     if record["note"]:
         notes.append(record["note"])
     return tuple(notes)
@@ -250,6 +262,8 @@ def _runs_table(record: Mapping[str, Any]) -> TextTable:
         notes += [f"{row['label']}, seed {failed['seed']}: {failed['reason']}" for failed in row["seeds"]["failed"]]
         if row["overrides"]:
             notes.append(f"{row['label']}: {' '.join(row['overrides'])}")
+    if record["overrides"]:
+        notes.append(f"all rows: {' '.join(record['overrides'])}")
     notes.append(
         "wall time of a run's last training: a resumed one counts from where it went on, and stages that rows share are"
         " trained once"
