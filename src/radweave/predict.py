@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from radweave.bulk import Compute, Plan, compute_here, compute_on_ray, open_plan
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
+from radweave.data.loader import Example
 from radweave.data.reading.images import read_radiograph
 from radweave.errors import InputError
-from radweave.runs import Run, prepare
+from radweave.runs import Run, prepare, restore
 from radweave.serve.predictor import Predictor
-from radweave.storage import refuse_existing, write_jsonl
+from radweave.storage import read_jsonl, refuse_existing, write_jsonl
+from radweave.train.distributed import Ranks
 from radweave.training_floors import floor_reports
 from radweave.types import Report, Split
 
@@ -39,10 +44,16 @@ def generate_split(
     overwrite: bool = False,
     images: Callable[[int, int], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    shard_size: int = 256,
+    ranks: Ranks | None = None,
+    ray_workers: int = 0,
 ) -> BulkResult:
     """Write ``predictions.jsonl``: per study its id, ``hyp``, ``ref`` (null where there is none), evidence and floors.
 
     ``floors`` holds what systems that look at nothing, or only at pixels, would have said (training split only).
+
+    The work is done in shards (see ``radweave.bulk``) that lie in ``OUT.shards`` until all are there, so that a job
+    that was stopped goes on where it was. It is shared out among ``ranks``, or over ``ray_workers`` workers of Ray.
 
     Raises:
         InputError: if ``out`` exists, or the split holds no study that can be used.
@@ -50,32 +61,107 @@ def generate_split(
     refuse_existing(out, overwrite=overwrite)
     if predictor.refusal is not None:
         raise InputError(predictor.refusal, file=run.folder)
+    ranks = ranks or Ranks()
     dataset = Dataset.open(dataset_path)
-    cache = build_cache(dataset, size=run.experiment.data.image_size, progress=images)
+    with ranks.first_goes_first():
+        cache = build_cache(dataset, size=run.experiment.data.image_size, progress=images)
     prepared = prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False)
     if not prepared.examples:
         raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
-    floors = floor_reports(dataset, cache, prepared.examples)
-    total = len(prepared.examples)
-
-    def rows() -> Iterator[dict[str, Any]]:
-        reports = predictor.reports(
-            prepared.examples,
-            batch_size=batch_size,
-            progress=None if progress is None else lambda n: progress(n, total),
+    folder = out.with_name(f"{out.name}.shards")
+    study_ids = [example.study_id for example in prepared.examples]
+    with ranks.first_goes_first():
+        plan = open_plan(
+            folder, study_ids, shard_size=shard_size, identity=_identity(run, predictor, dataset, split, batch_size)
         )
-        for report in reports:
-            yield {
-                "study_id": report.study_id,
-                "hyp": report.text,
-                "ref": prepared.references.get(report.study_id),
-                "floors": floors.get(report.study_id, {}),
-                "evidence": dict(report.evidence),
-                "warnings": list(report.warnings),
-            }
+    done = len(study_ids) - sum(len(plan.shards[number]) for number in plan.missing())
 
-    write_jsonl(out, rows())
-    return BulkResult(written=total, left_out=prepared.left_out)
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None and ranks.is_first:
+            progress(done, len(study_ids))
+
+    if ray_workers:
+        recipe = ReportRecipe(
+            run.folder, dataset_path, split, batch_size, predictor.decoding.model_dump(mode="json"), predictor.warnings
+        )
+        compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
+    else:
+        compute_here(plan, _writer(predictor, prepared.examples, batch_size, count), ranks)
+    if ranks.is_first:
+        floors = floor_reports(dataset, cache, prepared.examples)
+        write_jsonl(out, _merged(plan, prepared.references, floors))
+        shutil.rmtree(folder)
+    ranks.wait()
+    return BulkResult(written=len(study_ids), left_out=prepared.left_out)
+
+
+def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, batch_size: int) -> dict[str, Any]:
+    """What decides the text: finished shards are kept as long as none of it changes."""
+    return {
+        "run": run.card.model_dump(mode="json"),
+        "dataset": dataset.fingerprint(),
+        "split": split,
+        "decoding": predictor.decoding.model_dump(mode="json"),
+        "warnings": list(predictor.warnings),
+        "batch_size": batch_size,
+    }
+
+
+def _writer(
+    predictor: Predictor, examples: Sequence[Example], batch_size: int, count: Callable[[int], None] | None = None
+) -> Compute:
+    """Writes the reports of a shard as JSON lines; tells ``count`` how many more there are."""
+    known = {example.study_id: example for example in examples}
+
+    def rows(study_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for report in predictor.reports([known[study_id] for study_id in study_ids], batch_size=batch_size):
+            evidence, warnings = dict(report.evidence), list(report.warnings)
+            yield {"study_id": report.study_id, "hyp": report.text, "evidence": evidence, "warnings": warnings}
+            if count is not None:
+                count(1)
+
+    return lambda study_ids, path: write_jsonl(path, rows(study_ids))
+
+
+def _merged(plan: Plan, references: Mapping[str, str], floors: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of all shards in the order of the plan, each study exactly once.
+
+    Raises:
+        InputError: if a shard does not hold the studies it should.
+    """
+    for number, study_ids in enumerate(plan.shards):
+        rows = [row for _, row in read_jsonl(plan.path(number))]
+        if [row["study_id"] for row in rows] != list(study_ids):
+            raise InputError("the shard does not hold the studies it should; remove it", file=plan.path(number))
+        for row in rows:
+            study_id = row["study_id"]
+            extra = {"ref": references.get(study_id), "floors": floors.get(study_id, {})}
+            order = ("study_id", "hyp", "ref", "floors", "evidence", "warnings")
+            whole = {**row, **extra}
+            yield {key: whole[key] for key in order}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRecipe:
+    """How a worker elsewhere opens a run and a split; see ``radweave.bulk``."""
+
+    run: Path
+    dataset: Path
+    split: Split
+    batch_size: int
+    decoding: dict[str, Any]
+    warnings: tuple[str, ...]
+
+    def open(self) -> Compute:
+        run = restore(self.run)
+        dataset = Dataset.open(self.dataset)
+        cache = build_cache(dataset, size=run.experiment.data.image_size)
+        prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
+        decoding = type(run.experiment.decoding).model_validate(self.decoding)
+        predictor = dataclasses.replace(run.predictor(untrained=True), decoding=decoding, warnings=self.warnings)
+        return _writer(predictor, prepared.examples, self.batch_size)
 
 
 @dataclass(frozen=True, slots=True)

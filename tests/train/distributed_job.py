@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.errors import InputError
 from radweave.nn.contrastive import symmetric_info_nce
 from radweave.nn.global_batch import gather_batch, mean_over_batch
 from radweave.predict import generate_split
@@ -36,6 +37,8 @@ OVERRIDES = [
     "stages.report.epochs=2",
     "stages.report.select=CIDEr",
 ]
+# With dropout: a resumed job must draw the same numbers again.
+WITH_DROPOUT = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=6", "stages.report.checkpoint_every=3"]
 
 
 class TwoTowers(nn.Module):
@@ -109,12 +112,27 @@ def fit(folder: Path, ranks: Ranks, parallel: Parallel) -> dict[str, Any]:
     return {"losses": losses, "weights": {name: value.tolist() for name, value in model.state_dict().items()}}
 
 
+def refused(dataset: Path, folder: Path) -> str:
+    """What training says that is to overwrite somebody's folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "file").write_text("mine")
+    try:
+        train("baseline", dataset, folder, overwrite=True)
+    except InputError as error:
+        return str(error)
+    return "nothing"
+
+
 def main(out: Path, dataset: Path) -> None:
     results: dict[str, Any] = {}
     with joined_ranks() as ranks:
         for parallel in ("ddp", "fsdp"):
             results[f"fit {parallel}"] = fit(out / "fit" / parallel, ranks, parallel)  # type: ignore[arg-type]
             train("baseline", dataset, out / parallel, overrides=OVERRIDES, parallel=parallel)  # type: ignore[arg-type]
+        train("baseline", dataset, out / "whole", overrides=WITH_DROPOUT)
+        results["errors"] = ranks.gather(refused(dataset, out / "taken"))
+        run = restore(out / "ddp")
+        generate_split(run, run.predictor(), dataset, "test", out / "test.jsonl", shard_size=2, ranks=ranks)
     if ranks.is_first:
         (out / "results.json").write_text(json.dumps(results))
 

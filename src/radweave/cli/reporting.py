@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from radweave.errors import InputError
+from radweave.storage import json_text
 from radweave.types import RESEARCH_ONLY, SPLITS
 
 Out = Annotated[Path, typer.Option("--out", help="Where to write.")]
@@ -89,6 +89,8 @@ def generate(
     force: Annotated[bool, typer.Option("--force", help="Report on an image whose integrity is doubtful.")] = False,
     untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
     batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1)] = 16,
+    shard_size: Annotated[int, typer.Option(help="Studies per shard; finished shards are kept.", min=1)] = 256,
+    ray: Annotated[int, typer.Option(help="Workers of a Ray cluster, for a dataset (extra 'ray').", min=0)] = 0,
     decoding: Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -104,29 +106,34 @@ def generate(
     restored = restore(run)
     predictor = restored.predictor(untrained=untrained, decoding=decoding or [])
     if data is not None and out is not None:
-        _generate_split(restored, predictor, data, split, out, batch_size, overwrite)
+        sizes = {"batch_size": batch_size, "shard_size": shard_size, "ray_workers": ray}
+        _generate_split(restored, predictor, data, split, out, sizes, overwrite)
     else:
         _generate_files(predictor, images or [], one_study=one_study, as_json=as_json, force=force)
 
 
 def _generate_split(
-    run: Any, predictor: Any, data: Path, split: str, out: Path, batch_size: int, overwrite: bool
+    run: Any, predictor: Any, data: Path, split: str, out: Path, sizes: dict[str, int], overwrite: bool
 ) -> None:
     from radweave.cli.progress import bar, console
     from radweave.predict import generate_split
+    from radweave.train.distributed import joined_ranks
 
-    with bar("reading images") as images, bar("reports") as progress:
+    with joined_ranks() as ranks, bar("reading images") as images, bar("reports") as progress:
         result = generate_split(
             run,
             predictor,
             data,
             split,  # type: ignore[arg-type]
             out,
-            batch_size=batch_size,
+            **sizes,
             overwrite=overwrite,
-            images=images,
+            images=images if ranks.is_first else None,
             progress=progress,
+            ranks=ranks,
         )
+    if not ranks.is_first:
+        return
     console.print(f"{result.written} reports: {out}")
     for study_id, reason in result.left_out.items():
         console.print(f"left out {study_id}: {reason}", style="yellow", markup=False)
@@ -160,7 +167,7 @@ def _generate_files(predictor: Any, images: list[Path], *, one_study: bool, as_j
             for warning in result.warnings:
                 typer.echo(f"warning: {warning}", err=True)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        typer.echo(json_text(rows), nl=False)
     elif refused < len(rows):
         typer.echo(RESEARCH_ONLY, err=True)
     if refused:
