@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from radweave.nn.text_pretraining import similar_reports, word_hints
+from radweave.nn.text_pretraining import finding_names, similar_reports, word_hints
 
 
 def report_ids(*lengths: int) -> torch.Tensor:
@@ -54,3 +54,22 @@ def test_a_batch_of_one_patient_has_no_similar_report() -> None:
     labels = report_ids(5, 6)
     _, mask = similar_reports(labels, torch.ones(2, 3), ["a", "a"], torch.Generator().manual_seed(0))
     assert not mask.any()
+
+
+def test_finding_names_are_those_of_stated_classes_in_any_order() -> None:
+    names = [[10, 11], [20], [30, 31, 32], [40]]
+    states = torch.tensor([[1, 0, 3, 2], [2, 2, 0, 0]])
+    ids, mask = finding_names(states, names, torch.Generator().manual_seed(0), missed=0.0, wrong=0.0)
+    assert ids[0][mask[0]].tolist() in ([10, 11, 30, 31, 32], [30, 31, 32, 10, 11])
+    assert not mask[1].any()
+
+
+def test_finding_names_are_sometimes_missed_or_wrong() -> None:
+    names = [[number] for number in range(10)]
+    states = torch.tensor([[1] * 5 + [0] * 5]).expand(400, -1)
+    ids, mask = finding_names(states, names, torch.Generator().manual_seed(0), missed=0.2, wrong=0.1)
+    stated = ((ids < 5) & mask).sum() / (5 * 400)
+    others = ((ids >= 5) & mask).sum() / (5 * 400)
+    # Four standard deviations of a binomial share over 2,000 draws.
+    assert abs(float(stated) - 0.8) < 0.036
+    assert abs(float(others) - 0.1) < 0.027

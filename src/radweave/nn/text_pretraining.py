@@ -2,8 +2,8 @@
 
 A large language model writes about what is in its context. A small one trained on reports alone has never seen a
 context, so nothing that is later put there moves it. Here the context is made of text: another patient's report with
-similar findings where the exemplar will stand, and some of the report's own words, shuffled and with wrong ones among
-them, where the image will stand. No image is looked at.
+similar findings where the exemplar will stand, and where the image will stand the names of the findings and some of the
+report's own words, shuffled and with wrong ones among them. No image is looked at.
 
 Source: in the manner of Lewis et al., "BART", ACL 2020, Sec. 2.2 (token deletion, permutation).
 """
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+
+from radweave.nn.supervision import POSITIVE, UNCERTAIN
 
 TokenSlot = tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch length"]]
 """Token ids and where there are any."""
@@ -38,6 +40,41 @@ def word_hints(
     width = max(1, int(mask.sum(1).max()))
     ids, mask = ids[:, :width].masked_fill(~mask[:, :width], 0), mask[:, :width]
     return ids.to(labels.device), mask.to(labels.device)
+
+
+def finding_names(
+    class_labels: Int[Tensor, "batch classes"],
+    names: Sequence[Sequence[int]],
+    generator: torch.Generator,
+    *,
+    missed: float = 0.15,
+    wrong: float = 0.03,
+) -> TokenSlot:
+    """The names of each report's positive and uncertain classes, in random order.
+
+    ``names`` holds the token ids of every class's name. A name is left out with probability ``missed``, and that of a
+    class that is not stated put in with probability ``wrong``: what an image gives away is no more reliable.
+    """
+    rows = []
+    for states in class_labels.tolist():
+        draws = torch.rand(len(names), generator=generator).tolist()
+        stated = [state in (POSITIVE, UNCERTAIN) for state in states]
+        chosen = [number for number, draw in enumerate(draws) if draw >= missed and stated[number]]
+        chosen += [number for number, draw in enumerate(draws) if draw < wrong and not stated[number]]
+        order = torch.randperm(len(chosen), generator=generator).tolist()
+        rows.append([token for place in order for token in names[chosen[place]]])
+    return pad_rows(rows, class_labels.device)
+
+
+def pad_rows(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> TokenSlot:
+    """Rows of token ids of different lengths as one slot, padded on the right; at least one column."""
+    width = max(1, *(len(row) for row in rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = torch.tensor(row, dtype=torch.long)
+        mask[number, : len(row)] = True
+    return ids.to(device), mask.to(device)
 
 
 def similar_reports(

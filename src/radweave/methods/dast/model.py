@@ -23,7 +23,7 @@ from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, Lang
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig
-from radweave.nn.text_pretraining import similar_reports, word_hints
+from radweave.nn.text_pretraining import finding_names, pad_rows, similar_reports, word_hints
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.train.stage import StageConfig, Trainability, check_terms
@@ -159,9 +159,11 @@ class DastModel(nn.Module):
         # A validation loss must not depend on when it is computed.
         seed = int(torch.randint(2**31, (1,))) if self.language_model.training else 0
         generator = torch.Generator().manual_seed(seed)
-        hints, mask = word_hints(batch.labels, generator)
+        named, named_mask = finding_names(batch.class_labels, self.prompts.class_names, generator)
+        words, words_mask = word_hints(batch.labels, generator, largest_share=0.15)
         embed = self.language_model.embed
-        slots, template = {"image": (embed(hints), mask)}, self.prompts.plain
+        hints = embed(torch.cat([named, words], dim=1)), torch.cat([named_mask, words_mask], dim=1)
+        slots, template = {"image": hints}, self.prompts.plain
         # Every other batch has exemplars, so that one language model serves with and without a retrieval.
         if torch.rand(1, generator=generator) < 0.5:
             ids, mask = similar_reports(batch.labels, batch.class_labels, batch.patient_ids, generator)
@@ -234,12 +236,18 @@ class _Study:
 
 
 class Prompts:
-    """The prompt with and without an exemplar, and the exemplar's tokens."""
+    """The prompt with and without an exemplar, and the tokens of exemplars and class names."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, prompt: str, exemplar_prompt: str, prompt_format: PromptFormat
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: str,
+        exemplar_prompt: str,
+        prompt_format: PromptFormat,
+        classes: tuple[str, ...],
     ) -> None:
         self.tokenizer = tokenizer
+        self.class_names = [encode(tokenizer, f" {name.lower()}") for name in classes]
         self.plain = PromptTemplate.for_tokenizer(prompt, tokenizer, prompt_format, slots=("image",))
         self.with_exemplar = PromptTemplate.for_tokenizer(
             exemplar_prompt + prompt, tokenizer, prompt_format, slots=("exemplar", "image")
@@ -247,13 +255,9 @@ class Prompts:
 
     def exemplar_ids(self, exemplars: Sequence[Exemplar | None], limit: int) -> tuple[Tensor, Tensor]:
         """Token ids (B, L) of the reports, cut at ``limit``, and where they are; nothing where there is no exemplar."""
-        rows = [encode(self.tokenizer, found.text)[:limit] if found is not None else [] for found in exemplars]
-        width = max(1, *(len(row) for row in rows))
-        ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.bool)
-        for number, row in enumerate(rows):
-            ids[number, : len(row)] = torch.tensor(row, dtype=torch.long)
-            mask[number, : len(row)] = True
-        return ids, mask
+        return pad_rows(
+            [encode(self.tokenizer, found.text)[:limit] if found is not None else [] for found in exemplars]
+        )
 
 
 class DastModelConfig(Config):
@@ -309,7 +313,7 @@ class DastModelConfig(Config):
             retrieval=self.retrieval.build(),
             connector=connector,
             language_model=language_model,
-            prompts=Prompts(tokenizer, self.prompt, self.exemplar_prompt, self.prompt_format),
+            prompts=Prompts(tokenizer, self.prompt, self.exemplar_prompt, self.prompt_format, context.classes),
             classes=context.classes,
             uncertain=self.uncertain,
         )
