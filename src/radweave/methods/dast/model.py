@@ -123,8 +123,8 @@ class DastModel(nn.Module):
             return {}
         visual, logits, rows = [], [], []
         for batch in training.batches():
-            assert batch.reports is not None
             batch = batch.to(self.disease_tokens.tokens.device)
+            assert batch.reports is not None
             views = encode_views(self.vision_encoder, batch)
             visual.append(views.mean().cpu())
             logits.append(self.disease_tokens(*views.flat()).logits.cpu())
@@ -215,7 +215,8 @@ class _Study:
     def evidence(self, row: int, classes: tuple[str, ...]) -> dict[str, Any]:
         """One study's evidence; maps are over its own views, (V, h, w), and sum to 1 over all of them."""
         present = self.views.view_mask[row]
-        maps = self.reading.attention[row].unflatten(-1, (len(present), *self.views.grid))[:, present].cpu().numpy()
+        attention = self.reading.attention[row]
+        maps = attention.reshape(len(attention), len(present), *self.views.grid)[:, present].float().cpu().numpy()
         probabilities = self.reading.logits[row].float().sigmoid().tolist()
         shown: dict[str, Any] = {
             "class_probabilities": dict(zip(classes, probabilities, strict=True)),
