@@ -40,6 +40,8 @@ class LoraConfig(Config):
     def apply(self, model: nn.Module) -> nn.Module:
         """Put adapters into ``model``, in place; B starts at zero, so the output does not change.
 
+        Adapters are float32 whatever the model is: steps of a small learning rate get lost in half precision.
+
         Raises:
             InputError: if no module has a target's name.
         """
@@ -56,6 +58,9 @@ class LoraConfig(Config):
             adapted: nn.Module = inject_adapter_in_model(config, model)
         except ValueError as error:
             raise InputError(f"LoRA cannot be applied: {error}", field="lora.targets", got=self.targets) from None
+        for name, parameter in adapted.named_parameters():
+            if MARK in name and not parameter.is_meta:
+                parameter.data = parameter.data.float()
         return adapted
 
 

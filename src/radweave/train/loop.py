@@ -154,11 +154,12 @@ class StageTrainer:
             group["lr"] = rate
         started = time.perf_counter()
         buffers = {name: value.clone() for name, value in model.named_buffers()}
-        batch = batch.to(next(model.parameters()).device)
+        batch = batch.to(_device_of(model))
         self.optimizer.zero_grad(set_to_none=True)
         with one_slice_of(part if part is not None and part.is_cut else None):
-            terms: dict[str, Tensor] = model.loss(batch, tuple(self.stage.losses))  # type: ignore[operator]
-            loss = total_loss(terms, self.stage.losses)
+            with torch.autocast(_device_of(model).type, torch.bfloat16, enabled=self.stage.precision == "bfloat16"):
+                terms: dict[str, Tensor] = model.loss(batch, tuple(self.stage.losses))  # type: ignore[operator]
+                loss = total_loss(terms, self.stage.losses)
             (loss * self.replica.scale(part)).backward()  # type: ignore[no-untyped-call]
         self.replica.add_up_gradients()
         norm = self.replica.clip_gradients(self.stage.optimizer.max_grad_norm)
@@ -265,6 +266,10 @@ class StageTrainer:
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
     """JSON has no NaN: such values become null."""
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 def _step_seed(seed: int, name: str, step: int, first: int) -> int:

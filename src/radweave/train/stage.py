@@ -35,6 +35,8 @@ class StageConfig(Config):
     computed to their weights. ``select`` names the validation figure that decides the best epoch: ``loss`` (lower is
     better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over. Without ``augment``
     the stage sees the images as they are; where its vision encoder is frozen too, features are computed only once.
+    With ``precision`` bfloat16 the losses are computed in mixed precision (autocast); what trains stays float32, and so
+    does validation.
     """
 
     finetune: dict[str, Trainability]
@@ -44,6 +46,7 @@ class StageConfig(Config):
     max_steps: int | None = Field(default=None, ge=0)
     batch_size: int = Field(default=16, ge=1)
     augment: bool = True
+    precision: Literal["float32", "bfloat16"] = "float32"
     select: Literal["loss", "BLEU_4", "CIDEr", "last"] = "loss"
     checkpoint_every: int = Field(default=200, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
