@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,18 +32,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Item = TypeVar("Item")
+NUM_SAMPLES = 4
+"""Validation studies whose drafts are shown after each epoch."""
 ENCODER = "vision_encoder"
 """The part whose output is computed once while it is frozen; every method calls it so."""
 
 
 @dataclass(slots=True)
 class TrainingWatch:
-    """Callbacks for those who watch: images and features computed, and per stage the loop's own."""
+    """Callbacks for those who watch: images and features computed, and per stage the loop's own.
+
+    ``samples(stage, step, [(draft, report), ...])`` gets a few reports of the validation split after each epoch of the
+    last stage.
+    """
 
     images: Callable[[int, int], None] | None = None
     features: Callable[[int, int], None] | None = None
     stage: Callable[[str], Watch] = lambda name: Watch()
     note: Callable[[str], None] = lambda text: None
+    samples: Callable[[str, int, list[tuple[str, str]]], None] | None = None
 
 
 @dataclass(slots=True)
@@ -142,11 +149,27 @@ def _train_stage(training: Training, name: str, stage: StageConfig, features: Fe
         folder=training.folder,
         validate=lambda: validate(training, stage, features),
         fingerprint=training.fingerprint,
-        watch=training.watch.stage(name),
+        watch=_with_samples(training, name, training.watch.stage(name)),
         ranks=training.ranks,
         parallel=training.parallel,
     )
     return trainer.run()
+
+
+def _with_samples(training: Training, name: str, watch: Watch) -> Watch:
+    """After each epoch of the stage that writes reports, show some to those who watch."""
+    show = training.watch.samples
+    if show is None or not training.ranks.is_first or name != list(training.experiment.named_stages())[-1]:
+        return watch
+    examples = training.splits["val"].examples[:NUM_SAMPLES]
+
+    def epoch(number: int, figures: dict[str, float | None]) -> None:
+        watch.epoch(number, figures)
+        predictor = build_predictor(training.model, training.tokenizer, training.experiment)
+        drafts = [report.text for report in predictor.reports(examples)]
+        show(name, number + 1, [(draft, example.report or "") for draft, example in zip(drafts, examples, strict=True)])
+
+    return replace(watch, epoch=epoch)
 
 
 def _features(training: Training, stage: StageConfig) -> Features | None:

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from radweave.stages import TrainingWatch
+    from radweave.train.board import Board
     from radweave.train.loop import Watch
 
 console = Console(stderr=True, highlight=False)
@@ -53,9 +54,10 @@ def bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 @contextmanager
-def training_watch() -> Iterator[TrainingWatch]:
-    """Bars for the stages with loss and studies per second, a line per epoch."""
+def training_watch(board: Board | None = None) -> Iterator[TrainingWatch]:
+    """Bars for the stages with loss and studies per second, a line per epoch; a board is told the same."""
     from radweave.stages import TrainingWatch
+    from radweave.train.board import watched
     from radweave.train.loop import Watch
 
     bars = Bars()
@@ -69,7 +71,8 @@ def training_watch() -> Iterator[TrainingWatch]:
             text = "  ".join(f"{key} {'-' if value is None else f'{value:.4f}'}" for key, value in figures.items())
             console.print(f"epoch {number + 1}: validation {text}")
 
-        return Watch(step=step, epoch=epoch)
+        watch = Watch(step=step, epoch=epoch)
+        return watch if board is None else watched(watch, board, name)
 
     try:
         yield TrainingWatch(
@@ -77,6 +80,9 @@ def training_watch() -> Iterator[TrainingWatch]:
             features=lambda done, total: bars.update("features of the frozen encoder", done, total),
             stage=stage,
             note=lambda text: console.print(text, style="yellow", markup=False),
+            samples=None if board is None else board.reports,
         )
     finally:
         bars.stop()
+        if board is not None:
+            board.close()

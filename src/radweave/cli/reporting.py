@@ -50,16 +50,22 @@ def train(
     overwrite: Overwrite = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     parallel: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp to shard the model.")] = "ddp",
+    log: Annotated[str | None, typer.Option(help="Show the training in tensorboard or wandb as well.")] = None,
 ) -> None:
     """Train a method on a dataset folder and write a run folder."""
     if parallel not in ("ddp", "fsdp"):
         raise InputError("no such way", field="--parallel", got=parallel, expected="ddp or fsdp")
     from radweave.cli.progress import console, training_watch
     from radweave.runs import train as train_run
+    from radweave.train.board import BOARDS, open_board
     from radweave.train.loop import StoppedError
 
+    if log is not None and log not in BOARDS:
+        raise InputError("no such board", field="--log", got=log, expected=f"one of {', '.join(BOARDS)}")
+    is_first = os.environ.get("RANK", "0") == "0"
+    board = open_board(log, out) if log is not None and is_first else None  # type: ignore[arg-type]
     try:
-        with training_watch() as watch:
+        with training_watch(board) as watch:
             run = train_run(
                 method,
                 dataset,
