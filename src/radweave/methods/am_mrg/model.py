@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.config import Config
+from radweave.data.tokenizer import encode
 from radweave.experiment import BuildContext, Experiment
 from radweave.memory.bank import Bank
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
@@ -33,7 +34,7 @@ from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, Lang
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig
-from radweave.nn.text_pretraining import word_hints
+from radweave.nn.text_pretraining import finding_names, word_hints
 from radweave.nn.views import ViewTokens, connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
@@ -103,6 +104,7 @@ class AmMrgModel(nn.Module):
         language_model: CausalLanguageModel,
         prompt: PromptTemplate,
         classes: tuple[str, ...],
+        class_ids: tuple[tuple[int, ...], ...],
         uncertain: UncertainPolicy,
         image_grid: int | None,
         sources: MemorySources,
@@ -120,6 +122,7 @@ class AmMrgModel(nn.Module):
         self.language_model = language_model
         self.prompt = prompt
         self.classes = classes
+        self.class_ids = class_ids
         self.uncertain = uncertain
         self.image_grid = image_grid
         self.sources = sources
@@ -140,7 +143,7 @@ class AmMrgModel(nn.Module):
         if "text" in terms:
             losses["text"] = self.language_model.text_loss(batch.input_ids, batch.labels)
         if "text_in_context" in terms:
-            losses["text_in_context"] = self._text_in_context_loss(batch.input_ids, batch.labels)
+            losses["text_in_context"] = self._text_in_context_loss(batch)
         if "report" in terms:
             prefix, mask = self._prefix(self._study(batch))
             losses["report"] = self.language_model.loss(prefix, mask, batch.input_ids, batch.labels)
@@ -197,15 +200,23 @@ class AmMrgModel(nn.Module):
             losses["words"] = self.word_head.loss(views.tokens, views.view_mask, labels)
         return losses
 
-    def _text_in_context_loss(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+    def _text_in_context_loss(self, batch: Batch) -> Tensor:
+        """Report after a context of text: some of its words where the image will stand, and the names of its findings
+        where the memories will.
+        """
+        assert batch.input_ids is not None
+        assert batch.labels is not None
+        assert batch.class_labels is not None
         # A validation loss must not depend on when it is computed.
         seed = int(torch.randint(2**31, (1,))) if self.language_model.training else 0
-        ids, mask = word_hints(labels, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        ids, mask = word_hints(batch.labels, generator)
+        names, name_mask = finding_names(batch.class_labels, self.class_ids, generator)
         embed = self.language_model.embed
-        hints = embed(ids)
-        nothing = hints[:, :0], mask[:, :0]
-        prefix, prefix_mask = self.prompt.splice(embed, {"image": (hints, mask), "queries": nothing, "memory": nothing})
-        return self.language_model.loss(prefix, prefix_mask, input_ids, labels)
+        hints = embed(ids), mask
+        slots = {"image": hints, "queries": (hints[0][:, :0], mask[:, :0]), "memory": (embed(names), name_mask)}
+        prefix, prefix_mask = self.prompt.splice(embed, slots)
+        return self.language_model.loss(prefix, prefix_mask, batch.input_ids, batch.labels)
 
     def _study(self, batch: Batch) -> _Study:
         views = encode_views(self.vision_encoder, batch)
@@ -356,6 +367,7 @@ class AmMrgModelConfig(Config):
             language_model=language_model,
             prompt=PromptTemplate.for_tokenizer(self.prompt, tokenizer, self.prompt_format, slots=SLOTS),
             classes=context.classes,
+            class_ids=tuple(tuple(encode(tokenizer, name.lower())) for name in context.classes),
             uncertain=self.uncertain,
             image_grid=self.image_grid,
             sources=MemorySources(self.visual_memory.regions, reports or ReportDrawConfig()),
