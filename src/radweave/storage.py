@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from typing import Any
 from radweave.errors import InputError
 
 _CHUNK_BYTES = 1 << 20
+_NUMBERS = re.compile(r"\[\n\s+((?:(?:-?\d[\d.eE+-]*|null),?\s+)+)\]")
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -124,6 +126,13 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def json_text(value: Any) -> str:
+    """Indented JSON in which the innermost lists of numbers take one line each: arrays stay readable, and short."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    # A text inside JSON never holds a line break, so that no pattern with one matches in it.
+    return _NUMBERS.sub(lambda row: "[" + " ".join(row[1].split()) + "]", text) + "\n"
 
 
 def read_json(path: Path) -> Any:

@@ -31,10 +31,11 @@ from radweave.labels import get_labeler
 from radweave.runs import Run, restore
 from radweave.serve.evidence import json_value
 from radweave.serve.predictor import Predictor
+from radweave.storage import json_text
 from radweave.types import RESEARCH_ONLY, Batch, Generation, LabelState, Report
 
 TEXT = "The heart is enlarged. There is a pneumothorax. No effusion. The lungs are clear."
-EVIL = '<script>alert(1)</script> & "quoted"'
+EVIL = '<script>alert(1)</script> & "quoted" \x07\u202e'
 
 
 def one_hot(shape: tuple[int, ...], place: tuple[int, ...]) -> np.ndarray:
@@ -67,8 +68,16 @@ class AllEvidence:
             },
             "recalled": [
                 {"kind": "report", "study_id": "t1", "text": f"No effusion. {EVIL}", "scores": {"image": 0.5}},
-                {"kind": "region", "study_id": "t2", "scores": {"cosine": float("nan")}, "for": "Cardiomegaly"},
+                {
+                    "kind": "region",
+                    "study_id": "t2",
+                    "scores": {"cosine": float("nan")},
+                    "for": "Cardiomegaly",
+                    "cell": 7,
+                },
+                {"kind": "sentence", "study_id": "t3", "text": "Edema.", "scores": {"weight": 0.1}, "for": "Edema"},
             ],
+            "sentence_fit": [{"text": "No effusion.", "image_similarity": 0.123}],
             "gate": np.float32(0.25),
             "tokens": torch.zeros(8, 16),
         }
@@ -247,6 +256,15 @@ def test_a_copied_sentence_is_told_in_whole_words_only() -> None:
     assert support_of("No effusion.", recalled=cases).sentences[0].verbatim == (1,)
 
 
+def test_what_was_recalled_for_another_class_is_no_witness() -> None:
+    cases = [
+        {"kind": "sentence", "study_id": "r", "text": "Cardiomegaly.", "for": name}
+        for name in ("Edema", "Cardiomegaly")
+    ]
+    (claim,) = support_of("The heart is enlarged.", recalled=cases).sentences[0].claims
+    assert (claim.agree, claim.about) == ((2,), (2,))
+
+
 def test_a_report_without_confidences_is_cut_into_sentences() -> None:
     lines = support_of("Heart is large.  A 1.5 cm nodule.\nNo effusion").sentences
     texts = ["".join(part for part, _ in line.parts) for line in lines]
@@ -295,6 +313,14 @@ def test_evidence_becomes_json() -> None:
         json_value({"a": object()})
 
 
+def test_arrays_in_json_take_a_line_per_row() -> None:
+    value = {"map": [[0.5, -1e-5], [None, 3]], "text": "[\n 1, 2\n]", "mixed": [1, "a"], "empty": []}
+    text = json_text(value)
+    assert json.loads(text) == value
+    assert "[0.5, -1e-05],\n" in text
+    assert text.count("\n") == 12
+
+
 # The page
 
 
@@ -316,6 +342,9 @@ def test_the_page_holds_every_kind_of_evidence(explained: Path) -> None:
         "The map of Edema does not fit the pictures",
         "not the outline of a lesion",
         "an array of 8 x 16 numbers",
+        "cell: 7",
+        "For Edema, which is neither probable nor in the draft",
+        "image similarity 0.123",
     ):
         assert expected in html, expected
     assert html.index(RESEARCH_ONLY) < html.index("<h1>")
@@ -330,7 +359,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(explained: Path)
         assert f'id="{target}"' in html, target
     assert not re.search(r"<(script|iframe|object|link|base|form)\b|\bon\w+\s*=|@import|https?://", html)
     assert "default-src 'none'" in html
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &#34;quoted&#34;" in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &#34;quoted&#34; \ufffd\ufffd" in html
     assert "<b>one" not in html
     assert "&lt;b&gt;one" in html
     assert "prefers-color-scheme: dark" in html

@@ -25,7 +25,7 @@ from radweave.labels import get_labeler
 from radweave.predict import group_images
 from radweave.runs import Run
 from radweave.serve.predictor import Predictor
-from radweave.storage import refuse_existing, write_folder, write_json, write_text
+from radweave.storage import json_text, refuse_existing, write_folder, write_text
 from radweave.types import Report, Study, View
 
 __all__ = ["explain_files", "explain_study", "write_explanation"]
@@ -137,18 +137,16 @@ def write_explanation(
     )
     html, files = render(explained)
     with write_folder(out, overwrite=overwrite) as folder:
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-        write_json(
-            folder / "evidence.json",
-            {
-                "study_id": report.study_id,
-                "report": report.text,
-                "evidence": dict(report.evidence),
-                "warnings": list(report.warnings),
-                "notice": report.notice,
-            },
-        )
+        for name, png in files.items():
+            (folder / name).write_bytes(png)
+        content = {
+            "study_id": report.study_id,
+            "report": report.text,
+            "evidence": dict(report.evidence),
+            "warnings": list(report.warnings),
+            "notice": report.notice,
+        }
+        write_text(folder / "evidence.json", json_text(content))
         write_text(folder / PAGE, html)
     return out / PAGE
 

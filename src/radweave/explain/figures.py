@@ -95,7 +95,7 @@ def draw(
     for name in choose(list(maps), findings, support.threshold):
         slug = _slug(name, slugs)
         gallery.figures.append(_figure(gallery, findings[name], slug, subjects, maps[name]))
-    left = [name for name in maps if name not in {figure.name for figure in gallery.figures}]
+    left = [name for name in maps if name not in {NO_FINDING, *(figure.name for figure in gallery.figures)}]
     if left:
         gallery.notes.append(f"Not shown, as neither probable nor in the draft: {', '.join(left)}.")
     return gallery

@@ -12,13 +12,15 @@ from jinja2 import Environment, PackageLoader
 from radweave.explain.colours import LINE_AT, RAMP, opacity
 from radweave.explain.figures import Gallery, draw
 from radweave.explain.maps import Subject
-from radweave.explain.support import SAID, Finding, Support, Verdict, find_support
+from radweave.explain.support import SAID, Finding, Recalled, Support, Verdict, find_support
 from radweave.labels import NO_FINDING, Labeler
 from radweave.run_folder import RunCard
 from radweave.types import RESEARCH_ONLY, LabelState, Report
 
 SURE, FAIRLY_SURE = 0.8, 0.6
-_SHOWN_ELSEWHERE = frozenset({"sentences", "class_probabilities", "attention_maps", "recalled", "views"})
+_SHOWN_ELSEWHERE = frozenset(
+    {"sentences", "sentence_fit", "class_probabilities", "attention_maps", "recalled", "views"}
+)
 _MOST_CHARS = 900
 _MARKS = {
     Verdict.CONTRADICTED: ("contradicted", "✗"),
@@ -52,7 +54,11 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
     support = find_support(report, explained.labeler, threshold=explained.threshold)
     gallery = draw(explained.subjects, report.evidence, support, notices=(RESEARCH_ONLY, *explained.banner))
     environment = Environment(
-        loader=PackageLoader("radweave", "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("radweave", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_visible,
     )
     html = environment.get_template("explain.html.j2").render(
         notice=RESEARCH_ONLY,
@@ -70,6 +76,7 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         flags=[finding for finding in support.findings if finding.flag],
         counts=[(verdict, support.count(verdict)) for verdict in Verdict if support.count(verdict)],
         missing=_missing(support, gallery),
+        groups=_groups(support),
         others=_others(report.evidence),
         marks=_MARKS,
         said=SAID,
@@ -82,12 +89,38 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
     return html, gallery.files
 
 
+_INVISIBLE = dict.fromkeys(
+    (*range(9), 11, *range(14, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)),
+    "\N{REPLACEMENT CHARACTER}",
+)
+"""Control characters, and those that turn the direction of writing: a text must not look other than it reads."""
+
+
+def _visible(value: Any) -> Any:
+    return value.translate(_INVISIBLE) if isinstance(value, str) else value
+
+
 def _rows(support: Support) -> list[Finding]:
     """Classes of which anything is known: the probable first, then by name as the label set has them."""
     known = [row for row in support.findings if row.probability is not None or row.said is not LabelState.BLANK]
     if all(row.probability is None for row in known):
         known = [row for row in known if row.name != NO_FINDING]
     return sorted(known, key=lambda row: -1.0 if row.probability is None else row.probability, reverse=True)
+
+
+def _groups(support: Support) -> list[tuple[str | None, bool, list[Recalled]]]:
+    """Recalled cases by the class they were recalled for, and whether that one is probable or in the draft."""
+    findings = {row.name: row for row in support.findings}
+    stated = (LabelState.POSITIVE, LabelState.UNCERTAIN)
+    groups: dict[str | None, list[Recalled]] = {}
+    for case in support.recalled:
+        groups.setdefault(case.about, []).append(case)
+
+    def matters(name: str | None) -> bool:
+        row = findings.get(name) if name is not None else None
+        return row is None or row.said in stated or (row.probability or 0.0) >= support.threshold
+
+    return sorted(((name, matters(name), cases) for name, cases in groups.items()), key=lambda group: not group[1])
 
 
 def _missing(support: Support, gallery: Gallery) -> list[str]:
@@ -107,6 +140,10 @@ def _others(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _brief(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{str(name).replace('_', ' ')} {_brief(item)}" for name, item in value.items())[
+            : 3 * _MOST_CHARS
+        ]
     if isinstance(value, str):
         return value if len(value) <= _MOST_CHARS else value[:_MOST_CHARS] + " ..."
     shape = _shape(value)

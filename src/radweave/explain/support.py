@@ -37,7 +37,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """One recalled case: what it is, its text, and what that says of each class."""
+    """One recalled case: what it is, its text, and what that says of each class.
+
+    ``about`` is the class it was recalled for, None where it was for the study as a whole; ``notes`` whatever else the
+    method says of it.
+    """
 
     number: int
     kind: str
@@ -46,6 +50,11 @@ class Recalled:
     scores: dict[str, float]
     about: str | None
     states: dict[str, LabelState]
+    notes: dict[str, str]
+
+    def says(self, name: str) -> LabelState:
+        """What its text says of a class. What was recalled for another class is no witness for this one."""
+        return self.states.get(name, LabelState.BLANK) if self.about in (None, name) else LabelState.BLANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,8 @@ class Claim:
 class Sentence:
     """A sentence in parts, each with whether a claim rests on it; confidence None where the method gives none.
 
-    ``verbatim`` holds the numbers of the recalled texts in which it stands word for word.
+    ``verbatim`` holds the numbers of the recalled texts in which it stands word for word; ``fit`` the method's own
+    scores of the sentence against the image, which are shown and decide nothing.
     """
 
     number: int
@@ -78,6 +88,7 @@ class Sentence:
     claims: tuple[Claim, ...]
     verdict: Verdict
     verbatim: tuple[int, ...]
+    fit: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +121,43 @@ class Support:
         return sum(sentence.verdict is verdict for sentence in self.sentences)
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A sentence as the report has it."""
+
+    text: str
+    confidence: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What claims are held against."""
+
+    probabilities: Mapping[str, float]
+    recalled: tuple[Recalled, ...]
+    fits: Mapping[str, dict[str, float]]
+    threshold: float
+
+
 def find_support(report: Report, labeler: Labeler, *, threshold: float = 0.5) -> Support:
     """Hold every sentence of a report against its evidence."""
-    probabilities = _probabilities(report.evidence)
-    recalled = _recalled(report.evidence.get("recalled") or [], labeler)
-    texts = _sentences(report)
-    read = labeler.label([text for text, _ in texts])
-    lines = tuple(
-        _sentence(number, text, confidence, mentions, probabilities, recalled, threshold)
-        for number, ((text, confidence), mentions) in enumerate(zip(texts, read, strict=True), start=1)
+    ground = _Ground(
+        probabilities=_probabilities(report.evidence),
+        recalled=_recalled(report.evidence.get("recalled") or [], labeler),
+        fits=_fits(report.evidence.get("sentence_fit") or []),
+        threshold=threshold,
+    )
+    lines = _lines(report)
+    read = labeler.label([line.text for line in lines])
+    claimed = tuple(
+        _sentence(number, line, mentions, ground)
+        for number, (line, mentions) in enumerate(zip(lines, read, strict=True), start=1)
     )
     whole = labeler.label([report.text])[0]
-    names = dict.fromkeys((*labeler.classes, *probabilities, *(report.evidence.get("attention_maps") or {})))
-    findings = [_finding(name, probabilities.get(name), whole, lines, threshold) for name in names]
-    return Support(lines, tuple(findings), recalled, threshold)
+    maps = report.evidence.get("attention_maps") or {}
+    names = dict.fromkeys((*labeler.classes, *ground.probabilities, *maps))
+    findings = tuple(_finding(name, whole, claimed, ground) for name in names)
+    return Support(claimed, findings, ground.recalled, threshold)
 
 
 def _probabilities(evidence: Mapping[str, Any]) -> dict[str, float]:
@@ -131,14 +165,27 @@ def _probabilities(evidence: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in given.items() if value is not None}
 
 
-def _sentences(report: Report) -> list[tuple[str, float | None]]:
+def _lines(report: Report) -> list[_Line]:
     given = report.evidence.get("sentences")
     if given:
-        return [(row["text"], row.get("confidence")) for row in given]
+        return [_Line(row["text"], row.get("confidence")) for row in given]
     # From each beginning to the next, so that a sentence keeps the mark that ends it.
     edges = [0, *(start for start, _ in sentences(fold(report.text)) if start > 0), len(report.text)]
     texts = [report.text[start:end].strip() for start, end in pairwise(edges)]
-    return [(text, None) for text in texts if text]
+    return [_Line(text, None) for text in texts if text]
+
+
+def _fits(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """A sentence's text -> its scores against the image."""
+    return {
+        str(row.get("text", "")).strip(): {
+            name: float(value) for name, value in row.items() if isinstance(value, (int, float))
+        }
+        for row in rows
+    }
+
+
+_KNOWN = frozenset({"kind", "study_id", "text", "scores", "for"})
 
 
 def _recalled(rows: Sequence[Mapping[str, Any]], labeler: Labeler) -> tuple[Recalled, ...]:
@@ -152,37 +199,33 @@ def _recalled(rows: Sequence[Mapping[str, Any]], labeler: Labeler) -> tuple[Reca
             scores={name: float(score) for name, score in (row.get("scores") or {}).items() if score is not None},
             about=row.get("for"),
             states={name: mention.state for name, mention in mentions.items() if name != NO_FINDING},
+            notes={name: _plain(value) for name, value in row.items() if name not in _KNOWN},
         )
         for number, (row, mentions) in enumerate(zip(rows, read, strict=True), start=1)
     )
 
 
-def _sentence(
-    number: int,
-    text: str,
-    confidence: float | None,
-    mentions: Mapping[str, Mention],
-    probabilities: Mapping[str, float],
-    recalled: Sequence[Recalled],
-    threshold: float,
-) -> Sentence:
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground: _Ground) -> Sentence:
     # "No finding" follows from what is not said, so that no single sentence says it.
     said = {
         name: mention
         for name, mention in mentions.items()
         if mention.state is not LabelState.BLANK and name != NO_FINDING
     }
-    claims = tuple(
-        _claim(name, mention.state, probabilities.get(name), recalled, threshold) for name, mention in said.items()
-    )
+    claims = tuple(_claim(name, mention.state, ground) for name, mention in said.items())
     order = list(Verdict)
     return Sentence(
         number=number,
-        parts=_parts(text, [mention.span for mention in said.values() if mention.span is not None]),
-        confidence=confidence,
+        parts=_parts(line.text, [mention.span for mention in said.values() if mention.span is not None]),
+        confidence=line.confidence,
         claims=claims,
         verdict=min((claim.verdict for claim in claims), key=order.index, default=Verdict.NO_CLAIM),
-        verbatim=tuple(case.number for case in recalled if case.text and _words(text) in _words(case.text)),
+        verbatim=tuple(case.number for case in ground.recalled if case.text and _words(line.text) in _words(case.text)),
+        fit=ground.fits.get(line.text, {}),
     )
 
 
@@ -202,12 +245,11 @@ def _parts(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[str, bool
 _OPPOSITE = {LabelState.POSITIVE: LabelState.NEGATIVE, LabelState.NEGATIVE: LabelState.POSITIVE}
 
 
-def _claim(
-    name: str, state: LabelState, probability: float | None, recalled: Sequence[Recalled], threshold: float
-) -> Claim:
-    agree = tuple(case.number for case in recalled if case.states.get(name) is state)
-    differ = tuple(case.number for case in recalled if case.states.get(name) is _OPPOSITE.get(state))
-    speaks = 0 if probability is None else _speaks(state, probability, threshold)
+def _claim(name: str, state: LabelState, ground: _Ground) -> Claim:
+    probability = ground.probabilities.get(name)
+    agree = tuple(case.number for case in ground.recalled if case.says(name) is state)
+    differ = tuple(case.number for case in ground.recalled if case.says(name) is _OPPOSITE.get(state))
+    speaks = 0 if probability is None else _speaks(state, probability, ground.threshold)
     word = {1: "agrees", 0: "does not decide", -1: "speaks against it"}[speaks]
     return Claim(
         name=name,
@@ -216,7 +258,7 @@ def _claim(
         probable=None if probability is None else f"probability {probability:.2f} {word}",
         agree=agree,
         differ=differ,
-        about=tuple(case.number for case in recalled if case.about == name),
+        about=tuple(case.number for case in ground.recalled if case.about == name),
     )
 
 
@@ -237,19 +279,14 @@ def _verdict(speaks: int, agree: bool, differ: bool) -> Verdict:
     return Verdict.UNSUPPORTED
 
 
-def _finding(
-    name: str,
-    probability: float | None,
-    whole: Mapping[str, Mention],
-    lines: Sequence[Sentence],
-    threshold: float,
-) -> Finding:
+def _finding(name: str, whole: Mapping[str, Mention], lines: Sequence[Sentence], ground: _Ground) -> Finding:
+    probability = ground.probabilities.get(name)
     said = whole[name].state if name in whole else LabelState.BLANK
     return Finding(
         name=name,
         probability=probability,
         said=said,
-        flag=None if probability is None or name not in whole else _flag(name, probability, said, threshold),
+        flag=None if probability is None or name not in whole else _flag(name, probability, said, ground.threshold),
         sentences=tuple(line.number for line in lines if any(claim.name == name for claim in line.claims)),
     )
 
