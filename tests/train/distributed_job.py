@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 from conftest import TOY_OVERRIDES, TOY_SIZES
 from radweave.errors import InputError
+from radweave.memory.bank import patient_code
+from radweave.memory.index import ExactIndex
+from radweave.memory.sharded import ShardedIndex
 from radweave.nn.contrastive import symmetric_info_nce
 from radweave.nn.global_batch import gather_batch, mean_over_batch
 from radweave.predict import generate_split
@@ -112,6 +115,29 @@ def fit(folder: Path, ranks: Ranks, parallel: Parallel) -> dict[str, Any]:
     return {"losses": losses, "weights": {name: value.tolist() for name, value in model.state_dict().items()}}
 
 
+def searched(ranks: Ranks) -> list[Any]:
+    """Rows and scores of each rank's queries, three on the first and five on the second, over a bank cut in two."""
+    vectors, studies, patients = bank()
+    cut = slice(0, 40) if ranks.is_first else slice(40, None)
+    index = ShardedIndex(ExactIndex(vectors[cut], studies[cut], patients[cut]))
+    queries, own_studies, own_patients = questions()
+    own = slice(0, 3) if ranks.is_first else slice(3, None)
+    scores, rows = index.search(queries[own], 6, study_ids=own_studies[own], patient_ids=own_patients[own])
+    return [list(zip(rows.tolist(), scores.tolist(), strict=True)) for rows, scores in zip(rows, scores, strict=True)]
+
+
+def bank() -> tuple[Tensor, list[str], list[str]]:
+    vectors = torch.randn(101, 8, generator=torch.Generator().manual_seed(1))
+    vectors[39:42] = vectors[39]  # equal scores on both sides of the cut
+    return vectors, [f"s{row}" for row in range(101)], [patient_code(f"p{row // 2}") for row in range(101)]
+
+
+def questions() -> tuple[Tensor, list[str], list[str]]:
+    vectors = bank()[0]
+    queries = torch.cat([vectors[39:40], torch.randn(7, 8, generator=torch.Generator().manual_seed(2))])
+    return queries, [f"s{row}" for row in range(8)], [f"p{row}" for row in range(8)]
+
+
 def refused(dataset: Path, folder: Path) -> str:
     """What training says that is to overwrite somebody's folder."""
     folder.mkdir(exist_ok=True)
@@ -130,6 +156,7 @@ def main(out: Path, dataset: Path) -> None:
             results[f"fit {parallel}"] = fit(out / "fit" / parallel, ranks, parallel)  # type: ignore[arg-type]
             train("baseline", dataset, out / parallel, overrides=OVERRIDES, parallel=parallel)  # type: ignore[arg-type]
         train("baseline", dataset, out / "whole", overrides=WITH_DROPOUT)
+        results["search"] = [row for rows in ranks.gather(searched(ranks)) for row in rows]
         results["errors"] = ranks.gather(refused(dataset, out / "taken"))
         run = restore(out / "ddp")
         generate_split(run, run.predictor(), dataset, "test", out / "test.jsonl", shard_size=2, ranks=ranks)

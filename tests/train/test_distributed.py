@@ -23,6 +23,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, StudyLoader
 from radweave.data.transforms import LightAugmentation
 from radweave.errors import InputError
+from radweave.memory.index import ExactIndex
 from radweave.predict import generate_split
 from radweave.runs import restore, train
 from radweave.storage import read_json
@@ -126,6 +127,16 @@ def test_an_odd_number_of_studies_is_reported_once_each(two_processes: Path, odd
     generate_split(run, run.predictor(), odd_dataset.path, "test", alone)
     assert [json.loads(line) for line in alone.read_text().splitlines()] == rows
     assert not (two_processes / "test.jsonl.shards").exists()
+
+
+def test_a_bank_cut_in_two_answers_as_a_whole_one(two_processes: Path) -> None:
+    queries, studies, patients = job.questions()
+    scores, rows = ExactIndex(*job.bank()).search(queries, 6, study_ids=studies, patient_ids=patients)
+    expected = [
+        [list(pair) for pair in zip(*row, strict=True)] for row in zip(rows.tolist(), scores.tolist(), strict=True)
+    ]
+    assert rows[0, :3].tolist() == [39, 40, 41]
+    assert read_json(two_processes / "results.json")["search"] == expected
 
 
 def test_slices_hold_each_study_once_and_see_what_one_process_sees() -> None:

@@ -63,9 +63,18 @@ class Bank:
 
 
 def save_bank(bank: Bank, folder: Path) -> None:
-    """Write the two files of a bank, whole or not at all."""
+    """Write the two files of a bank, whole or not at all.
+
+    Raises:
+        InputError: if a value is not finite; nothing could be found by it.
+    """
     from safetensors.torch import save_file
 
+    for name, tensor in bank.tensors.items():
+        finite = tensor.isfinite().flatten(1).all(1) if tensor.ndim > 1 else tensor.isfinite()
+        if not finite.all():
+            row = int(finite.logical_not().nonzero()[0])
+            raise InputError("a value of the bank is not finite", field=name, got=bank.study_ids[row])
     with write_folder(folder, overwrite=True) as partial:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in bank.tensors.items()}
         save_file(tensors, str(partial / "bank.safetensors"))

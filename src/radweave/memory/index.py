@@ -1,4 +1,7 @@
-"""Exact nearest-neighbour search by inner product, which never returns the query's own study or patient."""
+"""Exact nearest-neighbour search by inner product, which never returns the query's own study or patient.
+
+Vectors may come straight from ``load_bank``: safetensors are memory-mapped, and a chunk is read when it is searched.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from radweave.memory.bank import patient_code
@@ -28,6 +31,31 @@ class Index(Protocol):
     ) -> tuple[Float[Tensor, "batch k"], Int[Tensor, "batch k"]]: ...
 
 
+class Owners:
+    """Which study and patient each row is of, as numbers; ``patients`` are codes (see ``patient_code``)."""
+
+    def __init__(self, study_ids: Sequence[str], patients: Sequence[str]) -> None:
+        assert len(study_ids) == len(patients), "one study and one patient per row"
+        self._studies = {name: number for number, name in enumerate(dict.fromkeys(study_ids))}
+        self._patients = {name: number for number, name in enumerate(dict.fromkeys(patients))}
+        self.study_of_row = torch.tensor([self._studies[name] for name in study_ids], dtype=torch.long)
+        self.patient_of_row = torch.tensor([self._patients[name] for name in patients], dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self.study_of_row)
+
+    def of_queries(self, study_ids: Sequence[str], patient_ids: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Numbers of the queries' own studies and patients (ids, not codes); -1 for one that has no row."""
+        studies = torch.tensor([self._studies.get(name, -1) for name in study_ids], dtype=torch.long)
+        patients = torch.tensor([self._patients.get(patient_code(name), -1) for name in patient_ids], dtype=torch.long)
+        return studies, patients
+
+    def barred(self, own: tuple[Tensor, Tensor], rows: slice | Int[Tensor, "batch rows"]) -> Bool[Tensor, "batch rows"]:
+        """Whether a row is of the query's own study or patient; rows of a slice, or other rows for each query."""
+        studies, patients = own
+        return (self.study_of_row[rows] == studies[:, None]) | (self.patient_of_row[rows] == patients[:, None])
+
+
 class ExactIndex:
     """Search over all vectors (N, D), in chunks of ``chunk_rows`` rows.
 
@@ -44,13 +72,10 @@ class ExactIndex:
         *,
         chunk_rows: int = 65_536,
     ) -> None:
-        assert len(vectors) == len(study_ids) == len(patients), "one study and one patient per vector"
+        assert len(vectors) == len(study_ids), "one study per vector"
         self.vectors = vectors
         self.chunk_rows = chunk_rows
-        self._studies = {name: number for number, name in enumerate(dict.fromkeys(study_ids))}
-        self._patients = {name: number for number, name in enumerate(dict.fromkeys(patients))}
-        self._study_of_row = torch.tensor([self._studies[name] for name in study_ids], dtype=torch.long)
-        self._patient_of_row = torch.tensor([self._patients[name] for name in patients], dtype=torch.long)
+        self.owners = Owners(study_ids, patients)
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -69,23 +94,31 @@ class ExactIndex:
         Returns:
             Scores and row numbers. Where fewer than ``k`` rows are allowed the rest is -inf and row -1.
         """
-        queries = queries.detach().to(self.vectors.device)
-        own_study = torch.tensor([self._studies.get(name, -1) for name in study_ids])
-        own_patient = torch.tensor([self._patients.get(patient_code(name), -1) for name in patient_ids])
-        scores, rows = self._candidates(queries, k + MARGIN, own_study, own_patient)
-        return self._rescored(queries, scores, rows, k)
+        scores, rows = self.search_exactly(queries, k, study_ids=study_ids, patient_ids=patient_ids)
+        return scores.float(), rows
 
-    def _candidates(
-        self, queries: Tensor, count: int, own_study: Tensor, own_patient: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def search_exactly(
+        self,
+        queries: Float[Tensor, "batch dim"],
+        k: int,
+        *,
+        study_ids: Sequence[str],
+        patient_ids: Sequence[str],
+    ) -> tuple[Float[Tensor, "batch k"], Int[Tensor, "batch k"]]:
+        """The same, with the scores in float64: results of several parts of a bank can be merged by them."""
+        queries = queries.detach().to(self.vectors.device)
+        own = self.owners.of_queries(study_ids, patient_ids)
+        scores, rows = self._candidates(queries, k + MARGIN, own)
+        return score_again(self.vectors, queries, rows.masked_fill(scores.isneginf(), -1), k)
+
+    def _candidates(self, queries: Tensor, count: int, own: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         best_scores = torch.empty(len(queries), 0)
         best_rows = torch.empty(len(queries), 0, dtype=torch.long)
         for start in range(0, len(self.vectors), self.chunk_rows):
             block = self.vectors[start : start + self.chunk_rows]
             scores = (queries.float() @ block.float().T).cpu()
-            span = slice(start, start + len(block))
-            barred = self._study_of_row[span] == own_study[:, None]
-            barred |= self._patient_of_row[span] == own_patient[:, None]
+            barred = self.owners.barred(own, slice(start, start + len(block)))
             scores = scores.masked_fill(barred, float("-inf"))
             scores, rows = scores.topk(min(count, scores.shape[1]), dim=1)
             best_scores = torch.cat([best_scores, scores], 1)
@@ -94,13 +127,20 @@ class ExactIndex:
             best_rows = best_rows.gather(1, order)
         return best_scores, best_rows
 
-    def _rescored(self, queries: Tensor, scores: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        out_scores = torch.full((len(queries), k), float("-inf"))
-        out_rows = torch.full((len(queries), k), -1, dtype=torch.long)
-        for number, query in enumerate(queries.double()):
-            allowed = rows[number][scores[number] > float("-inf")].sort().values
-            exact = (self.vectors[allowed.to(self.vectors.device)].double() * query).sum(1).cpu()
-            order = exact.sort(descending=True, stable=True).indices[:k]
-            out_scores[number, : len(order)] = exact[order].float()
-            out_rows[number, : len(order)] = allowed[order]
-        return out_scores, out_rows
+
+def score_again(
+    vectors: Float[Tensor, "rows dim"],
+    queries: Float[Tensor, "batch dim"],
+    rows: Int[Tensor, "batch candidates"],
+    k: int,
+) -> tuple[Float[Tensor, "batch k"], Int[Tensor, "batch k"]]:
+    """The best ``k`` of each query's candidates, by inner product in float64; candidate -1 stands for none."""
+    out_scores = torch.full((len(queries), k), float("-inf"), dtype=torch.float64)
+    out_rows = torch.full((len(queries), k), -1, dtype=torch.long)
+    for number, query in enumerate(queries.double()):
+        allowed = rows[number][rows[number] >= 0].sort().values
+        exact = (vectors[allowed.to(vectors.device)].double() * query).sum(1).cpu()
+        order = exact.sort(descending=True, stable=True).indices[:k]
+        out_scores[number, : len(order)] = exact[order]
+        out_rows[number, : len(order)] = allowed[order]
+    return out_scores, out_rows

@@ -1,0 +1,160 @@
+"""All retrieval indices, one suite: the exact one's rows and scores, never the query's own study or patient."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from radweave.errors import InputError
+from radweave.memory.backends import ExactIndexConfig, FaissIndexConfig, QdrantIndexConfig
+from radweave.memory.bank import Bank, patient_code, save_bank
+from radweave.memory.index import ExactIndex, Index
+from radweave.memory.sharded import merge
+
+ROWS, DIM = 150, 12
+Build = Callable[[Tensor, list[str], list[str]], Index]
+
+
+class Parts:
+    """A bank cut in three uneven parts, searched and merged as ranks do it."""
+
+    def __init__(self, vectors: Tensor, study_ids: list[str], patients: list[str]) -> None:
+        cuts = [slice(0, 1), slice(1, 70), slice(70, len(vectors))]
+        self.parts = [(cut.start, ExactIndex(vectors[cut], study_ids[cut], patients[cut])) for cut in cuts]
+
+    def search(self, queries: Tensor, k: int, **own: Any) -> tuple[Tensor, Tensor]:
+        found = []
+        for first, part in self.parts:
+            scores, rows = part.search_exactly(queries, k, **own)
+            found.append((scores, torch.where(rows < 0, rows, rows + first)))
+        return merge(found, k)
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(module) is None, reason=f"the extra with {module} is not installed")
+
+
+BUILDS: list[Any] = [
+    pytest.param(ExactIndexConfig(chunk_rows=40).build, id="exact in chunks"),
+    pytest.param(Parts, id="parts"),
+    pytest.param(FaissIndexConfig().build, id="faiss", marks=needs("faiss")),
+    pytest.param(QdrantIndexConfig().build, id="qdrant", marks=needs("qdrant_client")),
+]
+
+
+def made_up(seed: int, near_ties: bool) -> tuple[Tensor, list[str], list[str]]:
+    """Three rows in a row are of one patient, two of one study."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(ROWS, DIM, generator=generator)
+    if near_ties:
+        vectors = torch.ones(ROWS, DIM) + 1e-7 * vectors
+        vectors[20:30] = vectors[20]
+    return vectors, [f"s{row // 2}" for row in range(ROWS)], [patient_code(f"p{row // 3}") for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("near_ties", [False, True])
+@pytest.mark.parametrize("build", BUILDS)
+def test_rows_and_scores_are_those_of_a_plain_loop(build: Build, near_ties: bool) -> None:
+    vectors, studies, patients = made_up(1, near_ties)
+    # Where scores differ in the last bits only the margin saves a proposal of float32: no more rows than it holds.
+    count = 33 if near_ties else ROWS
+    vectors, studies, patients = vectors[:count], studies[:count], patients[:count]
+    index = build(vectors, studies, patients)
+    queries = torch.randn(6, DIM, generator=torch.Generator().manual_seed(2))
+    own_studies = ["s0", "s3", "s10", "x", "s5", "y"]
+    own_patients = ["p0", "z", "p9", "p2", "p1", "unknown"]
+    scores, rows = index.search(queries, 5, study_ids=own_studies, patient_ids=own_patients)
+    for number, query in enumerate(queries.double()):
+        allowed = [
+            (-float((vectors[row].double() * query).sum()), row)
+            for row in range(len(vectors))
+            if studies[row] != own_studies[number] and patients[row] != patient_code(own_patients[number])
+        ]
+        best = sorted(allowed)[:5]
+        assert rows[number].tolist() == [row for _, row in best]
+        assert scores[number].tolist() == pytest.approx([-score for score, _ in best], abs=1e-5)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_own_study_and_patient_never_come_back_even_when_they_are_nearest(build: Build) -> None:
+    vectors, studies, patients = made_up(3, near_ties=False)
+    # Forty rows of one patient, all nearer to the query than any other row.
+    vectors[:40] = 10.0
+    patients[:40] = [patient_code("mine")] * 40
+    index = build(vectors, studies, patients)
+    scores, rows = index.search(torch.ones(1, DIM), 100, study_ids=["s30"], patient_ids=["mine"])
+    assert {studies[row] for row in rows[0].tolist()}.isdisjoint({"s30"})
+    assert rows.min() >= 40
+    assert len(set(rows[0].tolist())) == 100
+    assert scores[0].tolist() == sorted(scores[0].tolist(), reverse=True)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_fewer_rows_than_asked_for_leave_the_rest_empty(build: Build) -> None:
+    vectors, studies, patients = made_up(4, near_ties=False)
+    index = build(vectors[:75], studies[:75], patients[:75])
+    scores, rows = index.search(torch.ones(2, DIM), 80, study_ids=["x", "s0"], patient_ids=["y", "p0"])
+    assert (rows[0] >= 0).sum() == 75
+    assert (rows[1] >= 0).sum() == 72
+    assert torch.isneginf(scores[rows < 0]).all()
+
+
+@needs("faiss")
+def test_an_approximate_index_scores_what_it_finds_exactly() -> None:
+    vectors, studies, patients = made_up(5, near_ties=False)
+    index = FaissIndexConfig(factory="IVF4,Flat").build(vectors, studies, patients)
+    queries = torch.randn(4, DIM, generator=torch.Generator().manual_seed(6))
+    scores, rows = index.search(queries, 3, study_ids=["q"] * 4, patient_ids=["q"] * 4)
+    assert torch.allclose(scores, (vectors[rows] * queries[:, None]).sum(-1), atol=1e-5)
+    with pytest.raises(InputError, match="factory"):
+        FaissIndexConfig(factory="Nonsense").build(vectors, studies, patients)
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from radweave.memory.bank import load_bank
+def resident(): return int(open("/proc/self/statm").read().split()[1]) * 4096
+load_bank(Path(sys.argv[2]))  # what it needs is imported now
+before = resident()
+vectors = load_bank(Path(sys.argv[1])).tensors["vectors"]
+opened = resident()
+float(vectors.sum())
+print(opened - before, resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_a_bank_is_mapped_and_not_read_until_it_is_searched(tmp_path: Path) -> None:
+    for name, dim in (("large", 8192), ("small", 1)):
+        origin = tuple({"study_id": f"s{row}", "patient": "p"} for row in range(1000))
+        save_bank(Bank({"vectors": torch.ones(1000, dim)}, origin), tmp_path / name)
+    command = [sys.executable, "-c", MEASURE, tmp_path / "large", tmp_path / "small"]
+    opened, read = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    size = 1000 * 8192 * 4
+    assert opened < size / 4
+    assert read > size / 2
+
+
+def test_a_bank_with_a_vector_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
+    rows = tuple({"study_id": f"s{row}", "patient": "p"} for row in range(2))
+    bank = Bank({"vectors": torch.tensor([[1.0], [float("nan")]])}, rows)
+    with pytest.raises(InputError, match=r"not finite.*s1"):
+        save_bank(bank, tmp_path / "bank")
+    assert not (tmp_path / "bank").exists()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radweave.memory.backends.find_spec", lambda name: None)
+    vectors, studies, patients = made_up(7, near_ties=False)
+    for config, extra in ((FaissIndexConfig(), "faiss"), (QdrantIndexConfig(), "qdrant")):
+        with pytest.raises(InputError, match=rf"radweave\[{extra}\]"):
+            config.build(vectors, studies, patients)
