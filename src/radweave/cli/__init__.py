@@ -10,7 +10,7 @@ import typer
 
 from radweave import __version__
 from radweave.cli import ablate as ablating
-from radweave.cli import data, evaluation, export, inspect, phantom, reporting
+from radweave.cli import data, estimate, evaluation, export, inspect, phantom, reporting
 from radweave.cli import explain as explaining
 from radweave.errors import InputError
 from radweave.types import RESEARCH_ONLY
@@ -46,6 +46,7 @@ app.command("methods")(reporting.methods)
 app.command("train")(reporting.train)
 app.command("generate")(reporting.generate)
 app.command("export")(export.export)
+app.command("estimate")(estimate.estimate)
 app.command("explain")(explaining.explain)
 app.command("ablate")(ablating.ablate)
 app.command("evaluate")(evaluation.evaluate)

@@ -1,0 +1,34 @@
+"""The verb estimate."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+
+def estimate(
+    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
+    preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
+    prompt_tokens: Annotated[int, typer.Option(help="Tokens before the report, image included.", min=1)] = 128,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and counts.")] = False,
+) -> None:
+    """Say how many parameters a method has and how much memory its last stage needs, without building it."""
+    from radweave.estimate import estimate as estimate_memory
+
+    found = estimate_memory(method, preset, overrides or [], prompt_tokens=prompt_tokens)
+    names = ("weights", "gradients", "optimizer", "activations", "training", "kv_cache", "generation")
+    if as_json:
+        totals = {name: getattr(found, name) for name in ("parameters", "trainable", *names)}
+        typer.echo(json.dumps({**dataclasses.asdict(found), **totals}, indent=2))
+        return
+    for name, part in found.parts.items():
+        typer.echo(f"{name:18} {part.parameters:>15,} parameters, {part.trainable:>13,} train")
+    typer.echo(f"{'all':18} {found.parameters:>15,} parameters, {found.trainable:>13,} train")
+    typer.echo(f"\nbatch of {found.batch_size}, {found.tokens} tokens each; GB:")
+    for name in names:
+        rough = "  (rough, language model only)" if name == "activations" else ""
+        typer.echo(f"{name.replace('_', ' '):18} {getattr(found, name) / 1e9:>15.2f}{rough}")
