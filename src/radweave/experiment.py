@@ -28,8 +28,9 @@ class DataConfig(Config):
 
     ``max_tokens`` counts the report's tokens and its end token. ``hidden_views`` is the share of training studies
     whose view kinds are hidden, since files in use often do not state theirs. ``label_unlabeled`` lets the rule-based
-    labeler read the label states of studies that come without. ``keep_features`` and ``keep_stages`` keep what a
-    frozen encoder gives, and trained stages, in the data set's cache for the runs that follow.
+    labeler read the label states of studies that come without. ``priors`` gives a model that can use it the patient's
+    study before, from the same split. ``keep_features`` and ``keep_stages`` keep what a frozen encoder gives, and
+    trained stages, in the data set's cache for the runs that follow.
     """
 
     image_size: int = Field(default=128, ge=16)
@@ -40,6 +41,7 @@ class DataConfig(Config):
     hidden_views: float = Field(default=0.2, ge=0, le=1)
     label_set: Literal["chexpert14", "ct18", "nih14"] = "chexpert14"
     label_unlabeled: bool = True
+    priors: bool = False
     keep_features: bool = True
     keep_stages: bool = True
 

@@ -161,14 +161,14 @@ def _prepare(
 
 def prepare(
     dataset: Dataset,
-    split: Split,
+    split: Split | None,
     experiment: Experiment,
     tokenizer: PreTrainedTokenizerBase,
     cache: PixelCache,
     *,
     need_text: bool,
 ) -> PreparedSplit:
-    """Examples of one split, as this experiment wants them."""
+    """Examples of one split, or of all studies, as this experiment wants them."""
     data = experiment.data
     labeler = get_labeler(data.label_set)
 
@@ -186,6 +186,7 @@ def prepare(
         classes=CLASSES[data.label_set],
         need_text=need_text,
         label=label if data.label_unlabeled else None,
+        priors=data.priors,
     )
 
 

@@ -141,7 +141,8 @@ class Batch:
     ``reports`` are the same reports as text. ``class_labels`` (B, K) holds label states as integers (0 blank,
     1 positive, 2 negative, 3 uncertain, -1 throughout for a study without labels). ``patient_ids`` let a retrieval
     leave out the query's own patient. ``vision_tokens`` (B, V, S, D) over ``vision_grid`` are given instead of pixels
-    where a frozen encoder has read the images before.
+    where a frozen encoder has read the images before. ``priors`` holds the earlier studies of those patients that have
+    one, with their reports, and ``prior_of`` the row of this batch that each belongs to.
     """
 
     study_ids: list[str]
@@ -157,6 +158,8 @@ class Batch:
     reports: list[str] | None = None
     vision_tokens: Tensor | None = None
     vision_grid: tuple[int, ...] | None = None
+    priors: Batch | None = None
+    prior_of: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.study_ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from radweave.data.cache import PixelCache
 from radweave.data.loader import Example, class_states, ordered_views, view_id
@@ -33,14 +33,17 @@ def prepare_split(
     classes: tuple[str, ...],
     need_text: bool,
     label: Callable[[str], Mapping[str, LabelState]] | None = None,
+    priors: bool = False,
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
 
     A study without a readable image is left out; one without a report too where ``need_text`` is set. Views that
     cannot be read are dropped while others remain. A report is cut so that it fits ``max_tokens`` with its end token.
-    ``label`` reads the label states of a study that has none out of its report.
+    ``label`` reads the label states of a study that has none out of its report. With ``priors`` an example carries the
+    patient's study before it, where that is in the split too and has a report.
     """
     prepared = PreparedSplit()
+    prior_ids: dict[str, str] = {}
     for study in studies:
         views = [ref for ref in study.images if ref.path in cache.rows]
         if not views:
@@ -66,9 +69,24 @@ def prepare_split(
         )
         if study.prior is not None:
             prepared.with_prior.add(study.study_id)
+            prior_ids[study.study_id] = study.prior
         if text:
             prepared.references[study.study_id] = text
+    if priors:
+        prepared.examples = _with_priors(prepared.examples, prior_ids)
     return prepared
+
+
+def _with_priors(examples: list[Example], prior_ids: Mapping[str, str]) -> list[Example]:
+    """Give each example its prior, which must be an example of the same patient with a report."""
+    known = {example.study_id: example for example in examples}
+
+    def prior_of(example: Example) -> Example | None:
+        prior = known.get(prior_ids.get(example.study_id, ""))
+        usable = prior is not None and prior.patient_id == example.patient_id and prior.report is not None
+        return prior if usable else None
+
+    return [replace(example, prior=prior_of(example)) for example in examples]
 
 
 def _states(

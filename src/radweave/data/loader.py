@@ -24,7 +24,7 @@ class Example:
 
     Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; ``view_ids`` are their
     kinds; ``token_ids`` the target with its end token; ``class_states`` the label states (K); ``report`` the target as
-    text.
+    text. ``prior`` is the patient's study before this one, if the experiment asks for it; it has a report.
     """
 
     study_id: str
@@ -35,6 +35,7 @@ class Example:
     token_ids: tuple[int, ...] | None = None
     class_states: tuple[int, ...] | None = None
     report: str | None = None
+    prior: Example | None = None
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
@@ -106,6 +107,10 @@ def collate(
     if known is not None:
         absent = (-1,) * len(known)
         batch.class_labels = torch.tensor([example.class_states or absent for example in examples])
+    priors = {row: example.prior for row, example in enumerate(examples) if example.prior is not None}
+    if priors:
+        batch.prior_of = tuple(priors)
+        batch.priors = collate(tuple(priors.values()), pad_id=pad_id, features=features)
     return batch
 
 
