@@ -47,6 +47,8 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "stages.disease.epochs=1",
         "stages.disease.batch_size=4",
         "stages.language.epochs=0",
+        # Random words, frozen, cannot be steered; frozen training is tested in tests/methods/test_am_mrg.py.
+        "stages.report.finetune.language_model=full",
         "model.vision_encoder.embedding_size=8",
         "model.vision_encoder.hidden_sizes=[8,16]",
         "model.vision_encoder.depths=[1,1]",

@@ -35,7 +35,8 @@ from radweave.methods.am_mrg.report_bank import (
 from radweave.nn.hopfield import AttentionRuleConfig
 from radweave.nn.text_encoder import LsaTextEncoder
 from radweave.nn.views import ViewTokens
-from radweave.runs import Run, restore, train
+from radweave.runs import Run, resolve, restore, train
+from radweave.train.stage import apply_finetune
 from radweave.train.view import TrainingView
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["am_mrg"], "stages.report.epochs=1", "stages.report.select=loss")
@@ -346,10 +347,41 @@ def test_what_a_memory_holds_changes_what_is_said(run: Run, memory: str) -> None
     assert not torch.allclose(before, after)
 
 
-def test_only_the_networks_and_projections_train_in_stage_two(run: Run) -> None:
-    finetune = run.experiment.stages.report.finetune
-    full = {part for part, how in finetune.items() if how == "full"}
-    assert full == {"visual_memory", "report_memory", "connector", "query_projection"}
+def test_only_the_networks_and_projections_train_in_stage_two(run: Run, toy_dataset: Dataset) -> None:
+    """Sec. III-E: the disease queries and the language model are fixed."""
+    for preset in ("tiny", "small", "paper"):
+        experiment = resolve("am_mrg", preset, [])
+        full = {part for part, how in experiment.stages.report.finetune.items() if how == "full"}
+        assert full == {"visual_memory", "report_memory", "connector", "query_projection"}
+    stage = resolve("am_mrg", "tiny", []).stages.report
+    model: AmMrgModel = run.model  # type: ignore[assignment]
+    apply_finetune(model, stage.finetune)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    batch = toy_batch(run)
+    batch.input_ids = batch.labels = torch.arange(5, 17)[None]
+    frozen = {name: value.clone() for name, value in model.language_model.state_dict().items()}
+    losses = []
+    for _ in range(12):
+        loss = model.loss(batch, ("report",))["report"]
+        losses.append(float(loss.detach()))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.1, "what stands in the prompt steers a frozen decoder"
+    assert all(torch.equal(value, frozen[name]) for name, value in model.language_model.state_dict().items())
+
+
+def test_the_decoder_learns_to_read_its_context_from_text_alone(run: Run) -> None:
+    model: AmMrgModel = run.model  # type: ignore[assignment]
+    batch = toy_batch(run)
+    batch.pixel_values = batch.view_mask = batch.view_ids = None
+    batch.input_ids = batch.labels = torch.arange(5, 17)[None]
+    batch.class_labels = torch.zeros(1, 14, dtype=torch.long)
+    model.eval()
+    none = float(model.loss(batch, ("text_in_context",))["text_in_context"].detach())
+    assert none == float(model.loss(batch, ("text_in_context",))["text_in_context"].detach()), "validation is steady"
+    batch.class_labels = torch.ones(1, 14, dtype=torch.long)
+    assert none != float(model.loss(batch, ("text_in_context",))["text_in_context"].detach()), "findings are told"
 
 
 def test_a_planted_test_study_is_refused(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

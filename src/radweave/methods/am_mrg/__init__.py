@@ -209,6 +209,7 @@ ABLATIONS: dict[str, list[str]] = {
     # Table X: other decoders are given by folder, model.language_model.path
     "decoder of one layer": ["model.language_model.num_layers=1"],
     # Ours
+    "decoder trains too": ["stages.report.finetune.language_model=full"],
     "energy rule": _both("update=energy"),
     "attention until it settles": [*_both("update.steps=20"), *_both("update.tolerance=0.001")],
     "whole reports": ["model.report_memory.reports.unit=report"],
