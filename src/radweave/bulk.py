@@ -69,11 +69,13 @@ def open_plan(folder: Path, study_ids: Sequence[str], *, shard_size: int, identi
     return Plan(folder, tuple(map(tuple, shards)))
 
 
-def compute_here(plan: Plan, compute: Compute, ranks: Ranks) -> None:
+def compute_here(plan: Plan, compute: Compute, ranks: Ranks, finished: Callable[[int], None] | None = None) -> None:
     """Compute the missing shards in this process, or this rank's share of them; return when all ranks are done."""
     missing: list[int] = ranks.from_first(plan.missing())
     for number in missing[ranks.rank :: ranks.size]:
         compute(plan.shards[number], plan.path(number))
+        if finished is not None:
+            finished(number)
     ranks.wait()
     _refuse_missing(plan)
 

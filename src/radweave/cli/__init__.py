@@ -10,7 +10,7 @@ import typer
 
 from radweave import __version__
 from radweave.cli import ablate as ablating
-from radweave.cli import data, estimate, evaluation, export, inspect, phantom, reporting
+from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
 from radweave.errors import InputError
 from radweave.types import RESEARCH_ONLY
@@ -45,6 +45,7 @@ app.command("inspect")(inspect.inspect)
 app.command("methods")(reporting.methods)
 app.command("train")(reporting.train)
 app.command("generate")(reporting.generate)
+app.command("features")(features.features)
 app.command("export")(export.export)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explaining.explain)

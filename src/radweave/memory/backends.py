@@ -88,6 +88,8 @@ class QdrantIndex:
         self._models: Any = models
         self._collection = collection
         self._client: Any = QdrantClient(location=location)
+        # In this process it searches exactly anyway.
+        self._exact: Any = None if location == ":memory:" else models.SearchParams(exact=True)
         if self._client.collection_exists(collection):
             self._client.delete_collection(collection)
         parameters = models.VectorParams(size=vectors.shape[1], distance=models.Distance.DOT)
@@ -123,7 +125,7 @@ class QdrantIndex:
                 self._collection,
                 query=query.tolist(),
                 query_filter=self._neither(int(study), int(patient)),
-                search_params=self._models.SearchParams(exact=True),
+                search_params=self._exact,
                 limit=count,
             ).points
             rows[number, : len(found)] = torch.tensor([int(point.id) for point in found], dtype=torch.long)
