@@ -74,18 +74,17 @@ def has_lora(model: nn.Module) -> bool:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The model as it was before it got adapters; what trains afterwards is what trained before."""
+    """The model as it was before it got adapters; what trains, and how, is not touched."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-    # peft freezes adapters that are off, and lets all of them train when they are on again.
-    trains = [(parameter, parameter.requires_grad) for layer in layers for parameter in layer.parameters()]
+    before = [layer.disable_adapters for layer in layers]
+    # Not peft's enable_adapters: that freezes adapters and thaws all of them, and FSDP remembers who was frozen when it
+    # first gathered them.
     for layer in layers:
-        layer.enable_adapters(False)
+        layer._disable_adapters = True
     try:
         yield
     finally:
-        for layer in layers:
-            layer.enable_adapters(True)
-        for parameter, value in trains:
-            parameter.requires_grad_(value)
+        for layer, was_off in zip(layers, before, strict=True):
+            layer._disable_adapters = was_off
