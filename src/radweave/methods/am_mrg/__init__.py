@@ -11,8 +11,9 @@ from radweave.data.transforms import LightAugmentation
 from radweave.experiment import DataConfig
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
-from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig, AmMrgStages, training
+from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
+from radweave.methods.am_mrg.stages import AmMrgStages, training
 from radweave.methods.am_mrg.tables import TABLES
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig

@@ -28,6 +28,7 @@ from radweave.methods.am_mrg.memory import (
 )
 from radweave.methods.am_mrg.regions import RegionConfig, build_visual_bank
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_bank
+from radweave.methods.am_mrg.stages import AmMrgStages
 from radweave.nn.cam import view_maps
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
@@ -38,7 +39,7 @@ from radweave.nn.text_pretraining import finding_names, word_hints
 from radweave.nn.views import ViewTokens, connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
-from radweave.train.stage import StageConfig, Trainability, check_terms
+from radweave.train.stage import check_terms
 from radweave.types import Batch, Generation
 
 if TYPE_CHECKING:
@@ -372,34 +373,6 @@ class AmMrgModelConfig(Config):
             image_grid=self.image_grid,
             sources=MemorySources(self.visual_memory.regions, reports or ReportDrawConfig()),
         )
-
-
-PARTS = (
-    "vision_encoder",
-    "query_former",
-    "heads",
-    "word_head",
-    "text_encoder",
-    "visual_memory",
-    "report_memory",
-    "connector",
-    "query_projection",
-    "language_model",
-)
-
-
-def training(**trained: Trainability) -> dict[str, Trainability]:
-    """All parts frozen but those named."""
-    frozen: dict[str, Trainability] = dict.fromkeys(PARTS, "frozen")
-    return frozen | trained
-
-
-class AmMrgStages(Config):
-    """Disease tokens; language from reports (off unless given epochs); then the memories and report generation."""
-
-    disease: StageConfig
-    language: StageConfig = StageConfig(finetune=training(language_model="full"), losses={"text": 1.0}, epochs=0)
-    report: StageConfig
 
 
 class AmMrgExperiment(Experiment):
