@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +28,8 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra 'ray'
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[None]:
     """A local cluster of two workers."""
+    # Read when ray is imported: its workers would have the lowest priority, and starve beside other tests.
+    os.environ["RAY_worker_niceness"] = "0"
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,22 @@ import torch
 from torch import Tensor, nn
 
 from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.data.cache import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.loader import collate
 from radweave.errors import InputError
+from radweave.experiment import BuildContext
 from radweave.memory.bank import patient_code
 from radweave.memory.index import ExactIndex
 from radweave.memory.sharded import ShardedIndex
 from radweave.nn.contrastive import symmetric_info_nce
-from radweave.nn.global_batch import gather_batch, mean_over_batch
+from radweave.nn.global_batch import gather_batch, mean_over_batch, one_slice_of
+from radweave.ontology import CLASSES
 from radweave.predict import generate_split
-from radweave.runs import restore, train
-from radweave.train.distributed import Parallel, Ranks, joined_ranks
+from radweave.runs import prepare, resolve, restore, train
+from radweave.train.distributed import Parallel, Ranks, add_up, joined_ranks
 from radweave.train.loop import StageTrainer
-from radweave.train.stage import OptimizerConfig, StageConfig
+from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, total_loss
 from radweave.types import Batch, Slice
 
 OVERRIDES = [
@@ -42,6 +48,8 @@ OVERRIDES = [
 ]
 # With dropout: a resumed job must draw the same numbers again.
 WITH_DROPOUT = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=6", "stages.report.checkpoint_every=3"]
+# Terms whose input is made of random numbers inside the model: the ranks draw their own, as with dropout.
+DRAWN = {"text_in_context"}
 
 
 class TwoTowers(nn.Module):
@@ -138,6 +146,42 @@ def questions() -> tuple[Tensor, list[str], list[str]]:
     return queries, [f"s{row}" for row in range(8)], [f"p{row}" for row in range(8)]
 
 
+def gradient_errors(ranks: Ranks, dataset_path: Path) -> dict[str, float]:
+    """Per method and stage, how far added-up gradients of slices are from those of the whole batch, relative."""
+    errors = {}
+    for method, sizes in TOY_SIZES.items():
+        experiment = resolve(method, "tiny", [*TOY_OVERRIDES, *sizes])
+        dataset = Dataset.open(dataset_path)
+        tokenizer = experiment.data.tokenizer.build(study.report or "" for study in dataset.studies("train"))
+        classes = CLASSES[experiment.data.label_set]
+        model = experiment.model.build(BuildContext(tokenizer, experiment.data.image_size, classes)).eval()
+        cache = build_cache(dataset, size=experiment.data.image_size)
+        studies = prepare(dataset, "train", experiment, tokenizer, cache, need_text=True).examples[:5]
+        # The third study has no labels; the others differ.
+        states = [None if row == 2 else tuple((row * place) % 4 for place in range(len(classes))) for row in range(5)]
+        examples = [replace(one, class_states=state) for one, state in zip(studies, states, strict=True)]
+        part = Slice.of(5, ranks.rank, ranks.size)
+        for name, stage in experiment.named_stages().items():
+            losses = {term: weight for term, weight in stage.losses.items() if term not in DRAWN}
+            if not losses:
+                continue
+            apply_finetune(model, stage.finetune)
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            grads = []
+            for piece in (None, part):
+                own = slice(0, 5) if piece is None else slice(piece.first, piece.first + piece.count)
+                batch = collate(examples[own], pad_id=int(tokenizer.pad_token_id), views=2)
+                model.zero_grad(set_to_none=True)
+                with one_slice_of(piece):
+                    loss = total_loss(model.loss(batch, tuple(losses)), losses)
+                    (loss * (1.0 if piece is None else piece.weight(ranks.size))).backward()
+                if piece is not None:
+                    add_up(trained)
+                grads.append(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
+            errors[f"{method} {name}"] = float((grads[0] - grads[1]).norm() / grads[0].norm())
+    return errors
+
+
 def refused(dataset: Path, folder: Path) -> str:
     """What training says that is to overwrite somebody's folder."""
     folder.mkdir(exist_ok=True)
@@ -156,6 +200,7 @@ def main(out: Path, dataset: Path) -> None:
             results[f"fit {parallel}"] = fit(out / "fit" / parallel, ranks, parallel)  # type: ignore[arg-type]
             train("baseline", dataset, out / parallel, overrides=OVERRIDES, parallel=parallel)  # type: ignore[arg-type]
         train("baseline", dataset, out / "whole", overrides=WITH_DROPOUT)
+        results["gradients"] = gradient_errors(ranks, dataset)
         results["search"] = [row for rows in ranks.gather(searched(ranks)) for row in rows]
         results["errors"] = ranks.gather(refused(dataset, out / "taken"))
         run = restore(out / "ddp")

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import write_toy_dataset
+from conftest import TOY_SIZES, write_toy_dataset
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, StudyLoader
 from radweave.data.transforms import LightAugmentation
@@ -118,6 +118,13 @@ def test_a_run_of_two_processes_is_that_of_one(two_processes: Path, one_process:
         one, other = ({key: value.shape for key, value in load_file(file).items()} for file in files)
         assert one == other
     assert restore(run).card.is_trained
+
+
+def test_every_method_s_gradients_are_those_of_the_whole_batch(two_processes: Path) -> None:
+    errors = read_json(two_processes / "results.json")["gradients"]
+    assert {name.split()[0] for name in errors} == set(TOY_SIZES)
+    # Slices of two and three studies: a term that is a mean of means would be off by 1e-2 or more.
+    assert {name: error for name, error in errors.items() if not error < 1e-4} == {}
 
 
 def test_an_odd_number_of_studies_is_reported_once_each(two_processes: Path, odd_dataset: Dataset) -> None:

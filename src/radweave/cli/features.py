@@ -33,7 +33,7 @@ def features(
         bank = build_feature_bank(
             restore(run),
             data,
-            split,  # type: ignore[arg-type]
+            split,
             out,
             batch_size=batch_size,
             shard_size=shard_size,

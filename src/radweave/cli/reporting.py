@@ -63,7 +63,7 @@ def train(
     if log is not None and log not in BOARDS:
         raise InputError("no such board", field="--log", got=log, expected=f"one of {', '.join(BOARDS)}")
     is_first = os.environ.get("RANK", "0") == "0"
-    board = open_board(log, out) if log is not None and is_first else None  # type: ignore[arg-type]
+    board = open_board(log, out) if log is not None and is_first else None
     try:
         with training_watch(board) as watch:
             run = train_run(

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from radweave.errors import InputError
 from radweave.train.distributed import add_up, cut_like, whole_tensor
 from radweave.types import Slice
 
@@ -30,6 +31,10 @@ class ShardedReplica:
         self.whole = whole
         self.model = copy.deepcopy(whole)
         self.size = dist.get_world_size()
+        dtypes = sorted({str(parameter.dtype) for parameter in whole.parameters() if parameter.requires_grad})
+        if len(dtypes) > 1:
+            reason = "weights that train together are of one dtype when they are sharded; use --parallel ddp"
+            raise InputError(reason, field="--parallel", got=", ".join(dtypes), expected="one dtype")
         mesh = init_device_mesh(next(whole.parameters()).device.type, (self.size,))
         scalars = {parameter for parameter in self.model.parameters() if parameter.ndim == 0}
         for block in _blocks(self.model):
