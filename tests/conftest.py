@@ -72,6 +72,18 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.hidden_size=32",
         "model.language_model.num_layers=2",
     ),
+    "diffrgennet": (
+        "stages.vision.epochs=0",
+        "model.vision_encoder.embedding_size=8",
+        "model.vision_encoder.hidden_sizes=[8,16]",
+        "model.vision_encoder.depths=[1,1]",
+        "model.retrieval.num_cases=3",
+        "model.text_encoder.width=8",
+        "model.text_encoder.num_buckets=256",
+        "model.difference.hidden=16",
+        "model.language_model.hidden_size=32",
+        "model.language_model.num_layers=2",
+    ),
 }
 """Per method, overrides that shrink it for tests; the contract tests need an entry for every method."""
 

@@ -1,0 +1,104 @@
+"""What the decoder reads, and the two kinds of decoder: cross-attention, or a causal language model with a prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.nn.decoding import DecodingConfig
+from radweave.nn.encoder_decoder import BertDecoderConfig, CrossAttentionLanguageModel, PretrainedBertDecoderConfig
+from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.prompt import PromptTemplate
+
+SLOTS = ("memory", "diseases")
+
+
+class PretrainedCausalConfig(PretrainedLanguageModelConfig):
+    """A pretrained causal language model in place of the BERT decoder."""
+
+    kind: Literal["pretrained_causal"] = "pretrained_causal"  # type: ignore[assignment]
+
+
+DecoderConfig = Annotated[
+    BertDecoderConfig | PretrainedBertDecoderConfig | LlamaConfig | PretrainedCausalConfig, Field(discriminator="kind")
+]
+Decoder = CrossAttentionLanguageModel | CausalLanguageModel
+
+
+class MemoryBridge(nn.Module):
+    """To the decoder's width, if that is not the shared one, with a learned mark: image, similar or difference."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.projection = nn.Identity() if dim == width else nn.Sequential(nn.Linear(dim, width), nn.LayerNorm(width))
+        self.mark = nn.Embedding(3, width)
+        nn.init.normal_(self.mark.weight, std=0.02)
+
+    def forward(self, image: Tensor, similar: Tensor, difference: Tensor) -> Float[Tensor, "batch all width"]:
+        """[F; similar; difference]"""
+        parts = [
+            self.projection(part) + self.mark.weight[kind] for kind, part in enumerate((image, similar, difference))
+        ]
+        return torch.cat(parts, dim=1)
+
+
+class MemoryBridgeConfig(Config):
+    """Nothing to choose."""
+
+    def build(self, dim: int, width: int) -> MemoryBridge:
+        return MemoryBridge(dim, width)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the decoder gets: ``memory`` (B, M, H) and one token for each disease (B, K, H)."""
+
+    memory: Float[Tensor, "batch memory width"]
+    memory_mask: Bool[Tensor, "batch memory"]
+    diseases: Float[Tensor, "batch classes width"]
+
+    def loss(
+        self,
+        decoder: Decoder,
+        template: PromptTemplate,
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+    ) -> Float[Tensor, ""]:
+        """Mean negative log-likelihood of the report."""
+        if isinstance(decoder, CrossAttentionLanguageModel):
+            return decoder.loss(self.memory, self.memory_mask, self.diseases, None, input_ids, labels)
+        prefix, mask = self._prefix(decoder, template)
+        return decoder.loss(prefix, mask, input_ids, labels)
+
+    def generate(
+        self, decoder: Decoder, template: PromptTemplate, decoding: DecodingConfig
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Token ids per study and their log-probabilities."""
+        if isinstance(decoder, CrossAttentionLanguageModel):
+            return decoder.generate(self.memory, self.memory_mask, self.diseases, None, decoding)
+        prefix, mask = self._prefix(decoder, template)
+        return decoder.generate(prefix, mask, decoding)
+
+    def _prefix(self, decoder: CausalLanguageModel, template: PromptTemplate) -> tuple[Tensor, Tensor]:
+        everyone = torch.ones(self.diseases.shape[:2], dtype=torch.bool, device=self.diseases.device)
+        slots = {"memory": (self.memory, self.memory_mask), "diseases": (self.diseases, everyone)}
+        return template.splice(decoder.embed, slots)
+
+
+def sine_positions(grid: tuple[int, ...], dim: int) -> Float[Tensor, "cells dim"]:
+    """Fixed positions of the cells of a grid: sines and cosines of each axis in its share of the channels.
+
+    Source: Vaswani et al., NeurIPS 2017, Sec. 3.5, for each axis of its own as in Carion et al. (DETR), ECCV 2020.
+    """
+    cells = torch.cartesian_prod(*(torch.arange(side).float() for side in grid)).reshape(-1, len(grid))
+    share = dim // (2 * len(grid))
+    rates = 100.0 ** (-torch.arange(share).float() / max(1, share))
+    angles = (cells[:, :, None] * rates).flatten(1)
+    waves = torch.cat([angles.sin(), angles.cos()], dim=1)
+    return torch.cat([waves, waves.new_zeros(len(waves), dim - waves.shape[1])], dim=1)
