@@ -213,9 +213,8 @@ def report(
             for place, tile in enumerate(rows[name]):
                 sheet.paste(tile, (place * TILE, number * TILE))
         sheet.save(options.picture)
-        print(
-            f"{options.picture}: image and mask, {', '.join(CAM_KINDS)}; from top to bottom {', '.join(sorted(rows))}"
-        )
+        print(f"{options.picture}: per class the study the model is surest of; image and mask, {', '.join(CAM_KINDS)}")
+        print(f"from top to bottom: {', '.join(sorted(rows))}")
 
 
 if __name__ == "__main__":
