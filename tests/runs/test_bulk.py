@@ -29,7 +29,7 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra 'ray'
 def ray_cluster() -> Iterator[None]:
     """A local cluster of two workers."""
     # Read when ray is imported: its workers would have the lowest priority, and starve beside other tests.
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
