@@ -71,7 +71,7 @@ def _eigen_map(activations: Tensor) -> Tensor:
     return (maps * sign).to(activations.dtype)
 
 
-def score_gradients(score: Score, activations: Float[Tensor, "batch *rest"], classes: Sequence[int]) -> list[Tensor]:
+def score_gradients(score: Score, activations: Float[Tensor, "batch ..."], classes: Sequence[int]) -> list[Tensor]:
     """The gradient of each asked class's score by the activations; works inside ``no_grad`` and ``inference_mode``."""
     with torch.inference_mode(False), torch.enable_grad():
         leaf = activations.detach().clone().requires_grad_()
