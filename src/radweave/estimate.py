@@ -95,6 +95,7 @@ def estimate(method: str, preset: str, overrides: Sequence[str] = (), *, prompt_
     parts = part_sizes(model, stage.finetune)
     tokens = prompt_tokens + experiment.data.max_tokens
     activations = cache = 0
+    part: Any
     for name, part in model.named_children():
         if hasattr(part, "generate") and hasattr(part, "architecture"):
             record = getattr(experiment.model, name)
@@ -102,7 +103,7 @@ def estimate(method: str, preset: str, overrides: Sequence[str] = (), *, prompt_
             half = stage.precision == "bfloat16" or part.dtype != torch.float32
             activations = activation_bytes(part.architecture, stage.batch_size, tokens, half, checkpointed)
             rows = stage.batch_size * experiment.decoding.num_beams
-            cache = kv_cache_bytes(part.architecture, rows, tokens, torch.empty((), dtype=part.dtype).element_size())
+            cache = kv_cache_bytes(part.architecture, rows, tokens, part.dtype.itemsize)
     return Estimate(parts, stage.batch_size, tokens, activations, cache)
 
 
