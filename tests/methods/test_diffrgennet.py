@@ -1,0 +1,385 @@
+"""The difference-aware method: its equations against plain loops, and what it promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example, collate
+from radweave.data.tokenizer import encode
+from radweave.errors import InputError
+from radweave.experiment import BuildContext
+from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
+from radweave.methods.diffrgennet.difference import FeatureDifference, NoDifference, distances
+from radweave.methods.diffrgennet.diseases import DiseaseStates, adjusted_loss
+from radweave.methods.diffrgennet.matching import Denominator, neg_pos_loss
+from radweave.methods.diffrgennet.model import BANK, DiffRGenNetModel
+from radweave.methods.diffrgennet.reading import sine_positions
+from radweave.methods.diffrgennet.retrieval import ImageRetrieval
+from radweave.nn.decoding import DecodingConfig
+from radweave.nn.flexiroute import FlexiRoute
+from radweave.ontology import CHEXPERT14
+from radweave.runs import resolve, restore, train
+from radweave.storage import read_jsonl
+from radweave.train.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
+from radweave.types import Batch
+
+GREEDY = DecodingConfig(max_new_tokens=10)
+CAUSAL = (
+    "model.language_model=llama",
+    "model.language_model.hidden_size=32",
+    "model.language_model.num_layers=2",
+    "model.dim=24",
+)
+
+
+def toy_context() -> BuildContext:
+    experiment = resolve("diffrgennet", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["diffrgennet"]])
+    tokenizer = experiment.data.tokenizer.build(list(TOY_REPORTS.values()) * 4)
+    return BuildContext(tokenizer, experiment.data.image_size, CHEXPERT14)
+
+
+def toy_model(context: BuildContext, *overrides: str) -> DiffRGenNetModel:
+    experiment = resolve("diffrgennet", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["diffrgennet"], *overrides])
+    model = experiment.model.build(context)
+    assert isinstance(model, DiffRGenNetModel)
+    return model.eval()
+
+
+def example(context: BuildContext, index: int, *, views: int = 1, patient: str | None = None) -> Example:
+    side = "left" if index % 2 else "right"
+    pixels = np.random.default_rng(index).integers(0, 255, (views, 32, 32)).astype(np.uint8)
+    return Example(
+        study_id=f"s{index}",
+        patient_id=patient or f"p{index}",
+        source=pixels,
+        rows=tuple(range(views)),
+        view_ids=tuple(range(1, views + 1)),
+        token_ids=(*encode(context.tokenizer, TOY_REPORTS[side]), int(context.tokenizer.eos_token_id)),
+        class_states=tuple((index + number) % 4 for number in range(14)),
+        report=TOY_REPORTS[side],
+    )
+
+
+def batch_of(context: BuildContext, *examples: Example) -> Batch:
+    return collate(examples, pad_id=int(context.tokenizer.pad_token_id))
+
+
+class View:
+    """As much of a training view as the method asks for."""
+
+    def __init__(self, context: BuildContext, examples: Sequence[Example]) -> None:
+        self.context, self.examples = context, examples
+        self.reports = [example.report for example in examples]
+        self.class_states = torch.tensor([example.class_states for example in examples])
+
+    def batches(self, batch_size: int = 3) -> Any:
+        for start in range(0, len(self.examples), batch_size):
+            yield batch_of(self.context, *self.examples[start : start + batch_size])
+
+
+def with_memory(model: DiffRGenNetModel, context: BuildContext, examples: Sequence[Example]) -> DiffRGenNetModel:
+    model.set_memories(model.build_memories("report", View(context, examples)))  # type: ignore[arg-type]
+    return model
+
+
+def test_distances_and_feature_difference_equal_equation_1() -> None:
+    torch.manual_seed(0)
+    image, cases = torch.randn(2, 4).double(), torch.randn(2, 3, 4).double()
+    found = {scale: distances(image, cases, scale) for scale in ("sqrt_dim", "literal")}  # type: ignore[arg-type]
+    for study in range(2):
+        for case in range(3):
+            z, e = image[study].tolist(), cases[study, case].tolist()
+            l2 = math.sqrt(sum((a - b) ** 2 for a, b in zip(z, e, strict=True)))
+            dot = sum(a * b for a, b in zip(z, e, strict=True))
+            cosine = dot / math.sqrt(sum(a * a for a in z) * sum(b * b for b in e))
+            for scale, length in (("sqrt_dim", 2.0), ("literal", 1.0)):
+                wanted = torch.tensor([l2, cosine, dot / length]).double()
+                # 1e-12 stands under the root, so that it has a gradient at 0.
+                assert torch.allclose(found[scale][study, case], wanted, atol=1e-7)
+    module = FeatureDifference(4, ("dot", "l2"), "literal", 8).double()
+    chosen = found["literal"][..., [2, 0]]
+    assert torch.allclose(module(image, cases), module.mlp(chosen))
+    assert NoDifference()(image, cases).shape == (2, 0, 4)
+    same = torch.ones(1, 4, requires_grad=True)
+    distances(same, torch.ones(1, 1, 4)).sum().backward()  # type: ignore[no-untyped-call]
+    assert same.grad is not None
+    assert torch.isfinite(same.grad).all()
+
+
+def loop_over_anchors(image: Tensor, report: Tensor, labels: list[tuple[int, ...]], tau: float, which: str) -> float:
+    """Eq. 8, both directions, number by number."""
+    total = 0.0
+    for left, right in ((image, report), (report, image)):
+        terms = []
+        for i in range(len(labels)):
+            f = [float(torch.nn.functional.cosine_similarity(left[i], row, dim=0)) / tau for row in right]
+            alike = [j == i or (labels[j] == labels[i] and min(labels[i]) >= 0) for j in range(len(labels))]
+            if all(alike):
+                continue
+            below = sum(math.exp(f[j]) for j in range(len(f)) if which == "all" or not alike[j])
+            ratios = [math.log(math.exp(f[p]) / below) for p in range(len(f)) if alike[p]]
+            terms.append(-sum(ratios) / len(ratios))
+        total += sum(terms) / len(terms) / 2
+    return total
+
+
+@pytest.mark.parametrize("denominator", get_args(Denominator))
+def test_matching_equals_equation_8(denominator: Denominator) -> None:
+    torch.manual_seed(0)
+    image, report = torch.randn(6, 5).double(), torch.randn(6, 5).double()
+    labels = [(0, 1), (1, 0), (0, 1), (-1, -1), (-1, -1), (0, 1)]
+    loss = neg_pos_loss(image, report, torch.tensor(labels), 0.5, denominator)
+    # The loss is computed in float32.
+    assert abs(float(loss) - loop_over_anchors(image, report, labels, 0.5, denominator)) < 1e-5
+
+
+def test_a_batch_without_negatives_has_no_matching_loss_but_a_gradient() -> None:
+    image = torch.randn(3, 4, requires_grad=True)
+    loss = neg_pos_loss(image, torch.randn(3, 4), torch.zeros(3, 2, dtype=torch.long), 0.1, "negatives")
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 0.0
+    assert image.grad is not None
+    assert (image.grad == 0).all()
+
+
+def test_disease_loss_equals_equation_9() -> None:
+    torch.manual_seed(0)
+    logits, prior = torch.randn(3, 2, 4).double(), torch.tensor([0.2, 0.05]).double()
+    labels = torch.tensor([[1, 0], [2, 1], [-1, 3]])
+    losses = []
+    for study in range(3):
+        for disease in range(2):
+            if labels[study, disease] < 0:
+                continue
+            values = [float(v) for v in logits[study, disease]]
+            values[1] += math.log(float(prior[disease]))
+            own = math.exp(values[int(labels[study, disease])])
+            losses.append(-math.log(own / sum(math.exp(v) for v in values)))
+    assert abs(float(adjusted_loss(logits, labels, prior.log())) - sum(losses) / len(losses)) < 1e-9
+
+
+def test_the_class_prior_comes_from_the_training_split_and_adapts() -> None:
+    states = torch.tensor([[1, 0, -1], [1, 1, -1], [0, 2, 0], [1, 3, 0]])
+    module = DiseaseStates(4, 8, 3, "frequency", 1.0)
+    module.set_prior(states)
+    # Three of four, one of four, and none of two, which counts as a half.
+    assert module.prior.tolist() == pytest.approx([0.75, 0.25, 0.25])
+    assert module.log_prior.tolist() == pytest.approx([math.log(0.75), math.log(0.25), math.log(0.25)])
+    module.adjustment = "relative"
+    assert module.log_prior.tolist() == pytest.approx([0.0, math.log(1 / 3), math.log(1 / 3)])
+    module.adjustment = "none"
+    assert module.log_prior.tolist() == [0.0, 0.0, 0.0]
+    module.adjustment = "adaptive"
+    logits = torch.zeros(2, 3, 4)
+    logits[0, 0, 1] = math.log(3)  # softmax of (0, log 3, 0, 0): 1/2
+    module.train().loss(logits, torch.tensor([[1, 0, 2], [0, 0, -1]]))
+    assert module.prior.tolist() == pytest.approx([0.99 * 0.75 + 0.01 * 0.5, 0.25, 0.25])
+    module.eval().loss(logits, torch.tensor([[1, 0, 2], [0, 0, -1]]))
+    assert module.prior[0] == pytest.approx(0.99 * 0.75 + 0.01 * 0.5), "validation changes nothing"
+
+
+def test_prompts_show_predictions_after_training_and_labels_while_taught() -> None:
+    module = DiseaseStates(4, 8, 3, "none", 1.0)
+    logits = torch.eye(4)[[2, 0, 3]][None] * 5
+    labels = torch.tensor([[1, 1, -1]])
+    assert module.train().shown(logits, labels).tolist() == [[1, 1, 3]]
+    assert module.eval().shown(logits, labels).tolist() == [[2, 0, 3]]
+    tokens = module.prompt(torch.tensor([[2, 0, 3]]))
+    assert torch.equal(tokens[0], torch.stack([module.prompts[0, 2], module.prompts[1, 0], module.prompts[2, 3]]))
+
+
+def test_positions_tell_all_cells_apart() -> None:
+    table = sine_positions((7, 7), 32)
+    assert table.shape == (49, 32)
+    assert float(torch.pdist(table).min()) > 0.05
+    assert sine_positions((2, 3, 4), 32).shape == (24, 32)
+
+
+def alphas(model: DiffRGenNetModel, value: Sequence[float]) -> None:
+    """Make every router of two masks answer the same."""
+    for routed in (model.aggregation.similar, model.aggregation.difference):
+        assert isinstance(routed, FlexiRoute)
+        for layer in routed.layers:
+            last = layer.router.mlp[2]  # type: ignore[union-attr, index]
+            with torch.no_grad():
+                last.weight.zero_()  # type: ignore[union-attr, operator]
+                last.bias.copy_(torch.tensor(value).log())  # type: ignore[union-attr, operator, arg-type]
+
+
+@pytest.mark.parametrize("overrides", [(), CAUSAL])
+def test_the_route_reaches_the_loss(overrides: Sequence[str]) -> None:
+    context = toy_context()
+    model = toy_model(context, "model.aggregation.masks_per_layer=[2,2]", *overrides)
+    with_memory(model, context, [example(context, index) for index in range(8)])
+    batch = batch_of(context, example(context, 20), example(context, 21))
+    losses = []
+    for value in ((1.0, 1e-9), (0.5, 0.5), (1e-9, 1.0)):
+        alphas(model, value)
+        losses.append(float(model.loss(batch, ("report",))["report"]))
+        shown = model.generate(batch, DecodingConfig(max_new_tokens=1)).intermediates[0]["routing"]
+        assert [tuple(route) for route in shown["similar"]] == [pytest.approx(value, abs=1e-6)] * 2
+    # Far above the rounding of float32.
+    assert min(abs(losses[0] - losses[1]), abs(losses[1] - losses[2])) > 1e-6
+
+
+def test_retrieval_is_exact_and_never_of_the_same_study_or_patient() -> None:
+    context = toy_context()
+    examples = [example(context, index, patient=f"p{index // 2}") for index in range(10)]
+    model = with_memory(toy_model(context), context, examples)
+    retrieval = model.retrieval
+    assert isinstance(retrieval, ImageRetrieval)
+    recalled = retrieval.recall(batch_of(context, *examples), 8)
+    raw = torch.cat([retrieval.embed(batch_of(context, one)) for one in examples]).double()
+    unit = (raw - raw.mean(0)) / raw.std(0, correction=0).clamp(min=1e-6)
+    for row, query in enumerate(examples):
+        others = [i for i, other in enumerate(examples) if other.patient_id != query.patient_id]
+        scores = {i: float(torch.nn.functional.cosine_similarity(unit[row], unit[i], dim=0)) for i in others}
+        best = sorted(others, key=lambda i: -scores[i])[:3]
+        assert [case.study_id for case in recalled.cases[row]] == [examples[i].study_id for i in best]
+        assert [case.similarity for case in recalled.cases[row]] == pytest.approx([scores[i] for i in best], abs=1e-5)
+        features = model.text_encoder.encode([examples[i].report for i in best])
+        assert torch.allclose(recalled.text[row], features, atol=1e-6)
+
+
+def test_the_embedding_of_the_retrieval_stays_while_the_encoder_trains() -> None:
+    context = toy_context()
+    examples = [example(context, index) for index in range(6)]
+    model = with_memory(toy_model(context), context, examples)
+    stage = resolve("diffrgennet", "tiny", []).named_stages()["report"]
+    apply_finetune(model, stage.finetune)
+    set_train_mode(model, stage.finetune)
+    batch = batch_of(context, *examples)
+    assert isinstance(model.retrieval, ImageRetrieval)
+    before = model.retrieval.recall(batch, 8)
+    encoder = next(model.vision_encoder.parameters()).detach().clone()
+    optimizer = build_optimizer(model, stage.optimizer)
+    for _ in range(3):
+        total_loss(model.loss(batch, tuple(stage.losses)), stage.losses).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not torch.equal(encoder, next(model.vision_encoder.parameters()))
+    after = model.retrieval.recall(batch, 8)
+    assert before.cases == after.cases
+    assert torch.equal(before.text, after.text)
+
+
+def test_training_and_inference_retrieve_by_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = toy_context()
+    examples = [example(context, index) for index in range(8)]
+    model = with_memory(toy_model(context), context, examples)
+    assert isinstance(model.retrieval, ImageRetrieval)
+    seen = []
+    recall = model.retrieval.recall
+
+    def spy(batch: Batch, text_dim: int) -> Any:
+        seen.append(recall(batch, text_dim))
+        return seen[-1]
+
+    monkeypatch.setattr(model.retrieval, "recall", spy)
+    batch = batch_of(context, *examples[:5])
+    model.train().loss(batch, ("report", "disease", "matching"))
+    model.eval().loss(batch, ("report", "disease", "matching"))
+    model.generate(replace(batch, input_ids=None, labels=None, class_labels=None, reports=None), GREEDY)
+    assert len(seen) == 3
+    assert seen[0].cases == seen[1].cases == seen[2].cases
+    assert all(len(cases) == 3 for cases in seen[0].cases)
+
+
+@pytest.mark.parametrize("overrides", [(), CAUSAL])
+def test_a_report_is_the_same_in_a_batch_of_1_5_and_21(overrides: Sequence[str]) -> None:
+    """The file that the authors published works for batches of 1 and 21 only."""
+    context = toy_context()
+    model = with_memory(toy_model(context, *overrides), context, [example(context, index) for index in range(9)])
+    queries = [example(context, 30 + index, views=1 + index % 2) for index in range(21)]
+    queries[3] = replace(queries[3], prior=example(context, 80, views=2))
+    together = model.generate(batch_of(context, *queries), GREEDY)
+    five = model.generate(batch_of(context, *queries[:5]), GREEDY)
+    for row, query in enumerate(queries[:5]):
+        alone = model.generate(batch_of(context, query), GREEDY)
+        assert alone.token_ids[0] == five.token_ids[row] == together.token_ids[row]
+        left, right = (out.intermediates[at]["class_probabilities"] for out, at in ((alone, 0), (together, row)))
+        assert left == pytest.approx(right, abs=1e-5)
+
+
+def test_evidence_holds_cases_with_distances_routes_states_and_maps() -> None:
+    context = toy_context()
+    model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
+    plain, later = example(context, 40, views=2), replace(example(context, 41), prior=example(context, 42))
+    shown, with_prior = model.generate(batch_of(context, plain, later), GREEDY).intermediates
+    assert [set(case["scores"]) for case in shown["recalled"]] == [{"similarity", "l2", "cosine", "dot"}] * 3
+    assert [len(route) for route in shown["routing"]["difference"]] == [2, 3]
+    for route in shown["routing"]["similar"] + shown["routing"]["difference"]:
+        assert sum(route) == pytest.approx(1)
+    assert set(shown["disease_states"].values()) <= {"blank", "positive", "negative", "uncertain"}
+    assert shown["attention_maps"]["differences"].shape[0] == 2
+    assert float(shown["attention_maps"]["similar reports"].sum()) == pytest.approx(1, abs=1e-5)
+    assert with_prior["attention_maps"]["differences"].shape[0] == 1
+    last = with_prior["recalled"][-1]
+    assert (last["study_id"], last["text"], last["is_prior"]) == ("s42", TOY_REPORTS["right"], True)
+    assert set(last["scores"]) == {"l2", "cosine", "dot"}
+    assert not any("is_prior" in case for case in shown["recalled"])
+
+
+def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
+    context = toy_context()
+    model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
+    study, prior = example(context, 50), example(context, 51)
+    other_report = replace(prior, report=TOY_REPORTS["right"])
+    other_image = replace(prior, source=example(context, 52).source)
+    variants = [study, *(replace(study, prior=one) for one in (prior, other_report, other_image))]
+    losses = [float(model.loss(batch_of(context, one), ("report",))["report"]) for one in variants]
+    assert len({round(value, 6) for value in losses}) == 4
+    with torch.no_grad():
+        model.cases.mark.weight[1] += 1.0
+    marked = float(model.loss(batch_of(context, variants[1]), ("report",))["report"])
+    assert abs(marked - losses[1]) > 1e-6, "a prior is told from other cases"
+    assert float(model.loss(batch_of(context, study), ("report",))["report"]) == pytest.approx(losses[0], abs=1e-7)
+
+
+def test_a_run_trains_restores_and_holds_no_report_of_another_split(toy_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["diffrgennet"], "stages.report.epochs=1", "data.priors=true"]
+    folder = train("diffrgennet", toy_dataset.path, tmp_path / "run", overrides=overrides)
+    rows = [row for _, row in read_jsonl(folder / "memories" / BANK / "rows.jsonl")]
+    assert {row["study_id"] for row in rows} == {study.study_id for study in toy_dataset.studies("train")}
+    model = restore(folder).model
+    assert isinstance(model, DiffRGenNetModel)
+    # "Lung Opacity" is positive in every study of the toy data, nothing else is; so its prior is the largest.
+    assert int(model.diseases.prior.argmax()) == CHEXPERT14.index("Lung Opacity")
+    image = toy_dataset.image_path("images/0_0.png")
+    found = restore(folder).predictor().report([image], study_id="s000").evidence["recalled"]
+    assert len(found) == 3
+    assert "s000" not in [case["study_id"] for case in found]
+
+
+def test_the_paper_preset_has_the_published_numbers() -> None:
+    paper = PRESETS["paper"]()
+    stage = paper.stages.report
+    assert (stage.optimizer.learning_rate, stage.optimizer.weight_decay) == (5e-5, 0.05)
+    assert (stage.epochs, stage.batch_size, stage.losses["matching"]) == (10, 16, 0.1)
+    assert paper.model.aggregation.kind == "flexiroute"
+    assert paper.model.aggregation.num_layers == 2
+
+
+def test_every_table_row_is_a_row_that_exists() -> None:
+    assert {"table2", "table3", "table4", "figure4"} <= set(TABLES)
+    for table in TABLES.values():
+        for row in table.rows:
+            assert row.ablation is None or row.ablation in ABLATIONS, row.label
+
+
+def test_masks_that_do_not_fit_the_layers_are_refused() -> None:
+    with pytest.raises(InputError, match="masks_per_layer"):
+        resolve("diffrgennet", "tiny", ["model.aggregation.masks_per_layer=[2,3,4]"])
+    with pytest.raises(InputError, match="each once"):
+        resolve("diffrgennet", "tiny", ["model.difference.metrics=[]"])
