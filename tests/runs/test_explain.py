@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from PIL import Image
 
 from conftest import toy_image
 from radweave.cli import main
+from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import encode
 from radweave.data.transforms import place_in_square, to_square
@@ -28,7 +30,7 @@ from radweave.explain.figures import choose
 from radweave.explain.maps import Panel, RadiographSubject, ScanSubject, between_weights, middles, smallest_half
 from radweave.explain.support import Finding, Support, Verdict, find_support
 from radweave.labels import get_labeler
-from radweave.runs import Run, restore
+from radweave.runs import Run, prepare, restore
 from radweave.serve.evidence import json_value
 from radweave.serve.predictor import Predictor
 from radweave.storage import json_text
@@ -51,6 +53,7 @@ class AllEvidence:
         self.ids = encode(run.tokenizer, text)
         self.patients: list[str] = []
         self.class_labels: list[object] = []
+        self.priors: list[list[str]] = []
 
     def loss(self, batch: Batch, terms: Any) -> dict[str, torch.Tensor]:
         raise AssertionError("nothing is trained here")
@@ -58,6 +61,7 @@ class AllEvidence:
     def generate(self, batch: Batch, decoding: Any) -> Generation:
         self.patients += batch.patient_ids
         self.class_labels.append(batch.class_labels)
+        self.priors.append([] if batch.priors is None else batch.priors.study_ids)
         values = {
             "token_log_probs": [-0.01] * len(self.ids),
             "class_probabilities": {"Cardiomegaly": torch.tensor(0.9), "Pneumothorax": 0.05, "Atelectasis": 0.7},
@@ -426,6 +430,41 @@ def test_a_study_of_a_data_set_is_asked_for_with_its_patient_and_without_its_rep
     assert "View 2, LATERAL" in html
     test_page = explain_study(run, predictor, toy_dataset.path, "s020", tmp_path / "test")
     assert "the model was trained on this study" not in test_page.read_text()
+
+
+def test_a_study_of_a_data_set_is_read_as_in_bulk(run: Run, toy_dataset: Dataset, tmp_path: Path) -> None:
+    predictor = run.predictor()
+    page = explain_study(run, predictor, toy_dataset.path, "s018", tmp_path / "out")
+    cache = build_cache(toy_dataset, size=predictor.image_size)
+    examples = prepare(toy_dataset, "test", run.experiment, run.tokenizer, cache, need_text=False).examples
+    bulk = next(report for report in predictor.reports(examples) if report.study_id == "s018")
+    shown = json.loads((page.parent / "evidence.json").read_text())
+    assert shown["report"] == bulk.text
+    assert shown["evidence"]["sentences"] == bulk.evidence["sentences"]
+    assert [view["view"] for view in shown["evidence"]["views"]] == ["PA", "LATERAL"]
+
+
+def test_the_study_before_comes_along_and_a_lost_view_is_told(run: Run, toy_dataset: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(toy_dataset.path, folder, ignore=shutil.ignore_patterns(".cache"))
+    rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    rows[3] |= {"patient_id": "p000", "prior": "s000", "split": None}
+    del rows[3]["split"]
+    rows[0].pop("split")
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / rows[3]["images"][1]["path"]).write_bytes(b"no image")
+    data = run.experiment.data.model_copy(update={"priors": True})
+    with_priors = replace(run, experiment=run.experiment.model_copy(update={"data": data}))
+    predictor = stubbed(run)
+    page = explain_study(with_priors, predictor, folder, "s003", tmp_path / "out")
+    assert isinstance(predictor.model, AllEvidence)
+    assert predictor.model.priors == [["s000"]]
+    html = page.read_text()
+    assert "3_1.png: left out, is of no kind that can be read" in html
+    assert "View 2" not in html
+    (folder / rows[3]["images"][0]["path"]).unlink()
+    with pytest.raises(InputError, match="cannot be used"):
+        explain_study(with_priors, predictor, folder, "s003", tmp_path / "none")
 
 
 # The command line

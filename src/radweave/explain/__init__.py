@@ -11,16 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from radweave.data.dataset import Dataset
-from radweave.data.loader import Example, ordered_views, view_id
-from radweave.data.reading.images import Radiograph, read_radiograph
-from radweave.data.reading.integrity import DOUBTFUL
-from radweave.data.transforms import to_square
-from radweave.errors import InputError
+from radweave.data.reading.images import Radiograph
 from radweave.explain.maps import RadiographSubject, Subject
 from radweave.explain.page import Explained, render
+from radweave.explain.study import read_dataset_study
 from radweave.labels import get_labeler
 from radweave.predict import group_images
 from radweave.runs import Run
@@ -50,10 +45,11 @@ def explain_files(
     """
     refuse_existing(out, overwrite=overwrite)
     group = group_images(images, one_study=True)[0]
-    views, _ = predictor.read_views(group.images, force=force)
-    report = predictor.report(group.images, study_id=group.name, force=force)
+    views, warnings = predictor.read_views(group.images, force=force)
+    report = predictor.report_on(views, study_id=group.name, warnings=warnings)
     subjects = [
-        _subject(number, radiograph, predictor.image_size) for number, (_, radiograph) in enumerate(views, start=1)
+        _subject(number, radiograph, radiograph.view, predictor.image_size)
+        for number, (_, radiograph) in enumerate(views, start=1)
     ]
     return write_explanation(
         run, report, subjects, out, banner=predictor.warnings, threshold=threshold, overwrite=overwrite
@@ -78,30 +74,20 @@ def explain_study(
     """
     refuse_existing(out, overwrite=overwrite)
     dataset = Dataset.open(dataset_path)
-    study = next((study for study in dataset.studies() if study.study_id == study_id), None)
-    if study is None:
-        raise InputError("no such study in the data set", file=dataset_path, field="--study", got=study_id)
-    refs = ordered_views([ref for ref in study.images if ref.modality == "xray"], predictor.max_views)
-    if not refs:
-        raise InputError("the study has no radiograph", file=dataset_path, field="--study", got=study_id)
-    read = [read_radiograph(dataset.image_path(ref.path), original_size_wh=ref.original_size_wh) for ref in refs]
-    radiographs = [_with_view(item, ref.view) for item, ref in zip(read, refs, strict=True)]
-    warnings = [
-        f"{Path(ref.path).name}: {text}" for ref, item in zip(refs, read, strict=True) for text in item.warnings
-    ]
-    if not force and any(text.startswith(DOUBTFUL) for item in read for text in item.warnings):
-        raise InputError(f"{warnings[0]}; give --force to explain it anyway", file=dataset_path)
-    report = next(iter(predictor.reports([_example(study, radiographs, predictor.image_size)])))
-    subjects = [_subject(number, item, predictor.image_size) for number, item in enumerate(radiographs, start=1)]
+    found = read_dataset_study(run, dataset, study_id, force=force)
+    report = next(iter(predictor.reports([found.example])))
+    views = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in found.views]
+    warnings = (*report.warnings, *found.warnings, *_seen_before(run, dataset, found.study))
     return write_explanation(
         run,
-        Report(
-            report.text, study_id, report.evidence, (*report.warnings, *warnings, *_seen_before(run, dataset, study))
-        ),
-        subjects,
+        Report(report.text, study_id, {**report.evidence, "views": views}, warnings),
+        [
+            _subject(number, radiograph, ref.view, predictor.image_size)
+            for number, (ref, radiograph) in enumerate(found.views, start=1)
+        ],
         out,
         banner=predictor.warnings,
-        reference=study.report,
+        reference=found.study.report,
         threshold=threshold,
         overwrite=overwrite,
     )
@@ -151,27 +137,9 @@ def write_explanation(
     return out / PAGE
 
 
-def _subject(number: int, radiograph: Radiograph, side: int) -> RadiographSubject:
-    kind = "" if radiograph.view is View.UNKNOWN else f", {radiograph.view.value}"
+def _subject(number: int, radiograph: Radiograph, view: View, side: int) -> RadiographSubject:
+    kind = "" if view is View.UNKNOWN else f", {view.value}"
     return RadiographSubject(f"View {number}{kind}", radiograph.pixels, side)
-
-
-def _with_view(radiograph: Radiograph, view: View) -> Radiograph:
-    """The manifest knows the view where the file does not say it."""
-    return Radiograph(
-        radiograph.pixels, view, radiograph.spacing_mm, radiograph.source, radiograph.warnings, None, None
-    )
-
-
-def _example(study: Study, radiographs: Sequence[Radiograph], side: int) -> Example:
-    """The study as the model sees it: without its report, with its patient, so that no memory answers with that one."""
-    return Example(
-        study_id=study.study_id,
-        patient_id=study.patient_id,
-        source=np.stack([to_square(item.pixels, side) for item in radiographs]),
-        rows=tuple(range(len(radiographs))),
-        view_ids=tuple(view_id(item.view) for item in radiographs),
-    )
 
 
 def _seen_before(run: Run, dataset: Dataset, study: Study) -> tuple[str, ...]:

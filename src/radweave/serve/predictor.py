@@ -57,6 +57,16 @@ class Predictor:
                 a run whose weights were never trained.
         """
         views, warnings = self.read_views([Path(image) for image in images], force=force)
+        return self.report_on(views, study_id=study_id, warnings=warnings)
+
+    def report_on(
+        self, views: Sequence[tuple[Path, Radiograph]], *, study_id: str, warnings: Sequence[str] = ()
+    ) -> Report:
+        """Write the draft of the views that ``read_views`` gave, with its warnings.
+
+        Raises:
+            InputError: if the run's weights were never trained.
+        """
         report = next(iter(self.reports([self._example(views, study_id)])))
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
         seen = [{"file": path.name, "view": radiograph.view.value} for path, radiograph in views]

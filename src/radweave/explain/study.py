@@ -1,0 +1,98 @@
+"""One study of a data set, read as in training and in bulk, without reading the others' images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from radweave.data.cache import PixelCache
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example
+from radweave.data.reading.images import Radiograph, read_radiograph
+from radweave.data.reading.integrity import DOUBTFUL
+from radweave.data.transforms import to_square
+from radweave.errors import InputError
+from radweave.runs import Run, prepare
+from radweave.types import ImageRef, Study
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStudy:
+    """A study, the views that the model sees in its order, what the model gets, and the readers' warnings."""
+
+    study: Study
+    views: tuple[tuple[ImageRef, Radiograph], ...]
+    example: Example
+    warnings: tuple[str, ...]
+
+
+def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool = False) -> DatasetStudy:
+    """Find a study and read its images, and those of the study before it where the run looks at priors.
+
+    Raises:
+        InputError: if it is not there, none of its images can be read, or one is doubtful and not ``force``.
+    """
+    study = next((study for study in dataset.studies() if study.study_id == study_id), None)
+    if study is None:
+        raise InputError("no such study in the data set", file=dataset.path, field="--study", got=study_id)
+    wanted = [study]
+    if run.experiment.data.priors and study.prior is not None:
+        wanted += [other for other in dataset.studies(study.split) if other.study_id == study.prior]
+    read, unreadable = _read(dataset, (ref for one in wanted for ref in one.images if ref.modality == "xray"))
+    warnings = [(ref, text) for ref in study.images if ref.path in read for text in read[ref.path].warnings]
+    doubts = [] if force else [(ref, text) for ref, text in warnings if text.startswith(DOUBTFUL)]
+    if doubts:
+        ref, text = doubts[0]
+        raise InputError(f"{text}; give --force to report on it anyway", file=dataset.path / ref.path)
+    lost = [(ref, f"left out, {unreadable[ref.path]}") for ref in study.images if ref.path in unreadable]
+    example = _example(run, dataset, study, read, unreadable)
+    by_row = dict(enumerate(read))
+    refs = {ref.path: ref for ref in study.images}
+    return DatasetStudy(
+        study=study,
+        views=tuple((refs[by_row[row]], read[by_row[row]]) for row in example.rows),
+        example=example,
+        warnings=tuple(f"{Path(ref.path).name}: {text}" for ref, text in (*warnings, *lost)),
+    )
+
+
+def _read(dataset: Dataset, refs: Iterable[ImageRef]) -> tuple[dict[str, Radiograph], dict[str, str]]:
+    """Path -> radiograph, and path -> the reason why it cannot be read."""
+    read: dict[str, Radiograph] = {}
+    unreadable: dict[str, str] = {}
+    for ref in refs:
+        try:
+            read[ref.path] = read_radiograph(dataset.image_path(ref.path), original_size_wh=ref.original_size_wh)
+        except InputError as error:
+            unreadable[ref.path] = error.reason
+    return read, unreadable
+
+
+def _example(
+    run: Run, dataset: Dataset, study: Study, read: dict[str, Radiograph], unreadable: dict[str, str]
+) -> Example:
+    """What the model gets: the study with its patient, so that no memory answers with that one, and without its report.
+
+    Raises:
+        InputError: if no image can be read.
+    """
+    side = run.experiment.data.image_size
+    squares = [to_square(item.pixels, side) for item in read.values()]
+    cache = PixelCache(
+        pixels=np.stack(squares) if squares else np.zeros((0, side, side), np.uint8),
+        rows={path: row for row, path in enumerate(read)},
+        unreadable=unreadable,
+    )
+    prepared = prepare(dataset, study.split, run.experiment, run.tokenizer, cache, need_text=False)
+    example = next((example for example in prepared.examples if example.study_id == study.study_id), None)
+    if example is None:
+        raise InputError(
+            f"the study cannot be used: {prepared.left_out.get(study.study_id, 'no image')}",
+            file=dataset.path,
+            field="--study",
+            got=study.study_id,
+        )
+    return replace(example, token_ids=None, class_states=None, report=None)
