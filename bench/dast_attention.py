@@ -2,11 +2,14 @@
 
     python bench/dast_attention.py RUN --studies 300 --seed 4242 --figure dast_attention.png --table dast_attention.json
 
-Fresh studies are drawn, of a seed that no training set should share. For every finding that is in an image, and the
-map of its class over all views of the study, three figures against what chance gives:
+Fresh studies are drawn, of a seed that no training set should share; or those of the test split of a phantom written
+with ``--masks`` are read (``--dataset``), which is faster. For every finding that is in an image, and the
+map of its class over all views of the study, these figures against what chance gives:
 
 - pointing: does the patch with the most attention touch the mask? Chance: the share of patches that touch it.
 - share: how much attention lies inside the mask. Chance: the mask's share of the image area.
+- auc: the chance that a patch touching the mask has more attention than one that does not (0.5 by chance), which does
+  not ask how sharp a map is; and the same of the class's mean map (next item).
 - share, prior: the same share for the class's mean map over studies of the same views WITHOUT the finding. More than
   this means that the map follows the study, not only the class's usual place.
 
@@ -18,7 +21,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +32,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate, ordered_views, view_id
 from radweave.data.transforms import to_square
 from radweave.methods.dast.model import DastModel
 from radweave.nn.views import encode_views
-from radweave.phantom.study import PhantomOptions, PhantomStudy, draw_xray_study
+from radweave.phantom.study import PhantomOptions, draw_xray_study
 from radweave.runs import restore
+from radweave.types import Split
 
 Floats = NDArray[np.float64]
 FIGURE_CLASSES = 6
@@ -51,25 +58,71 @@ class Sight:
     views: tuple[int, ...]
 
 
-def look(model: DastModel, study: PhantomStudy, side: int) -> Sight:
-    """Run the vision side on a drawn study and bring its masks to the patch grid."""
-    refs = {image.ref.path: image for image in study.images}
-    images = [refs[ref.path] for ref in ordered_views([image.ref for image in study.images], 2)]
-    squares = np.stack([to_square(image.pixels.astype(np.float32) / 255.0, side) for image in images])
-    kinds = tuple(view_id(image.ref.view) for image in images)
-    example = Example(study.record.study_id, study.record.patient_id, squares, tuple(range(len(images))), kinds)
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """A study's views: pixels (rows, columns) uint8, the kind of each, and for each class its mask in every view."""
+
+    name: str
+    pixels: list[NDArray[np.uint8]]
+    kinds: tuple[int, ...]
+    masks: dict[str, list[NDArray[np.bool_]]]
+
+
+def drawn_studies(count: int, seed: int, prevalence: Any) -> Iterator[Masked]:
+    """Fresh phantom studies."""
+    options = PhantomOptions(prevalence=prevalence, masks=True)
+    for index in range(count):
+        study = draw_xray_study(seed, index, options)
+        found = {image.ref.path: image for image in study.images}
+        images = [found[ref.path] for ref in ordered_views(list(study.record.images), 2)]
+        masks: dict[str, list[NDArray[np.bool_]]] = {}
+        for number, finding in enumerate(study.findings):
+            add(masks, finding.name, [image.masks[number] for image in images])
+        kinds = tuple(view_id(image.ref.view) for image in images)
+        yield Masked(study.record.study_id, [image.pixels.astype(np.uint8) for image in images], kinds, masks)
+
+
+def stored_studies(dataset: Dataset, split: Split, limit: int) -> Iterator[Masked]:
+    """Studies of a phantom that was written with ``--masks``."""
+    for study in islice(dataset.studies(split), limit):
+        refs = ordered_views(study.images, 2)
+        places = [study.images.index(ref) for ref in refs]
+        masks: dict[str, list[NDArray[np.bool_]]] = {}
+        for finding in study.truth:
+            files = [finding["masks"][place] for place in places]
+            add(masks, finding["name"], [grey(dataset.path / file) > 127 for file in files])
+        yield Masked(
+            study.study_id,
+            [grey(dataset.path / ref.path) for ref in refs],
+            tuple(view_id(ref.view) for ref in refs),
+            masks,
+        )
+
+
+def grey(path: Path) -> NDArray[np.uint8]:
+    return np.asarray(Image.open(path).convert("L"))
+
+
+def add(masks: dict[str, list[NDArray[np.bool_]]], name: str, views: list[NDArray[np.bool_]]) -> None:
+    """Join the mask of a finding to those of its class."""
+    masks[name] = [old | new for old, new in zip(masks[name], views, strict=True)] if name in masks else views
+
+
+def look(model: DastModel, study: Masked, side: int) -> Sight:
+    """Run the vision side on a study and bring its masks to the patch grid."""
+    squares = np.stack([to_square(pixels.astype(np.float32) / 255.0, side) for pixels in study.pixels])
+    example = Example(study.name, study.name, squares, tuple(range(len(squares))), study.kinds)
     with torch.inference_mode():
         views = encode_views(model.vision_encoder, collate([example], pad_id=0))
         attention = model.disease_tokens(*views.flat()).attention[0]
-    grid = views.grid
-    maps = attention.unflatten(-1, (len(images), *grid)).double().numpy()
-    outlines: dict[str, Any] = {}
-    for number, finding in enumerate(study.findings):
-        drawn = np.stack([to_square(image.masks[number].astype(np.float32), side) > 127 for image in images])
-        if drawn.any():
-            outlines[finding.name] = outlines.get(finding.name, False) | drawn
-    masks = {name: cover(outline, grid) for name, outline in outlines.items()}
-    return Sight(squares, maps, masks, outlines, kinds)
+    maps = attention.reshape(len(attention), len(squares), *views.grid).double().numpy()
+    outlines = {
+        name: np.stack([to_square(mask.astype(np.float32), side) > 127 for mask in masks])
+        for name, masks in study.masks.items()
+    }
+    outlines = {name: outline for name, outline in outlines.items() if outline.any()}
+    covered = {name: cover(outline, views.grid) for name, outline in outlines.items()}
+    return Sight(squares, maps, covered, outlines, study.kinds)
 
 
 def cover(mask: NDArray[np.bool_], grid: tuple[int, ...]) -> Floats:
@@ -95,12 +148,22 @@ def measure(sights: list[Sight], classes: tuple[str, ...]) -> dict[str, list[dic
                 {
                     "pointing": float(mask.flat[int(seen.argmax())] > 0),
                     "pointing_chance": float((mask > 0).mean()),
+                    "auc": ranking(seen, mask > 0),
+                    "auc_prior": ranking(priors[sight.views], mask > 0),
                     "share": float((seen * mask).sum()),
                     "share_chance": float(mask.mean()),
                     "share_prior": float((priors[sight.views] * mask).sum()),
                 }
             )
     return found
+
+
+def ranking(values: Floats, inside: NDArray[np.bool_]) -> float:
+    """The share of pairs (inside, outside) in which the patch inside has the larger value; a tie counts half."""
+    if inside.all():
+        return 0.5
+    pairs = values[inside][:, None] - values[~inside][None, :]
+    return float((pairs > 0).mean() + 0.5 * (pairs == 0).mean())
 
 
 def summary(rows: list[dict[str, float]], rng: np.random.Generator) -> dict[str, Any]:
@@ -116,6 +179,8 @@ def summary(rows: list[dict[str, float]], rng: np.random.Generator) -> dict[str,
         "findings": len(rows),
         **{key: round(float(values.mean()), 4) for key, values in columns.items()},
         "pointing_above_chance": interval(columns["pointing"] - columns["pointing_chance"]),
+        "auc_above_chance": interval(columns["auc"] - 0.5),
+        "auc_above_prior": interval(columns["auc"] - columns["auc_prior"]),
         "share_above_chance": interval(columns["share"] - columns["share_chance"]),
         "share_above_prior": interval(columns["share"] - columns["share_prior"]),
     }
@@ -162,7 +227,9 @@ def draw_figure(
             draw.rectangle((left + 80, y, left + 80 + int((side - 140) * result[key] / top), y + 14), fill=colour)
             draw.text((left + 6, y + 2), label, fill="black")
             draw.text((left + side - 54, y + 2), f"{result[key]:.3f}", fill="black")
-        hits = f"points at it: {result['pointing']:.2f}, chance {result['pointing_chance']:.2f}"
+        hits = (
+            f"points at it {result['pointing']:.2f} ({result['pointing_chance']:.2f})   AUC {result['auc']:.2f} (0.50)"
+        )
         draw.text((left + 6, side + 90), hits, fill="black")
     note = (
         "Red: attention of the class's disease token. Green: border of the finding. The median finding of each class."
@@ -174,6 +241,7 @@ def draw_figure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
+    parser.add_argument("--dataset", type=Path, help="a phantom written with --masks; its test split is used")
     parser.add_argument("--studies", type=int, default=300)
     parser.add_argument("--seed", type=int, default=4242)
     parser.add_argument("--prevalence", choices=("long-tail", "balanced"), default="balanced")
@@ -185,8 +253,11 @@ def main() -> None:
     if not isinstance(model, DastModel):
         parser.error("the run is not one of the method dast")
     side = run.experiment.data.image_size
-    options = PhantomOptions(prevalence=args.prevalence, masks=True)
-    sights = [look(model, draw_xray_study(args.seed, index, options), side) for index in range(args.studies)]
+    if args.dataset is None:
+        studies = drawn_studies(args.studies, args.seed, args.prevalence)
+    else:
+        studies = stored_studies(Dataset.open(args.dataset), "test", args.studies)
+    sights = [look(model, study, side) for study in studies]
     rng = np.random.default_rng(0)
     found = measure(sights, model.classes)
     results = {name: summary(rows, rng) for name, rows in found.items() if len(rows) >= 5}
@@ -194,8 +265,9 @@ def main() -> None:
     for name, result in {**results, "all findings": results_all}.items():
         print(
             f"{name:28s} n {result['findings']:4d}  pointing {result['pointing']:.3f} (chance "
-            f"{result['pointing_chance']:.3f})  share {result['share']:.3f} (area {result['share_chance']:.3f}, usual "
-            f"place {result['share_prior']:.3f})  above area {result['share_above_chance']}"
+            f"{result['pointing_chance']:.3f})  auc {result['auc']:.3f} (usual place {result['auc_prior']:.3f})  share "
+            f"{result['share']:.3f} (area {result['share_chance']:.3f}, usual place {result['share_prior']:.3f})  auc "
+            f"above chance {result['auc_above_chance']}"
         )
     if args.table:
         args.table.write_text(json.dumps({**results, "all findings": results_all}, indent=1) + "\n", encoding="utf-8")
