@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -81,7 +82,7 @@ class LsaTextEncoder(nn.Module):
         counts = torch.zeros(len(texts), self.num_buckets)
         for row, text in enumerate(texts):
             words = re.findall(r"[a-z0-9]+", text.lower())
-            terms = words + [f"{a} {b}" for a, b in zip(words, words[1:], strict=False)]
+            terms = words + [f"{a} {b}" for a, b in pairwise(words)]
             buckets = torch.tensor([zlib.crc32(term.encode()) % self.num_buckets for term in terms], dtype=torch.long)
             counts[row].index_add_(0, buckets, torch.ones(len(buckets)))
         return counts
