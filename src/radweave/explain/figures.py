@@ -71,7 +71,8 @@ class Gallery:
         if key not in self.pictures:
             self.pictures[key] = (data_uri(grey_png(panel)), width, height)
         name = f"{stem}.png"
-        self.files[name] = captioned_png(panel, caption, self.notices, peak)
+        below = self.notices if caption == panel.title else (panel.title, *self.notices)
+        self.files[name] = captioned_png(panel, caption, below, peak)
         heat = None if peak is None else data_uri(overlay_png(panel, peak))
         return Shown(key, heat, panel.title, width, height, name)
 
