@@ -1,0 +1,94 @@
+"""Does `diffrgennet` speak of change better when it is given the prior study? Phantom visits: run by hand.
+
+    radweave phantom DATASET --studies 1500
+    python bench/diffrgennet_prior.py DATASET OUT --seeds 0 1 2
+
+Trains the tiny preset with and without ``data.priors`` (runs under OUT that are finished are taken as they are), writes
+the test studies that have a prior, and scores their change words: F1 with 95 % bootstrap intervals over patients, and
+the difference with its interval from the same resamples. As a control the run that knows priors also writes without
+them, and with another patient's. Everything goes to OUT/change_words.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radweave.data.cache import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example
+from radweave.evaluation.change_words import change_statistics, change_table
+from radweave.evaluation.pairs import Pair
+from radweave.evaluation.statistics import cluster_index, resampled_weights
+from radweave.runs import prepare, restore, train
+from radweave.storage import write_json
+
+
+def pairs_of(folder: Path, dataset: Dataset, prior: str) -> list[Pair]:
+    """Reports of the test studies that have a usable prior, written with it, without it, or with a stranger's."""
+    run = restore(folder)
+    cache = build_cache(dataset, size=run.experiment.data.image_size)
+    data = run.experiment.data.model_copy(update={"priors": True})
+    experiment = run.experiment.model_copy(update={"data": data})
+    prepared = prepare(dataset, "test", experiment, run.tokenizer, cache, need_text=True)
+    examples = [example for example in prepared.examples if example.prior is not None]
+    shown: list[Example] = []
+    for number, example in enumerate(examples):
+        other = examples[(number + len(examples) // 2) % len(examples)]
+        shown.append(replace(example, prior={"own": example.prior, "none": None, "strange": other.prior}[prior]))
+    reports = run.predictor().reports(shown)
+    return [
+        Pair(example.study_id, report.text, (example.report or "",), patient_id=example.patient_id, has_prior=True)
+        for example, report in zip(examples, reports, strict=True)
+    ]
+
+
+def difference(with_prior: list[Pair], without: list[Pair], resamples: int = 1000) -> dict[str, Any]:
+    """Micro F1 with the prior minus without, and its interval from paired resamples of patients."""
+    left, right = (change_statistics(pairs)["micro"] for pairs in (with_prior, without))
+    clusters = cluster_index([pair.patient_id for pair in with_prior])
+    drawn = np.concatenate(
+        [left.value(w @ left.rows) - right.value(w @ right.rows) for w in resampled_weights(clusters, resamples, 0)]
+    )
+    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    return {"f1_difference": left.corpus() - right.corpus(), "interval": [float(low), float(high)]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--override", action="append", default=[], help="further overrides of the experiment")
+    arguments = parser.parse_args()
+    dataset = Dataset.open(arguments.dataset)
+    results: dict[str, Any] = {}
+    for seed in arguments.seeds:
+        folders = {}
+        for name, priors in (("without", "false"), ("with", "true")):
+            folders[name] = arguments.out / f"{name}_{seed}"
+            overrides = [f"seed={seed}", f"data.priors={priors}", *arguments.override]
+            train("diffrgennet", arguments.dataset, folders[name], overrides=overrides, resume=True)
+        written = {
+            "trained without priors": pairs_of(folders["without"], dataset, "none"),
+            "trained with, own prior": pairs_of(folders["with"], dataset, "own"),
+            "trained with, no prior": pairs_of(folders["with"], dataset, "none"),
+            "trained with, a stranger's prior": pairs_of(folders["with"], dataset, "strange"),
+        }
+        results[f"seed {seed}"] = {
+            "studies": len(written["trained without priors"]),
+            **{name: change_table(pairs) for name, pairs in written.items()},
+            "own prior minus none": difference(written["trained with, own prior"], written["trained without priors"]),
+        }
+        write_json(arguments.out / "change_words.json", results)
+        scored = {name: value["micro"] for name, value in results[f"seed {seed}"].items() if name.startswith("trained")}
+        print(json.dumps({"seed": seed, **scored}))
+
+
+if __name__ == "__main__":
+    main()
