@@ -64,7 +64,7 @@ class SpanRouter(nn.Module):
     ) -> Float[Tensor, "batch masks"]:
         """Weights that sum to 1."""
         weight = present[:, :, None].to(image.dtype)
-        logits = self.mlp((image * weight).sum(1) / weight.sum(1))
+        logits: Tensor = self.mlp((image * weight).sum(1) / weight.sum(1))
         if self.training:
             return F.gumbel_softmax(logits, tau=self.temperature, hard=self.hard)
         if self.hard:

@@ -307,7 +307,7 @@ class _Study:
         return shown
 
     def _recalled(self, row: int) -> list[dict[str, Any]]:
-        found = [
+        found: list[dict[str, Any]] = [
             {
                 "kind": "report",
                 "study_id": case.study_id,
@@ -333,7 +333,7 @@ class _Study:
             if routed is not None and routed.attention is not None and there.any():
                 mean = routed.attention[row][there].mean(0)
                 shape = (len(views.view_mask[row]), *views.grid)
-                maps[name] = mean.unflatten(-1, shape)[views.view_mask[row]].float().cpu().numpy()
+                maps[name] = mean.view(shape)[views.view_mask[row]].float().cpu().numpy()
         return maps
 
 
