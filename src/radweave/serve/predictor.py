@@ -151,14 +151,20 @@ class Predictor:
         sentences: list[dict[str, Any]] = []
         start = 0
         for end in range(1, len(ids) + 1):
-            ends_here = decode(self.tokenizer, ids[end - 1 : end]).endswith(".")
-            if end == len(ids) or (ends_here and self.tokenizer.decode(ids[end : end + 1]).startswith(" ")):
+            if end == len(ids) or self._ends_sentence(ids, end):
                 mean = sum(log_probs[start:end]) / (end - start)
                 text = decode(self.tokenizer, ids[start:end])
                 if text:
                     sentences.append({"text": text, "confidence": round(math.exp(min(0.0, mean)), 4)})
                 start = end
         return sentences
+
+    def _ends_sentence(self, ids: list[int], end: int) -> bool:
+        """Whether a full stop and then a space come at ``end``; a token by itself does not show its space."""
+        if not decode(self.tokenizer, ids[end - 1 : end]).endswith("."):
+            return False
+        before, after = decode(self.tokenizer, ids[:end]), decode(self.tokenizer, ids[: end + 1])
+        return after[len(before) :].startswith(" ")
 
 
 def _refuse_doubtful(radiographs: Sequence[Radiograph], images: Sequence[Path]) -> None:
