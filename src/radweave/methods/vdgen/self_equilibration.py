@@ -112,11 +112,15 @@ class NoEquilibration(nn.Module):
 
 
 class SelfEquilibrationConfig(Config):
-    """Eq. 3. ``expansion`` is how much wider z is than a visual token; the paper gives neither it nor tau."""
+    """Eq. 3. ``expansion`` is how much wider z is than a visual token; the paper gives neither it nor tau.
+
+    Without a positive, a small tau pushes each image away from its nearest neighbours, be they of like findings; at 1
+    it pushes mostly away from the mean of the batch. The method's page has what was measured.
+    """
 
     kind: Literal["self"] = "self"
     expansion: float = Field(default=2.0, gt=0)
-    temperature: float = Field(default=0.1, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     self_in_denominator: bool = False
 
     def build(self, dim: int) -> SelfEquilibration:
@@ -124,11 +128,11 @@ class SelfEquilibrationConfig(Config):
 
 
 class TwoViewEquilibrationConfig(Config):
-    """What the prose describes: two augmentations of an image are each other's positive."""
+    """What the prose describes: two augmentations of an image are each other's positive. tau is SimCLR's."""
 
     kind: Literal["two_views"] = "two_views"
     expansion: float = Field(default=2.0, gt=0)
-    temperature: float = Field(default=0.1, gt=0)
+    temperature: float = Field(default=0.5, gt=0)
     augmentation: AugmentationConfig = LightAugmentation()
 
     def build(self, dim: int) -> TwoViewEquilibration:
