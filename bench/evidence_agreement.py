@@ -2,9 +2,9 @@
 
     python bench/evidence_agreement.py RUN/predictions.jsonl [...]
 
-Findings are those the rule-based labeler reads as positive, No Finding left out; a head counts from a probability of 0.5
-on. Against the reference: the heads, the first recalled report, the draft. And the draft against the heads and against the
-recalled report: does it say what its evidence says? For methods whose evidence has these.
+Findings are those the rule-based labeler reads as positive, No Finding left out; a head counts from a probability of
+0.5 on. Against the reference: the heads, the first recalled report, the draft. And the draft against the heads and
+against the recalled report: does it say what its evidence says? For methods whose evidence has these.
 """
 
 from __future__ import annotations
