@@ -202,6 +202,33 @@ def test_a_bert_checkpoint_trains_as_a_decoder_writes_and_restores_without_its_f
     assert restored.generate(memory, mask, None, None, DecodingConfig(max_new_tokens=8)) == written
 
 
+@pytest.mark.parametrize("how", ["lora", "frozen"])
+def test_a_run_with_a_bert_decoder_reports_exports_and_restores_without_its_folder(
+    how: str, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    shape = BertConfig(vocab_size=320, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    BertForMaskedLM(shape).save_pretrained(tmp_path / "bert", max_shard_size="20KB")
+    lora = "{kind: lora, rank: 4, targets: [query, value]}" if how == "lora" else "{kind: none}"
+    overrides = [
+        *TOY_OVERRIDES,
+        *(size for size in TOY_SIZES["diffrgennet"] if "language_model" not in size),
+        f"model.language_model={{kind: pretrained, path: {tmp_path / 'bert'}, lora: {lora}}}",
+        f"stages.report.finetune.language_model={how}",
+        "stages.report.epochs=2",
+    ]
+    with pytest.warns(UserWarning, match="start from nothing"):
+        run = train("diffrgennet", toy_dataset.path, tmp_path / "run", overrides=overrides)
+    images = [toy_dataset.image_path("images/1_0.png")]
+    report = restore(run).predictor().report(images)
+    exported = export(run, tmp_path / "exported")
+    shutil.rmtree(tmp_path / "bert")
+    assert restore(run).predictor().report(images) == report
+    shutil.move(run, tmp_path / "away")
+    # The recalled cases are the same; an export gives them numbers in place of their names.
+    assert radweave.load(exported).report(images).text == report.text
+
+
 def test_an_encoder_checkpoint_restores_without_its_folder(toy_dataset: Dataset, tmp_path: Path) -> None:
     config = SwinConfig(image_size=32, num_channels=3, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=2)
     SwinModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "swin")
