@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.data.cache import PixelCache
 from radweave.data.dataset import Dataset
+from radweave.data.examples import prepare_split
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
 from radweave.errors import InputError
@@ -32,7 +34,7 @@ from radweave.ontology import CHEXPERT14
 from radweave.runs import resolve, restore, train
 from radweave.storage import read_jsonl
 from radweave.train.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
-from radweave.types import Batch
+from radweave.types import Batch, ImageRef, Study
 
 GREEDY = DecodingConfig(max_new_tokens=10)
 CAUSAL = (
@@ -345,6 +347,40 @@ def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
     marked = float(model.loss(batch_of(context, variants[1]), ("report",))["report"])
     assert abs(marked - losses[1]) > 1e-6, "a prior is told from other cases"
     assert float(model.loss(batch_of(context, study), ("report",))["report"]) == pytest.approx(losses[0], abs=1e-7)
+
+
+def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for() -> None:
+    def study(number: int, patient: str, prior: str | None, report: str | None = "Clear lungs.") -> Study:
+        images = (ImageRef(path=f"images/{number}.png"),)
+        return Study(study_id=f"s{number}", patient_id=patient, split="test", images=images, report=report, prior=prior)
+
+    studies = [
+        study(0, "a", "s1"),  # stands before its prior
+        study(1, "a", None),
+        study(2, "b", "s1"),  # of another patient
+        study(3, "b", "elsewhere"),  # not in this split
+        study(4, "c", "s5"),
+        study(5, "c", None, report=None),  # without a report
+    ]
+    cache = PixelCache(np.zeros((6, 8, 8), np.uint8), {f"images/{number}.png": number for number in range(6)}, {})
+
+    def priors(asked: bool) -> list[str | None]:
+        prepared = prepare_split(
+            studies,
+            cache,
+            encode=lambda text: [1],
+            end_id=2,
+            max_views=1,
+            max_tokens=4,
+            label_set="chexpert14",
+            classes=(),
+            need_text=False,
+            priors=asked,
+        )
+        return [one.prior.study_id if one.prior is not None else None for one in prepared.examples]
+
+    assert priors(True) == ["s1", None, None, None, None, None]
+    assert priors(False) == [None] * 6
 
 
 def test_a_run_trains_restores_and_holds_no_report_of_another_split(toy_dataset: Dataset, tmp_path: Path) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from radweave.config import Config
@@ -15,7 +14,6 @@ from radweave.experiment import BuildContext, Experiment
 from radweave.memory.bank import Bank, patient_code
 from radweave.methods.diffrgennet.aggregation import Aggregation, AggregationConfig, FlexiRouteConfig
 from radweave.methods.diffrgennet.difference import (
-    METRICS,
     CaseEmbedding,
     CaseEmbeddingConfig,
     DifferenceConfig,
@@ -24,7 +22,8 @@ from radweave.methods.diffrgennet.difference import (
     NoDifference,
     distances,
 )
-from radweave.methods.diffrgennet.diseases import STATES, DiseaseStates, DiseaseStatesConfig
+from radweave.methods.diffrgennet.diseases import DiseaseStates, DiseaseStatesConfig
+from radweave.methods.diffrgennet.evidence import ImageTokens, StudyFindings, priors_by_row
 from radweave.methods.diffrgennet.matching import MatchingConfig, NegPosMatching, NegPosMatchingConfig, NoMatching
 from radweave.methods.diffrgennet.reading import (
     SLOTS,
@@ -39,14 +38,11 @@ from radweave.methods.diffrgennet.retrieval import (
     ImageRetrieval,
     ImageRetrievalConfig,
     NoRetrieval,
-    Recalled,
     RetrievalConfig,
 )
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.decoding import DecodingConfig
-from radweave.nn.flexiroute import Routed
 from radweave.nn.prompt import PromptFormat, PromptTemplate
-from radweave.nn.supervision import POSITIVE
 from radweave.nn.text_encoder import TextEncoderConfig
 from radweave.nn.views import ViewTokens, connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig
@@ -204,15 +200,15 @@ class DiffRGenNetModel(nn.Module):
         if BANK in banks:
             self.retrieval.remember(banks[BANK])
 
-    def _image(self, views: ViewTokens) -> _Image:
+    def _image(self, views: ViewTokens) -> ImageTokens:
         tokens, mask = connect_views(self.connector, views)
         if self.positions == "sine":
             cells = sine_positions(views.grid, tokens.shape[-1]).to(tokens)
             tokens = tokens + cells.repeat(views.tokens.shape[1], 1) * mask[:, :, None]
         weight = mask[:, :, None].to(tokens.dtype)
-        return _Image(tokens, mask, (tokens * weight).sum(1) / weight.sum(1), views)
+        return ImageTokens(tokens, mask, (tokens * weight).sum(1) / weight.sum(1), views)
 
-    def _study(self, batch: Batch, image: _Image) -> _Study:
+    def _study(self, batch: Batch, image: ImageTokens) -> StudyFindings:
         recalled = self.retrieval.recall(batch, self.cases.projection.in_features)
         embedded, present, is_prior = self.cases(recalled.text), recalled.present, torch.zeros_like(recalled.present)
         if batch.priors is not None:
@@ -231,7 +227,7 @@ class DiffRGenNetModel(nn.Module):
             difference = self.aggregation.difference(change, present, image.tokens, image.mask, grid)
         weight = present[:, :, None].to(similar.tokens.dtype)
         mean_similar = (similar.tokens * weight).sum(1) / weight.sum(1).clamp(min=1)
-        return _Study(
+        return StudyFindings(
             image=image,
             recalled=recalled,
             present=present,
@@ -240,10 +236,10 @@ class DiffRGenNetModel(nn.Module):
             similar=similar,
             difference=difference,
             logits=self.diseases(image.mean, mean_similar),
-            priors=_priors_by_row(batch),
+            priors=priors_by_row(batch),
         )
 
-    def _prior_tokens(self, batch: Batch, image: _Image) -> Float[Tensor, "batch 1 dim"]:
+    def _prior_tokens(self, batch: Batch, image: ImageTokens) -> Float[Tensor, "batch 1 dim"]:
         """The prior as a case, zero for a study without one."""
         assert batch.priors is not None
         assert batch.priors.reports is not None
@@ -253,7 +249,7 @@ class DiffRGenNetModel(nn.Module):
         tokens[list(batch.prior_of), 0] = ((self.cases(report[:, None])[:, 0] + looks) / 2).to(tokens.dtype)
         return tokens
 
-    def _reading(self, study: _Study, states: Tensor) -> Reading:
+    def _reading(self, study: StudyFindings, states: Tensor) -> Reading:
         image, similar = study.image, study.similar.tokens
         masks = [image.mask, study.present]
         difference = similar[:, :0]
@@ -262,86 +258,6 @@ class DiffRGenNetModel(nn.Module):
             masks.append(study.present)
         memory = self.bridge(image.tokens, similar, difference)
         return Reading(memory, torch.cat(masks, dim=1), self.diseases.prompt(states))
-
-
-@dataclass(frozen=True, slots=True)
-class _Image:
-    """Image tokens of all views in the shared width (B, M, d), which are there, and their mean (B, d)."""
-
-    tokens: Float[Tensor, "batch cells dim"]
-    mask: Bool[Tensor, "batch cells"]
-    mean: Float[Tensor, "batch dim"]
-    views: ViewTokens
-
-
-@dataclass(frozen=True, slots=True)
-class _Study:
-    """What was made of a batch before the decoder; N cases, a prior being the last of them."""
-
-    image: _Image
-    recalled: Recalled
-    present: Bool[Tensor, "batch cases"]
-    is_prior: Bool[Tensor, "batch cases"]
-    apart: Float[Tensor, "batch cases 3"]
-    similar: Routed
-    difference: Routed | None
-    logits: Float[Tensor, "batch classes 4"]
-    priors: dict[int, tuple[str, str]]
-
-    def evidence(self, row: int, classes: tuple[str, ...]) -> dict[str, Any]:
-        """One study's evidence; maps are over its own views, (V, h, w), and sum to 1 over all of them."""
-        probabilities = self.logits[row].float().softmax(-1)
-        shown: dict[str, Any] = {
-            "class_probabilities": dict(zip(classes, probabilities[:, POSITIVE].tolist(), strict=True)),
-            "disease_states": {
-                name: STATES[state] for name, state in zip(classes, probabilities.argmax(-1).tolist(), strict=True)
-            },
-            "recalled": self._recalled(row),
-            "routing": {
-                name: [route[row].tolist() for route in routed.routes]
-                for name, routed in (("similar", self.similar), ("difference", self.difference))
-                if routed is not None
-            },
-            "attention_maps": self._maps(row),
-        }
-        return shown
-
-    def _recalled(self, row: int) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = [
-            {
-                "kind": "report",
-                "study_id": case.study_id,
-                "text": case.text,
-                "scores": {"similarity": case.similarity, **self._distances(row, place)},
-            }
-            for place, case in enumerate(self.recalled.cases[row])
-        ]
-        if row in self.priors:
-            study_id, text = self.priors[row]
-            scores = self._distances(row, self.present.shape[1] - 1)
-            found.append({"kind": "report", "study_id": study_id, "text": text, "scores": scores, "is_prior": True})
-        return found
-
-    def _distances(self, row: int, place: int) -> dict[str, float]:
-        return dict(zip(METRICS, self.apart[row, place].tolist(), strict=True))
-
-    def _maps(self, row: int) -> dict[str, Any]:
-        """Where the cases read the image in the last layer of each pass, mean over the study's cases."""
-        there, views = self.present[row], self.image.views
-        maps = {}
-        for name, routed in (("similar reports", self.similar), ("differences", self.difference)):
-            if routed is not None and routed.attention is not None and there.any():
-                mean = routed.attention[row][there].mean(0)
-                shape = (len(views.view_mask[row]), *views.grid)
-                maps[name] = mean.view(shape)[views.view_mask[row]].float().cpu().numpy()
-        return maps
-
-
-def _priors_by_row(batch: Batch) -> dict[int, tuple[str, str]]:
-    """Row of the batch -> study id and report of its prior."""
-    if batch.priors is None or batch.priors.reports is None:
-        return {}
-    return dict(zip(batch.prior_of, zip(batch.priors.study_ids, batch.priors.reports, strict=True), strict=True))
 
 
 class DiffRGenNetModelConfig(Config):
