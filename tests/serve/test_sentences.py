@@ -21,6 +21,11 @@ def byte_level() -> PreTrainedTokenizerBase:
     return BpeTokenizerConfig(vocab_size=300).build([TEXT] * 4)
 
 
+def bytes_alone() -> PreTrainedTokenizerBase:
+    """A vocabulary so small that a space is a token of its own."""
+    return BpeTokenizerConfig(vocab_size=300).build(["xy"])
+
+
 def metaspace() -> PreTrainedTokenizerBase:
     """Llama's kind: decoding one token by itself drops its space."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
@@ -46,7 +51,9 @@ def word_piece() -> PreTrainedTokenizerBase:
 WITHOUT_NUMBER = "the heart is normal. no effusion is seen."
 
 
-@pytest.mark.parametrize(("kind", "text"), [(byte_level, TEXT), (metaspace, TEXT), (word_piece, WITHOUT_NUMBER)])
+@pytest.mark.parametrize(
+    ("kind", "text"), [(byte_level, TEXT), (bytes_alone, TEXT), (metaspace, TEXT), (word_piece, WITHOUT_NUMBER)]
+)
 def test_a_draft_is_cut_into_its_sentences(kind: Callable[[], PreTrainedTokenizerBase], text: str) -> None:
     tokenizer = kind()
     ids = tokenizer.encode(text, add_special_tokens=False)

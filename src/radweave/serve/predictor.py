@@ -163,7 +163,9 @@ class Predictor:
         """Whether a full stop and then a space come at ``end``; a token by itself does not show its space."""
         if not decode(self.tokenizer, ids[end - 1 : end]).endswith("."):
             return False
-        before, after = decode(self.tokenizer, ids[:end]), decode(self.tokenizer, ids[: end + 1])
+        before, after = (
+            str(self.tokenizer.decode(ids[:stop], clean_up_tokenization_spaces=False)) for stop in (end, end + 1)
+        )
         return after[len(before) :].startswith(" ")
 
 
