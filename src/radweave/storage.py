@@ -113,6 +113,16 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
         os.close(descriptor)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in a folder. Only its one writer may ask for it."""
+    for pattern in (".*.partial", ".*.old"):
+        for path in folder.glob(pattern):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
     """Raise InputError when an output exists and may not be replaced."""
     if path.exists() and not overwrite and not (path.is_dir() and not any(path.iterdir())):

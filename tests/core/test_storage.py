@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from radweave.errors import InputError
-from radweave.storage import read_json, read_jsonl, sha256_json, write_aside, write_folder, write_json, write_jsonl
+from radweave.storage import (
+    read_json,
+    read_jsonl,
+    remove_leftovers,
+    sha256_json,
+    write_aside,
+    write_folder,
+    write_json,
+    write_jsonl,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -76,3 +85,13 @@ def test_the_error_names_everything_it_was_given_and_survives_pickling() -> None
     error = InputError("bad value", file="x.dcm", line=3, field="Rows", got=0, expected="at least 1")
     assert str(error) == "x.dcm, line 3, field 'Rows': bad value (got 0, expected at least 1)"
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / ".a.json.1234.partial").write_text("half")
+    (tmp_path / ".b.1234.old").mkdir()
+    (tmp_path / ".b.1234.old" / "file").write_text("old")
+    (tmp_path / ".lock").write_text("")
+    (tmp_path / "a.json").write_text("{}")
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "a.json"]

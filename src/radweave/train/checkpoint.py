@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from radweave.errors import InputError
-from radweave.storage import read_json, sha256_file, write_folder, write_json
+from radweave.storage import read_json, remove_leftovers, sha256_file, write_folder, write_json
 from radweave.train.distributed import cut_like, whole_tensor
 
 
@@ -106,9 +106,7 @@ def keep_newest(folder: Path, count: int) -> None:
     """Remove all but the newest ``count`` step checkpoints, and what killed writers left."""
     for path in sorted(folder.glob("step-*"), reverse=True)[count:]:
         shutil.rmtree(path)
-    for pattern in (".*.partial", ".*.old"):
-        for path in folder.glob(pattern):
-            shutil.rmtree(path, ignore_errors=True)
+    remove_leftovers(folder)
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

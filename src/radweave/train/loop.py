@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from radweave.errors import InputError
 from radweave.nn.global_batch import one_slice_of
-from radweave.storage import write_text
+from radweave.storage import remove_leftovers, write_text
 from radweave.train.checkpoint import keep_newest, load_checkpoint, save_checkpoint
 from radweave.train.distributed import Parallel, Ranks, Replica, make_replica
 from radweave.train.stage import (
@@ -242,7 +242,8 @@ class StageTrainer:
             raise InputError(f"no checkpoint can be read: {broken[0]}", file=self.checkpoints)
 
     def _rewind_metrics(self) -> None:
-        """Drop what was logged after the checkpoint: those steps come again."""
+        """Drop what was logged after the checkpoint: those steps come again. And what a killed writer left."""
+        remove_leftovers(self.folder)
         path = self.folder / "metrics.jsonl"
         if not path.is_file():
             return
