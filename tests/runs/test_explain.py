@@ -269,6 +269,12 @@ def test_what_was_recalled_for_another_class_is_no_witness() -> None:
     assert (claim.agree, claim.about) == ((2,), (2,))
 
 
+def test_a_draft_that_speaks_against_itself_lists_both_sentences_apart() -> None:
+    support = support_of("The heart is enlarged. The heart is normal in size.")
+    (finding,) = [finding for finding in support.findings if finding.name == "Cardiomegaly"]
+    assert (finding.said, finding.sentences, finding.otherwise) == (LabelState.POSITIVE, (1,), (2,))
+
+
 def test_a_report_without_confidences_is_cut_into_sentences() -> None:
     lines = support_of("Heart is large.  A 1.5 cm nodule.\nNo effusion").sentences
     texts = ["".join(part for part, _ in line.parts) for line in lines]
@@ -279,7 +285,7 @@ def test_a_report_without_confidences_is_cut_into_sentences() -> None:
 
 def test_maps_are_shown_for_what_is_probable_or_said() -> None:
     def finding(name: str, probability: float | None, said: LabelState = LabelState.BLANK) -> Finding:
-        return Finding(name, probability, said, None, ())
+        return Finding(name, probability, said, None, (), ())
 
     rows = [finding("a", 0.1), finding("b", 0.9), finding("c", 0.2, LabelState.POSITIVE), finding("d", 0.6)]
     rows += [finding("e", 0.7), finding("No Finding", 1.0)]

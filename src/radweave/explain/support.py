@@ -93,13 +93,17 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A class: its probability, what the draft as a whole says of it, and what is wrong between the two."""
+    """A class: its probability, what the draft as a whole says of it, and what is wrong between the two.
+
+    ``sentences`` say so, ``otherwise`` numbers those that say something else of it.
+    """
 
     name: str
     probability: float | None
     said: LabelState
     flag: str | None
     sentences: tuple[int, ...]
+    otherwise: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +286,14 @@ def _verdict(speaks: int, agree: bool, differ: bool) -> Verdict:
 def _finding(name: str, whole: Mapping[str, Mention], lines: Sequence[Sentence], ground: _Ground) -> Finding:
     probability = ground.probabilities.get(name)
     said = whole[name].state if name in whole else LabelState.BLANK
+    claims = [(line, claim) for line in lines for claim in line.claims if claim.name == name]
     return Finding(
         name=name,
         probability=probability,
         said=said,
         flag=None if probability is None or name not in whole else _flag(name, probability, said, ground.threshold),
-        sentences=tuple(line.number for line in lines if any(claim.name == name for claim in line.claims)),
+        sentences=tuple(line.number for line, claim in claims if claim.state is said),
+        otherwise=tuple(line.number for line, claim in claims if claim.state is not said),
     )
 
 
