@@ -72,6 +72,20 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.hidden_size=32",
         "model.language_model.num_layers=2",
     ),
+    "diffvp": (
+        "data.ct.size=[8,16,16]",
+        "stages.vision.epochs=1",
+        "stages.diagnosis.epochs=1",
+        "stages.language.epochs=0",
+        # Of so few phantom scans none may be normal.
+        "model.pool.contamination=1.0",
+        "model.vision_encoder.widths=[4,4,8,8]",
+        "model.resampler.num_latents=4",
+        "model.resampler.dim=16",
+        "model.difference.prompt_tokens=2",
+        "model.language_model.hidden_size=32",
+        "model.language_model.num_layers=2",
+    ),
     "diffrgennet": (
         "stages.vision.epochs=0",
         "model.vision_encoder.embedding_size=8",
@@ -85,7 +99,8 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.num_layers=2",
     ),
 }
-"""Per method, overrides that shrink it for tests; the contract tests need an entry for every method."""
+"""Per method, overrides that shrink it for tests; the contract tests need an entry for every method. One that reads CT
+has ``data.ct.size=[8,16,16]`` among them."""
 
 
 @pytest.fixture(scope="session")
@@ -153,6 +168,17 @@ def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """A dataset of 22 made-up studies. Do not change it; copy it first."""
     folder = tmp_path_factory.mktemp("toy")
     return write_toy_dataset(folder / "dataset", folder / "sources")
+
+
+@pytest.fixture(scope="session")
+def toy_ct_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A dataset of 24 phantom scans of 8 x 16 x 16 voxels. Do not change it; copy it first."""
+    from radweave.phantom.study import PhantomOptions
+    from radweave.phantom_dataset import write_phantom_dataset
+
+    options = PhantomOptions(prevalence="balanced", volume_size=16, slices=8)
+    out = tmp_path_factory.mktemp("toy_ct") / "dataset"
+    return write_phantom_dataset(out, modality="ct", num_studies=24, seed=0, options=options)
 
 
 @pytest.fixture(scope="session")

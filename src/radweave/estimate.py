@@ -115,7 +115,8 @@ def build_on_meta(experiment: Experiment) -> nn.Module:
             if getattr(record, "path", None) is not None:
                 _write_shape(record, Path(folder) / name, tokenizer)
         classes = CLASSES[experiment.data.label_set]
-        context = BuildContext(tokenizer, experiment.data.image_size, classes, parts=Path(folder))
+        data = experiment.data
+        context = BuildContext(tokenizer, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
         with torch.device("meta"):
             model: nn.Module = experiment.model.build(context)
     return model

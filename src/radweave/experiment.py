@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from radweave.config import Config
+from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, TokenizerConfig
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
 from radweave.nn.language_model import DecodingConfig
 from radweave.storage import sha256_json
 from radweave.train.stage import StageConfig
+from radweave.types import Modality
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 class DataConfig(Config):
     """How studies become batches.
 
+    Radiographs are fitted into squares of ``image_size`` pixels. ``ct`` says how scans are prepared; an experiment with
+    ``ct.size`` reads CT volumes instead of radiographs.
     ``max_tokens`` counts the report's tokens and its end token. ``hidden_views`` is the share of training studies
     whose view kinds are hidden, since files in use often do not state theirs. ``label_unlabeled`` lets the rule-based
     labeler read the label states of studies that come without. ``priors`` gives a model that can use it the patient's
@@ -34,6 +38,7 @@ class DataConfig(Config):
     """
 
     image_size: int = Field(default=128, ge=16)
+    ct: CtPreprocessing = CtPreprocessing()
     max_views: int = Field(default=2, ge=1)
     max_tokens: int = Field(default=128, ge=2)
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
@@ -45,13 +50,24 @@ class DataConfig(Config):
     keep_features: bool = True
     keep_stages: bool = True
 
+    @model_validator(mode="after")
+    def _one_channel(self) -> DataConfig:
+        if self.ct.channels != 1:
+            raise ValueError("ct.channels must be 1: the vision encoder repeats the scan for its own channels")
+        return self
+
+    @property
+    def modality(self) -> Modality:
+        """What the experiment reads."""
+        return "xray" if self.ct.size is None else "ct"
+
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
     """What a model needs from outside its configuration to be built.
 
     ``parts`` is set when a run is restored: the folder with the shapes of its pretrained parts. ``seed`` decides how
-    parts start that are made from nothing.
+    parts start that are made from nothing. ``volume_size`` (D, H, W) is set where the model reads scans.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -59,6 +75,7 @@ class BuildContext:
     classes: tuple[str, ...] = ()
     parts: Path | None = None
     seed: int = 0
+    volume_size: tuple[int, int, int] | None = None
 
     @contextmanager
     def seeded(self, part: str) -> Iterator[None]:

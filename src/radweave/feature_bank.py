@@ -98,7 +98,8 @@ class FeatureRecipe:
         if encoder is None:
             raise InputError(f"the model has no part '{ENCODER}'", file=self.run)
         dataset = Dataset.open(self.dataset)
-        cache = build_cache(dataset, size=run.experiment.data.image_size, progress=images)
+        data = run.experiment.data
+        cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
         return prepared.examples, _writer(encoder, prepared.examples, self.batch_size)
 

@@ -20,8 +20,9 @@ from radweave.serve.predictor import Predictor
 from radweave.storage import read_jsonl, refuse_existing, write_jsonl
 from radweave.train.distributed import Ranks
 from radweave.training_floors import floor_reports
-from radweave.types import Report, Split
+from radweave.types import Modality, Report, Split
 
+SCAN_SUFFIXES = (".nii", ".nii.gz", ".nrrd")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")
 
 
@@ -64,7 +65,8 @@ def generate_split(
     ranks = ranks or Ranks()
     dataset = Dataset.open(dataset_path)
     with ranks.first_goes_first():
-        cache = build_cache(dataset, size=run.experiment.data.image_size, progress=images)
+        data = run.experiment.data
+        cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)
     prepared = prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False)
     if not prepared.examples:
         raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
@@ -157,7 +159,8 @@ class ReportRecipe:
     def open(self) -> Compute:
         run = restore(self.run)
         dataset = Dataset.open(self.dataset)
-        cache = build_cache(dataset, size=run.experiment.data.image_size)
+        data = run.experiment.data
+        cache = build_cache(dataset, size=data.image_size, ct=data.ct)
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
         decoding = type(run.experiment.decoding).model_validate(self.decoding)
         predictor = dataclasses.replace(run.predictor(untrained=True), decoding=decoding, warnings=self.warnings)
@@ -173,15 +176,21 @@ class FileGroup:
     refused: str | None = None
 
 
-def group_images(paths: Sequence[Path], *, one_study: bool) -> list[FileGroup]:
-    """Group files into studies: DICOM files by patient and study, every other file by itself.
+def group_images(paths: Sequence[Path], *, one_study: bool, modality: Modality = "xray") -> list[FileGroup]:
+    """Group files into studies: DICOM radiographs by patient and study, every other file by itself.
 
     A folder stands for the images in it. With ``one_study`` all files are views of one study. A file that cannot be
-    read becomes a group of its own with the reason; the others go on.
+    read becomes a group of its own with the reason; the others go on. Of CT every scan is a study: a file, or the
+    folder of a DICOM series.
+
+    Raises:
+        InputError: for a folder without an image.
     """
-    files = [file for path in paths for file in _files(path)]
+    files = [file for path in paths for file in (_files(path) if modality == "xray" else _scans(path))]
     if one_study:
-        return [FileGroup(name=files[0].stem, images=tuple(files))]
+        return [FileGroup(name=_name(files[0]), images=tuple(files))]
+    if modality == "ct":
+        return [FileGroup(name=_name(file), images=(file,)) for file in files]
     groups: dict[str, list[Path]] = {}
     refused: list[FileGroup] = []
     for index, file in enumerate(files):
@@ -192,7 +201,21 @@ def group_images(paths: Sequence[Path], *, one_study: bool) -> list[FileGroup]:
             continue
         key = f"{radiograph.patient_key}/{radiograph.study_key}" if radiograph.study_key else str(index)
         groups.setdefault(key, []).append(file)
-    return [FileGroup(name=files[0].stem, images=tuple(files)) for files in groups.values()] + refused
+    return [FileGroup(name=_name(files[0]), images=tuple(files)) for files in groups.values()] + refused
+
+
+def _name(file: Path) -> str:
+    return file.name if file.is_dir() else Path(file.name.removesuffix(".gz")).stem
+
+
+def _scans(path: Path) -> list[Path]:
+    """The scans of a folder: its volumes, or the folder itself as a DICOM series; a file stands for itself."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    if not files:
+        raise InputError("no scan in this folder", file=path, expected="NIfTI or NRRD files, or a DICOM series")
+    return [file for file in files if file.name.lower().endswith(SCAN_SUFFIXES)] or [path]
 
 
 def _files(path: Path) -> list[Path]:

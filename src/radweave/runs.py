@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from radweave.config import from_yaml, override, to_yaml
-from radweave.data.cache import PixelCache, build_cache
+from radweave.data.cache import NAMES, PixelCache, build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, prepare_split, refuse_leaks
 from radweave.data.tokenizer import encode, load_tokenizer, save_tokenizer, tokenizer_fingerprint
@@ -21,19 +21,22 @@ from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
 from radweave.labels import get_labeler
 from radweave.methods import load_method
+from radweave.nn.vision import modality_of
 from radweave.ontology import CLASSES
 from radweave.run_folder import DatasetFacts, RunCard, hash_files, library_versions, locked, read_card, write_card
 from radweave.serve.predictor import Predictor
-from radweave.stages import Training, TrainingWatch, build_predictor, run_stages, set_memories
+from radweave.stages import ENCODER, Training, TrainingWatch, build_predictor, run_stages, set_memories
 from radweave.storage import refuse_existing, sha256_json, write_aside, write_folder, write_text
 from radweave.train.checkpoint import load_weights, save_weights
 from radweave.train.distributed import Parallel, Ranks, joined_ranks
 from radweave.train.loop import use_deterministic_kernels
-from radweave.types import LabelState, Split
+from radweave.types import LabelState, Modality, Split
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+READERS: dict[Modality, str] = {"xray": "resnet, swin, vit or vmamba", "ct": "resnet3d"}
+LABELS_OF: dict[str, Modality] = {"chexpert14": "xray", "ct18": "ct", "nih14": "xray"}
 UNTRAINED = "the weights of this run were never trained: its text would be noise; give --untrained to see it anyway"
 
 
@@ -129,7 +132,8 @@ def _prepare(
             raise InputError("--resume needs the options the run was started with", file=config_path)
     else:
         write_text(config_path, to_yaml(experiment))
-    cache = build_cache(dataset, size=experiment.data.image_size, progress=watch.images)
+    _refuse_misfit(experiment, dataset)
+    cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct, progress=watch.images)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
     tokenizer = experiment.data.tokenizer.build(texts)
@@ -138,7 +142,8 @@ def _prepare(
             save_tokenizer(tokenizer, partial)
     classes = CLASSES[experiment.data.label_set]
     torch.manual_seed(experiment.seed)
-    context = BuildContext(tokenizer, experiment.data.image_size, classes, seed=experiment.seed)
+    data = experiment.data
+    context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
     model: nn.Module = experiment.model.build(context).to(default_device())
     fingerprint = sha256_json(
         {
@@ -157,6 +162,36 @@ def _prepare(
             watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
         training.splits[split] = prepared
     return training
+
+
+def _refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse a data set that the experiment's encoder cannot read, or whose labels are others.
+
+    Raises:
+        InputError: naming the data set, the field, and the override that helps.
+    """
+    modality, data = dataset.card.modality, experiment.data
+    encoder = getattr(experiment.model, ENCODER, None)
+    if encoder is not None and modality_of(encoder) != modality:
+        raise InputError(
+            f"the data set holds {NAMES[modality]}, the vision encoder reads {NAMES[modality_of(encoder)]}",
+            file=dataset.path,
+            field=f"model.{ENCODER}",
+            got=encoder.kind,
+            expected=READERS[modality],
+        )
+    if LABELS_OF[data.label_set] == modality:
+        return
+    found = {name for study in dataset.studies("train") for name in study.labels}
+    if data.label_set not in found:
+        fitting = sorted(found) or [name for name, reads in LABELS_OF.items() if reads == modality]
+        raise InputError(
+            f"no study has labels of this set, which is for {NAMES[LABELS_OF[data.label_set]]}",
+            file=dataset.path,
+            field="data.label_set",
+            got=data.label_set,
+            expected=f"data.label_set={' or '.join(fitting)}",
+        )
 
 
 def prepare(
@@ -180,7 +215,7 @@ def prepare(
         cache,
         encode=lambda text: encode(tokenizer, text),
         end_id=int(tokenizer.eos_token_id),
-        max_views=data.max_views,
+        max_views=data.max_views if data.modality == "xray" else 1,
         max_tokens=data.max_tokens,
         label_set=data.label_set,
         classes=CLASSES[data.label_set],
@@ -270,7 +305,8 @@ def restore(folder: Path) -> Run:
         )
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
     tokenizer = load_tokenizer(folder / "tokenizer")
-    context = BuildContext(tokenizer, experiment.data.image_size, card.classes, parts=folder / "parts")
+    data, parts = experiment.data, folder / "parts"
+    context = BuildContext(tokenizer, data.image_size, card.classes, parts=parts, volume_size=data.ct.size)
     model: nn.Module = experiment.model.build(context)
     load_weights(model, folder / "weights.safetensors")
     set_memories(model, folder)

@@ -185,7 +185,7 @@ def _features(training: Training, stage: StageConfig) -> Features | None:
     identity = {
         "encoder": getattr(training.experiment.model, ENCODER).model_dump(mode="json"),
         "manifest": training.dataset.fingerprint(),
-        "size": data.image_size,
+        "size": data.image_size if data.modality == "xray" else data.ct.model_dump(mode="json"),
         "preprocessing": PREPROCESSING_VERSION,
         "code": code_hash(),
     }
@@ -298,6 +298,7 @@ def build_predictor(
         model=model,  # type: ignore[arg-type]
         tokenizer=tokenizer,
         image_size=experiment.data.image_size,
+        ct=experiment.data.ct,
         max_views=experiment.data.max_views,
         **{"decoding": experiment.decoding, **options},
     )

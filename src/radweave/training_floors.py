@@ -1,7 +1,8 @@
 """Floors: what a system would score that looks at nothing, or at raw pixels only. Training split only.
 
 ``constant``: one training report for everybody, chosen for its score on the validation split.
-``nearest_neighbour``: the report of the training study whose frontal image is nearest in 32 x 32 grey values.
+``nearest_neighbour``: the report of the training study whose frontal image is nearest in 32 x 32 grey values, or whose
+scan is nearest in 8 x 16 x 16 of them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from radweave.evaluation.validation import best_constant
 from radweave.types import Study
 
 THUMBNAIL = 32
+SCAN_THUMBNAIL = (8, 16, 16)
 CANDIDATES = 200
 VALIDATION_STUDIES = 100
 
@@ -64,6 +66,13 @@ def _first_row(study: Study, cache: PixelCache) -> int:
     return cache.rows[ordered_views(readable, 1)[0].path]
 
 
-def _thumbnail(square: NDArray[np.uint8]) -> NDArray[np.float32]:
-    small = Image.fromarray(np.asarray(square)).resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
-    return np.asarray(small, dtype=np.float32).ravel() / 255.0
+def _thumbnail(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """A square or a scan as a few grey values in one row."""
+    if picture.ndim == 2:
+        small = Image.fromarray(np.asarray(picture)).resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+        return np.asarray(small, dtype=np.float32).ravel() / 255.0
+    means = picture.astype(np.float32)
+    for axis, count in enumerate(SCAN_THUMBNAIL):
+        parts = np.array_split(means, min(count, means.shape[axis]), axis=axis)
+        means = np.stack([part.mean(axis=axis) for part in parts], axis=axis)
+    return means.ravel() / np.float32(255.0)

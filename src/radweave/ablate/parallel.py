@@ -66,10 +66,9 @@ def run_parallel(
 
 def _decode_images(tasks: Sequence[Task]) -> None:
     """Fill the data set's image cache before runs that would fill it at the same time."""
-    wanted = {(task.dataset, task.experiment().data.image_size): Dataset.open(Path(task.dataset)) for task in tasks}
-    for (_, size), dataset in wanted.items():
-        if dataset.card.modality == "xray":
-            build_cache(dataset, size=size)
+    wanted = {(task.dataset, data.image_size, data.ct) for task in tasks for data in [task.experiment().data]}
+    for path, size, ct in sorted(wanted, key=str):
+        build_cache(Dataset.open(Path(path)), size=size, ct=ct)
 
 
 def _start(task: Task, slot: int, jobs: int) -> _Child:

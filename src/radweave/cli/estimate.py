@@ -12,7 +12,7 @@ import typer
 def estimate(
     method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
-    preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
+    preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
     prompt_tokens: Annotated[int, typer.Option(help="Tokens before the report, image included.", min=1)] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and counts.")] = False,
 ) -> None:

@@ -46,7 +46,7 @@ def train(
     dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
     out: Out = ...,  # type: ignore[assignment]
-    preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
+    preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
     overwrite: Overwrite = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     parallel: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp to shard the model.")] = "ddp",
@@ -150,7 +150,7 @@ def _generate_split(
 def _generate_files(predictor: Any, images: list[Path], *, one_study: bool, as_json: bool, force: bool) -> None:
     from radweave.predict import FileGroup, generate_files, group_images
 
-    groups = group_images(images, one_study=one_study)
+    groups = group_images(images, one_study=one_study, modality=predictor.modality)
     refused = 0
     rows: list[dict[str, Any]] = []
     for result in generate_files(predictor, groups, force=force):

@@ -60,6 +60,9 @@ REG2RG: Final = CtPreprocessing(
 )
 PRESETS: Final = {"ct-clip": CT_CLIP, "ct2rep": CT2REP, "reg2rg": REG2RG}
 
+NO_SCANS: Final = CtPreprocessing()
+"""Without a size: nothing reads scans."""
+
 
 def preprocess(volume: Volume, options: CtPreprocessing) -> NDArray[np.int16]:
     """The scan as int16 HU (z, y, x), resampled, cropped, windowed and sized.
@@ -67,7 +70,17 @@ def preprocess(volume: Volume, options: CtPreprocessing) -> NDArray[np.int16]:
     Raises:
         ValueError: if resampling would make an unreasonably large array.
     """
+    return preprocess_spaced(volume, options)[0]
+
+
+def preprocess_spaced(volume: Volume, options: CtPreprocessing) -> tuple[NDArray[np.int16], tuple[float, float, float]]:
+    """As ``preprocess``, with the size (z, y, x) in mm that a voxel has in the end.
+
+    Raises:
+        ValueError: as ``preprocess``.
+    """
     hu: NDArray[np.int16] = volume.hu
+    spacing = volume.spacing_mm
     if options.spacing_mm is not None:
         size = tuple(
             max(1, round(n * old / new))
@@ -75,13 +88,24 @@ def preprocess(volume: Volume, options: CtPreprocessing) -> NDArray[np.int16]:
         )
         if np.prod([float(n) for n in size]) > MAX_VOXELS:
             raise ValueError(f"resampling to {options.spacing_mm} mm would make {size} voxels")
-        hu = resize_linear(hu, (size[0], size[1], size[2]))
+        hu, spacing = resize_linear(hu, (size[0], size[1], size[2])), options.spacing_mm
     hu = hu[crop_box(hu, options)]
     low, high = options.window_hu
     hu = np.clip(hu, low, high)
-    if options.size is not None:
-        hu = resize_linear(hu, options.size) if options.fit == "resize" else crop_or_pad(hu, options.size, low)
-    return np.ascontiguousarray(hu)
+    if options.size is not None and options.fit == "resize":
+        factors = [have / want for have, want in zip(hu.shape, options.size, strict=True)]
+        spacing = (spacing[0] * factors[0], spacing[1] * factors[1], spacing[2] * factors[2])
+        hu = resize_linear(hu, options.size)
+    elif options.size is not None:
+        hu = crop_or_pad(hu, options.size, low)
+    return np.ascontiguousarray(hu), spacing
+
+
+def to_bytes(hu: NDArray[np.int16], options: CtPreprocessing) -> NDArray[np.uint8]:
+    """The window in 256 steps: what is cached, and what a model sees as 0 to 1."""
+    low, high = options.window_hu
+    steps: NDArray[np.uint8] = np.rint((hu.astype(np.float32) - low) * (255.0 / (high - low))).astype(np.uint8)
+    return steps
 
 
 def to_unit(hu: NDArray[np.int16], options: CtPreprocessing) -> NDArray[np.float32]:

@@ -1,19 +1,21 @@
 """Preprocessed scans on disk, memory-mapped, so that a scan is read and resampled once.
 
 A cached scan is found again by the content of its file and the options; a change of either makes a new one. Files
-are written aside and renamed, so that two processes may fill one folder.
+are written aside and renamed, so that two processes may fill one folder, and a job that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.data.ct import CtPreprocessing, preprocess
+from radweave.data.ct import CtPreprocessing, preprocess, to_bytes
 from radweave.data.reading.series import series_files
 from radweave.data.reading.volumes import read_volume
 from radweave.errors import InputError
@@ -41,24 +43,39 @@ class CtCache:
             InputError: as ``read_volume``.
         """
         place = self.place(path)
-        if not place.is_file():
-            self._write(place, path)
+        if not self.is_whole(place):  # new, cut or foreign
+            self.store(place, self.prepare(path))
+        return self._open(place)
+
+    def is_whole(self, place: Path) -> bool:
+        """Whether a cached scan lies at ``place`` and can be opened."""
         try:
-            return self._open(place)
-        except (ValueError, EOFError, OSError):  # cut or foreign: make it anew, once
-            self._write(place, path)
-            return self._open(place)
+            self._open(place)
+        except (ValueError, EOFError, OSError):
+            return False
+        return True
 
     def place(self, path: Path) -> Path:
         """Where the scan of ``path`` lies or will lie."""
         key = sha256_json([FORMAT, content_sha256(path), self._options.model_dump(mode="json"), self._depth])
         return self._folder / key[:2] / f"{key}.npy"
 
-    def _write(self, place: Path, path: Path) -> None:
-        scan: NDArray[np.int16] | NDArray[np.uint8] = preprocess(read_volume(path), self._options)
-        if self._depth == "uint8":
-            low, high = self._options.window_hu
-            scan = np.rint((scan.astype(np.float32) - low) * (255.0 / (high - low))).astype(np.uint8)
+    def prepare(self, path: Path) -> NDArray[np.int16] | NDArray[np.uint8]:
+        """Read and preprocess the scan of ``path``, without the cache.
+
+        Raises:
+            InputError: as ``read_volume``.
+            ValueError: as ``preprocess``.
+        """
+        scan = preprocess(read_volume(path), self._options)
+        return to_bytes(scan, self._options) if self._depth == "uint8" else scan
+
+    def store(self, place: Path, scan: NDArray[np.int16] | NDArray[np.uint8]) -> None:
+        """Write a prepared scan, whole or not at all.
+
+        Raises:
+            InputError: if it cannot be written.
+        """
         with write_aside(place) as partial, partial.open("wb") as file:
             np.lib.format.write_array(file, scan, allow_pickle=False)
 
@@ -74,6 +91,35 @@ class CtCache:
             return scan.astype(np.float32) * np.float32(2 / 255) - np.float32(1)
         low, high = self._options.window_hu
         return (scan.astype(np.float32) - np.float32((high + low) / 2)) / np.float32((high - low) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRows:
+    """Cached scans of one shape (D, H, W), uint8, read by row like an array (N, D, H, W).
+
+    A scan is mapped into memory when it is asked for and let go with what was asked, so no number of scans fills it.
+    """
+
+    files: Sequence[Path]
+    size: tuple[int, int, int]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (len(self.files), *self.size)
+
+    def __getitem__(self, row: int) -> NDArray[np.uint8]:
+        """The scan (D, H, W).
+
+        Raises:
+            InputError: if its file is missing or damaged.
+        """
+        try:
+            scan: NDArray[np.uint8] = np.load(self.files[row], mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, OSError):
+            raise InputError("the cached scan is missing or damaged; remove it", file=self.files[row]) from None
+        if scan.dtype != np.uint8 or scan.shape != self.size:
+            raise InputError("the cached scan is damaged; remove it", file=self.files[row])
+        return scan
 
 
 def content_sha256(path: Path) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from radweave.data.ct_cache import ScanRows
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
 from radweave.types import Batch, ImageRef, LabelState, Slice, View
 
@@ -22,14 +23,15 @@ STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2
 class Example:
     """A study ready for batching.
 
-    Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; ``view_ids`` are their
-    kinds; ``token_ids`` the target with its end token; ``class_states`` the label states (K); ``report`` the target as
-    text. ``prior`` is the patient's study before this one, if the experiment asks for it; it has a report.
+    Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; a CT study has one row of a
+    source (N, D, H, W). ``view_ids`` are their kinds; ``token_ids`` the target with its end token; ``class_states`` the
+    label states (K); ``report`` the target as text. ``prior`` is the patient's study before this one, if the experiment
+    asks for it; it has a report.
     """
 
     study_id: str
     patient_id: str
-    source: NDArray[np.uint8]
+    source: NDArray[np.uint8] | ScanRows
     rows: tuple[int, ...]
     view_ids: tuple[int, ...]
     token_ids: tuple[int, ...] | None = None
@@ -39,7 +41,7 @@ class Example:
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
-        """The views (V, H, W), read from the source."""
+        """The views (V, H, W), or the scan (1, D, H, W), read from the source."""
         return np.stack([self.source[row] for row in self.rows])
 
 
@@ -90,10 +92,7 @@ def collate(
         view_ids=view_ids,
     )
     if features is None:
-        side = examples[0].source.shape[-1]
-        batch.pixel_values = torch.zeros(len(examples), views, 1, side, side)
-        for row, example in enumerate(examples):
-            batch.pixel_values[row, : len(example.view_ids), 0] = torch.from_numpy(example.pixels).float() / 255.0
+        _add_pictures(batch, examples, views)
     else:
         batch.vision_grid = features.grid
         batch.vision_tokens = torch.zeros(len(examples), views, *features.tokens.shape[1:])
@@ -112,6 +111,17 @@ def collate(
         batch.prior_of = tuple(priors)
         batch.priors = collate(tuple(priors.values()), pad_id=pad_id, features=features)
     return batch
+
+
+def _add_pictures(batch: Batch, examples: Sequence[Example], views: int) -> None:
+    """Radiographs as ``pixel_values`` (B, V, 1, H, W), scans as ``volume`` (B, 1, D, H, W); both from 0 to 1."""
+    size = examples[0].source.shape[1:]
+    if len(size) == 3:
+        batch.volume = torch.stack([torch.from_numpy(example.pixels).float() / 255.0 for example in examples])
+        return
+    batch.pixel_values = torch.zeros(len(examples), views, 1, *size)
+    for row, example in enumerate(examples):
+        batch.pixel_values[row, : len(example.view_ids), 0] = torch.from_numpy(example.pixels).float() / 255.0
 
 
 def _add_text(batch: Batch, examples: Sequence[Example], pad_id: int) -> None:
@@ -172,7 +182,11 @@ class StudyLoader:
         if batch.view_ids is not None and self.hidden_views:
             hidden = torch.rand(len(whole), generator=generator) < self.hidden_views
             batch.view_ids[hidden[own]] = 0
-        if batch.pixel_values is not None and not isinstance(self.augmentation, NoAugmentation):
+        if isinstance(self.augmentation, NoAugmentation):
+            return batch
+        if batch.volume is not None:
+            batch.volume = self.augmentation.apply(batch.volume, generator, passed=part.first)
+        if batch.pixel_values is not None:
             shape = batch.pixel_values.shape
             flat = batch.pixel_values.flatten(0, 1)
             batch.pixel_values = self.augmentation.apply(flat, generator, passed=part.first * views).view(shape)

@@ -9,17 +9,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
+from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.loader import Example, collate, view_id
-from radweave.data.reading.images import Radiograph, read_radiograph
-from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.tokenizer import decode
-from radweave.data.transforms import to_square
 from radweave.errors import InputError
 from radweave.serve.evidence import json_value
-from radweave.types import Report, ReportModel
+from radweave.serve.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
+from radweave.types import Modality, Report, ReportModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 class Predictor:
     """A restored model with what turns files into its input and its output into text.
 
+    ``ct`` has a size where the model reads CT scans; else it reads radiographs in squares of ``image_size`` pixels.
     ``decoding`` holds the run's decoding options. ``warnings`` are added to every report. ``refusal`` is set for a
     run that must not report (its weights were never trained): asking it raises.
     """
@@ -40,6 +39,12 @@ class Predictor:
     decoding: Any
     warnings: tuple[str, ...] = ()
     refusal: str | None = None
+    ct: CtPreprocessing = NO_SCANS
+
+    @property
+    def modality(self) -> Modality:
+        """What the model reads."""
+        return "xray" if self.ct.size is None else "ct"
 
     @property
     def device(self) -> torch.device:
@@ -48,7 +53,9 @@ class Predictor:
         return torch.device("cpu") if parameters is None else next(parameters()).device
 
     def report(self, images: Sequence[Path | str], *, study_id: str = "study", force: bool = False) -> Report:
-        """Write the draft of one study from its views (PNG, JPEG or DICOM files).
+        """Write the draft of one study from its views (PNG, JPEG or DICOM files), or its CT scan.
+
+        A scan is a NIfTI or NRRD file or the folder of a DICOM series.
 
         ``force`` lets an image through whose integrity is doubtful; the report then says so.
 
@@ -60,7 +67,7 @@ class Predictor:
         return self.report_on(views, study_id=study_id, warnings=warnings)
 
     def report_on(
-        self, views: Sequence[tuple[Path, Radiograph]], *, study_id: str, warnings: Sequence[str] = ()
+        self, views: Sequence[tuple[Path, Picture]], *, study_id: str, warnings: Sequence[str] = ()
     ) -> Report:
         """Write the draft of the views that ``read_views`` gave, with its warnings.
 
@@ -69,7 +76,7 @@ class Predictor:
         """
         report = next(iter(self.reports([self._example(views, study_id)])))
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
-        seen = [{"file": path.name, "view": radiograph.view.value} for path, radiograph in views]
+        seen = [{"file": path.name, "view": view_of(picture).value} for path, picture in views]
         return Report(report.text, study_id, {**report.evidence, "views": seen}, (*self.warnings, *warnings))
 
     def read_study(
@@ -85,7 +92,7 @@ class Predictor:
 
     def read_views(
         self, images: Sequence[Path], *, force: bool = False
-    ) -> tuple[list[tuple[Path, Radiograph]], tuple[str, ...]]:
+    ) -> tuple[list[tuple[Path, Picture]], tuple[str, ...]]:
         """Read files; return the views that the model will see, in its order, with the warnings of the reader.
 
         Raises:
@@ -93,24 +100,24 @@ class Predictor:
         """
         if not images:
             raise InputError("no image given", field="images")
-        radiographs = [read_radiograph(path) for path in images]
-        _refuse_mixture(radiographs, images)
+        pictures = read_pictures(images, self.ct)
+        refuse_mixture(pictures, images)
         if not force:
-            _refuse_doubtful(radiographs, images)
-        pairs = list(zip(images, radiographs, strict=True))
+            refuse_doubtful(pictures, images)
+        pairs = list(zip(images, pictures, strict=True))
         warnings = [f"{path.name}: {text}" for path, item in pairs for text in item.warnings]
         if len(images) > self.max_views:
             warnings.append(f"{len(images)} views given, the model reads {self.max_views}")
-        pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(pair[1].view)])
+        pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(view_of(pair[1]))])
         return pairs[: self.max_views], tuple(warnings)
 
-    def _example(self, views: Sequence[tuple[Path, Radiograph]], study_id: str) -> Example:
+    def _example(self, views: Sequence[tuple[Path, Picture]], study_id: str) -> Example:
         return Example(
             study_id=study_id,
             patient_id=study_id,
-            source=np.stack([to_square(item.pixels, self.image_size) for _, item in views]),
+            source=model_input([picture for _, picture in views], image_size=self.image_size, ct=self.ct),
             rows=tuple(range(len(views))),
-            view_ids=tuple(view_id(item.view) for _, item in views),
+            view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
         )
 
     def reports(
@@ -167,27 +174,3 @@ class Predictor:
             str(self.tokenizer.decode(ids[:stop], clean_up_tokenization_spaces=False)) for stop in (end, end + 1)
         )
         return after[len(before) :].startswith(" ")
-
-
-def _refuse_doubtful(radiographs: Sequence[Radiograph], images: Sequence[Path]) -> None:
-    """A draft about a damaged image would look like any other draft."""
-    for radiograph, path in zip(radiographs, images, strict=True):
-        for warning in radiograph.warnings:
-            if warning.startswith(DOUBTFUL):
-                raise InputError(f"{warning}; give --force (force=True) to report on it anyway", file=path)
-
-
-def _refuse_mixture(radiographs: Sequence[Radiograph], images: Sequence[Path]) -> None:
-    """One report is about one patient and one study, as far as the files say whose they are."""
-    for field, keys in (
-        ("PatientID", {item.patient_key for item in radiographs if item.patient_key is not None}),
-        ("StudyInstanceUID", {item.study_key for item in radiographs if item.study_key is not None}),
-    ):
-        if len(keys) > 1:
-            raise InputError(
-                "the images belong to different patients or studies; ask for one report per study",
-                file=images[0].parent,
-                field=field,
-                got=f"{len(keys)} different values",
-                expected="one",
-            )

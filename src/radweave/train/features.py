@@ -8,6 +8,7 @@ The key is a hash of the encoder's weights and record, the data and the preproce
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,6 +23,8 @@ from radweave.errors import InputError
 from radweave.storage import read_json, sha256_json, write_folder, write_json
 
 BATCH = 32
+MOST_VOXELS = 1 << 24
+"""Of a batch; large scans go in smaller batches."""
 
 
 def weights_hash(module: nn.Module) -> str:
@@ -72,8 +75,9 @@ def _compute(
     with write_folder(place, overwrite=True) as partial:
         tokens: Any = None
         grid: tuple[int, ...] = ()
-        for start in range(0, len(rows), BATCH):
-            chunk = rows[start : start + BATCH]
+        batch = max(1, min(BATCH, MOST_VOXELS // math.prod(source.shape[1:])))
+        for start in range(0, len(rows), batch):
+            chunk = rows[start : start + batch]
             pixels = torch.from_numpy(np.stack([source[row] for row in chunk])).to(device)
             encoded = encoder(pixels[:, None].float() / 255.0)
             if tokens is None:

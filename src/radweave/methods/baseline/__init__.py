@@ -7,13 +7,14 @@ See docs/methods/baseline.md.
 from __future__ import annotations
 
 from radweave.ablation_tables import Row, Table
+from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.data.transforms import LightAugmentation
 from radweave.experiment import DataConfig
 from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig, BaselineStages
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
-from radweave.nn.vision import ResNetConfig, SwinConfig
+from radweave.nn.vision import ResNet3dConfig, ResNetConfig, SwinConfig
 from radweave.nn.word_head import LinearWordHeadConfig
 from radweave.train.stage import OptimizerConfig, StageConfig, Trainability
 
@@ -68,6 +69,26 @@ def tiny() -> BaselineExperiment:
             ),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
+    )
+
+
+def tiny_ct() -> BaselineExperiment:
+    """``tiny`` with a 3D encoder, for scans; reports on CT are longer."""
+    plain = tiny()
+    data = plain.data.model_copy(
+        update={
+            "ct": CtPreprocessing(size=(32, 64, 64), fit="resize", window_hu=(-1000, 200)),
+            "label_set": "ct18",
+            "max_tokens": 192,
+            "augmentation": LightAugmentation(contrast=0.04),
+        }
+    )
+    return plain.model_copy(
+        update={
+            "data": data,
+            "model": plain.model.model_copy(update={"vision_encoder": ResNet3dConfig(widths=(16, 32, 64, 128))}),
+            "decoding": plain.decoding.model_copy(update={"max_new_tokens": 192}),
+        }
     )
 
 
@@ -128,7 +149,7 @@ def paper() -> BaselineExperiment:
     )
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}
 
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
