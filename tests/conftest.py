@@ -36,10 +36,9 @@ TOY_SIZES: dict[str, Sequence[str]] = {
     "vdgen": (
         "stages.vision.epochs=0",
         "stages.language.epochs=0",
-        "model.vision_encoder.patch_size=4",
-        "model.vision_encoder.embed_dim=8",
-        "model.vision_encoder.depths=[1,1]",
-        "model.vision_encoder.num_heads=[1,2]",
+        # The paper's encoder; the preset has another.
+        "model.vision_encoder={kind: swin, patch_size: 4, embed_dim: 8, depths: [1,1], num_heads: [1,2], "
+        "window_size: 4}",
         "model.language_model.hidden_size=32",
         "model.language_model.num_layers=2",
     ),
@@ -47,8 +46,6 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "stages.disease.epochs=1",
         "stages.disease.batch_size=4",
         "stages.language.epochs=0",
-        # Random words, frozen, cannot be steered; frozen training is tested in tests/methods/test_am_mrg.py.
-        "stages.report.finetune.language_model=full",
         "model.vision_encoder.embedding_size=8",
         "model.vision_encoder.hidden_sizes=[8,16]",
         "model.vision_encoder.depths=[1,1]",
@@ -65,10 +62,9 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "stages.disease.batch_size=4",
         "stages.language.epochs=1",
         "stages.language.batch_size=4",
-        # Random words, frozen, cannot be steered to a report; frozen training is tested in tests/methods/test_dast.py.
-        "stages.report.finetune.language_model=full",
-        "model.vision_encoder.dims=[8,8,16]",
-        "model.vision_encoder.depths=[1,1,1]",
+        # The paper's encoder; the preset has another.
+        "model.vision_encoder={kind: vmamba, dims: [8,8,16], depths: [1,1,1], ssm_ratio: 1.0, mlp_ratio: 2.0, "
+        "drop_path: 0.0}",
         "model.language_model.hidden_size=32",
         "model.language_model.num_layers=2",
     ),
@@ -101,6 +97,19 @@ TOY_SIZES: dict[str, Sequence[str]] = {
 }
 """Per method, overrides that shrink it for tests; the contract tests need an entry for every method. One that reads CT
 has ``data.ct.size=[8,16,16]`` among them."""
+
+TOY_CT_OVERRIDES = (
+    "data.ct.size=[8,16,16]",
+    "data.max_tokens=40",
+    "data.tokenizer.vocab_size=300",
+    "model.vision_encoder.widths=[4,4,8,8]",
+    *(option for option in TOY_SIZES["baseline"] if "vision_encoder" not in option),
+    "stages.report.batch_size=8",
+    "stages.report.epochs=1",
+    "stages.report.select=loss",
+    "decoding.max_new_tokens=12",
+)
+"""Overrides that shrink the preset ``tiny-ct`` of the baseline."""
 
 
 @pytest.fixture(scope="session")
@@ -189,3 +198,12 @@ def toy_run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> P
     out = tmp_path_factory.mktemp("runs") / "run"
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=6"]
     return train("baseline", toy_dataset.path, out, overrides=overrides)
+
+
+@pytest.fixture(scope="session")
+def toy_ct_run(toy_ct_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A baseline run trained for one epoch on the toy scans. Do not change it; copy it first."""
+    from radweave.runs import train
+
+    out = tmp_path_factory.mktemp("ct_runs") / "run"
+    return train("baseline", toy_ct_dataset.path, out, preset="tiny-ct", overrides=TOY_CT_OVERRIDES)

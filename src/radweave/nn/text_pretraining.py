@@ -22,6 +22,12 @@ TokenSlot = tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch length"]]
 """Token ids and where there are any."""
 
 
+def hint_generator(training: bool) -> torch.Generator:
+    """Randomness of the hints: fresh in training; always the same in validation, whose loss must not depend on when."""
+    seed = int(torch.randint(2**31, (1,))) if training else 0
+    return torch.Generator().manual_seed(seed)
+
+
 def word_hints(
     labels: Int[Tensor, "batch text"], generator: torch.Generator, *, largest_share: float = 0.5, wrong: float = 0.15
 ) -> TokenSlot:

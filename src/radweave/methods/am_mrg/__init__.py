@@ -75,7 +75,7 @@ def tiny() -> AmMrgExperiment:
                 augment=False,
             ),
             report=StageConfig(
-                finetune=STAGE_TWO,
+                finetune=STAGE_TWO | {"language_model": "full"},
                 losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
                 epochs=4,
@@ -210,7 +210,7 @@ ABLATIONS: dict[str, list[str]] = {
     # Table X: other decoders are given by folder, model.language_model.path
     "decoder of one layer": ["model.language_model.num_layers=1"],
     # Ours
-    "decoder trains too": ["stages.report.finetune.language_model=full"],
+    "decoder stays frozen": ["stages.report.finetune.language_model=frozen"],
     "energy rule": _both("update=energy"),
     "attention until it settles": [*_both("update.steps=20"), *_both("update.tolerance=0.001")],
     "whole reports": ["model.report_memory.reports.unit=report"],

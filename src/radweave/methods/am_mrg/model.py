@@ -35,7 +35,7 @@ from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, Lang
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig
-from radweave.nn.text_pretraining import finding_names, word_hints
+from radweave.nn.text_pretraining import finding_names, hint_generator, word_hints
 from radweave.nn.views import ViewTokens, connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
@@ -208,9 +208,7 @@ class AmMrgModel(nn.Module):
         assert batch.input_ids is not None
         assert batch.labels is not None
         assert batch.class_labels is not None
-        # A validation loss must not depend on when it is computed.
-        seed = int(torch.randint(2**31, (1,))) if self.language_model.training else 0
-        generator = torch.Generator().manual_seed(seed)
+        generator = hint_generator(self.language_model.training)
         ids, mask = word_hints(batch.labels, generator)
         names, name_mask = finding_names(batch.class_labels, self.class_ids, generator)
         embed = self.language_model.embed

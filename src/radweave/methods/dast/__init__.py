@@ -17,6 +17,7 @@ from radweave.nn.disease_tokens import DiseaseTokensConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
+from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.train.stage import OptimizerConfig, StageConfig
 
 # The paper gives no prompt. The instruction is R2GenGPT's, which the paper builds on.
@@ -38,9 +39,7 @@ def tiny() -> DastExperiment:
             augmentation=LightAugmentation(),
         ),
         model=DastModelConfig(
-            vision_encoder=VMambaConfig(
-                dims=(16, 48, 128), depths=(1, 1, 2), ssm_ratio=1.0, mlp_ratio=2.0, drop_path=0.0
-            ),
+            vision_encoder=TINY_RESNET,
             disease_tokens=DiseaseTokensConfig(num_heads=4),
             text_encoder=LsaTextEncoderConfig(width=64),
             fusion=DvafConfig(num_heads=4),
@@ -62,15 +61,15 @@ def tiny() -> DastExperiment:
                 finetune=training(language_model="full"),
                 losses={"text_in_context": 1.0},
                 optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=8,
+                epochs=5,
                 batch_size=16,
                 augment=False,
             ),
             report=StageConfig(
-                finetune=FUSION_SIDE,
+                finetune=FUSION_SIDE | {"language_model": "full"},
                 losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=6,
+                epochs=5,
                 batch_size=16,
                 augment=False,
             ),
@@ -155,7 +154,11 @@ ABLATIONS: dict[str, list[str]] = {
     "DASTs + DVAF": [NO_RETRIEVAL],
     "concatenation": ["model.fusion=concat", NO_RETRIEVAL],
     "mean pooling": ["model.fusion=mean", NO_RETRIEVAL],
-    "language model trained": ["stages.report.finetune.language_model=full"],
+    "language model frozen": ["stages.report.finetune.language_model=frozen"],
+    "VMamba encoder from nothing": [
+        "model.vision_encoder={kind: vmamba, dims: [16, 48, 128], depths: [1, 1, 2], ssm_ratio: 1.0, mlp_ratio: 2.0, "
+        "drop_path: 0.0}"
+    ],
     "DMSR alone": ["model.fusion=none"],
     "DMSR by image only": ["model.retrieval.alpha=1.0"],
     "DMSR by disease only": ["model.retrieval.alpha=0.0"],

@@ -23,7 +23,7 @@ from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, Lang
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig
-from radweave.nn.text_pretraining import finding_names, pad_rows, similar_reports, word_hints
+from radweave.nn.text_pretraining import finding_names, hint_generator, pad_rows, similar_reports, word_hints
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.train.stage import StageConfig, Trainability, check_terms
@@ -156,9 +156,7 @@ class DastModel(nn.Module):
         assert batch.input_ids is not None
         assert batch.labels is not None
         assert batch.class_labels is not None
-        # A validation loss must not depend on when it is computed.
-        seed = int(torch.randint(2**31, (1,))) if self.language_model.training else 0
-        generator = torch.Generator().manual_seed(seed)
+        generator = hint_generator(self.language_model.training)
         named, named_mask = finding_names(batch.class_labels, self.prompts.class_names, generator)
         words, words_mask = word_hints(batch.labels, generator, largest_share=0.15)
         embed = self.language_model.embed

@@ -23,6 +23,7 @@ from radweave.nn.decoding import DecodingConfig
 from radweave.nn.encoder_decoder import BertDecoderConfig, PretrainedBertDecoderConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ResNetConfig
+from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.word_head import LinearWordHeadConfig
 from radweave.train.stage import OptimizerConfig, StageConfig, Trainability
 
@@ -59,9 +60,7 @@ def tiny() -> DiffRGenNetExperiment:
             augmentation=LightAugmentation(),
         ),
         model=DiffRGenNetModelConfig(
-            vision_encoder=ResNetConfig(
-                embedding_size=32, hidden_sizes=(32, 64, 128, 192), depths=(1, 1, 1, 1), layer_type="basic"
-            ),
+            vision_encoder=TINY_RESNET,
             connector=LinearConnectorConfig(input_norm="batch"),
             text_encoder=LsaTextEncoderConfig(width=64),
             diseases=DiseaseStatesConfig(taught=0.5),

@@ -14,6 +14,7 @@ from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import SwinConfig
+from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.word_head import LinearWordHeadConfig
 from radweave.train.stage import OptimizerConfig, StageConfig, Trainability
 
@@ -51,10 +52,14 @@ def words_from_images(epochs: int) -> StageConfig:
 
 
 def language_from_reports(epochs: int) -> StageConfig:
-    """A decoder from nothing first learns the language of reports, so that adapters have something to adapt."""
+    """A decoder from nothing first learns to write reports from some of their words, where the image will stand.
+
+    Trained on reports alone it never looks at what stands before them, and adapters do not teach it to; see
+    radweave/nn/text_pretraining.py.
+    """
     return StageConfig(
         finetune=_parts(language_model="full"),
-        losses={"text": 1.0},
+        losses={"text_in_context": 1.0},
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
         epochs=epochs,
         batch_size=16,
@@ -71,7 +76,7 @@ def tiny() -> VdgenExperiment:
             augmentation=LightAugmentation(),
         ),
         model=VdgenModelConfig(
-            vision_encoder=SwinConfig(patch_size=8, embed_dim=48, depths=(1, 2, 2), num_heads=(2, 4, 8), window_size=4),
+            vision_encoder=TINY_RESNET,
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=LlamaConfig(
                 hidden_size=128,
@@ -85,7 +90,7 @@ def tiny() -> VdgenExperiment:
             prompt="{image}",
         ),
         stages=VdgenStages(
-            vision=words_from_images(8),
+            vision=words_from_images(10),
             language=language_from_reports(4),
             report=StageConfig(
                 finetune=REPORT_PARTS,
@@ -170,6 +175,10 @@ ABLATIONS: dict[str, list[str]] = {
     "w/o VSE": ["model.vse=none"],
     "w/o DID": ["model.did=none"],
     "w/o LoRA": ["stages.report.finetune.language_model=frozen"],
+    "Swin encoder from nothing": [
+        "model.vision_encoder={kind: swin, patch_size: 8, embed_dim: 48, depths: [1, 2, 2], num_heads: [2, 4, 8], "
+        "window_size: 4}"
+    ],
     "w/o VSE and DID": ["model.vse=none", "model.did=none"],
     "VSE: own similarity in the denominator": ["model.vse.self_in_denominator=true"],
     "VSE: two views": ["model.vse=two_views"],

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -40,6 +40,7 @@ from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.sentences import SentenceSplitter
+from radweave.nn.text_pretraining import hint_generator, word_hints
 from radweave.nn.views import ViewTokens, connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
@@ -65,6 +66,7 @@ class VdgenModel(nn.Module):
         "did": ("vision_encoder", "vision_norm", "did", "language_model"),
         "words": ("vision_encoder", "vision_norm", "word_head"),
         "text": ("language_model",),
+        "text_in_context": ("language_model",),
     }
 
     def __init__(
@@ -94,14 +96,18 @@ class VdgenModel(nn.Module):
         self.memory: SentenceMemory | None = None
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
-        """Losses: ``report`` (Eq. 2), ``vse`` (Eq. 3), ``did`` (Eq. 6); ``words`` and ``text`` of the stages before."""
+        """Losses: ``report`` (Eq. 2), ``vse`` (Eq. 3), ``did`` (Eq. 6); ``words``, ``text`` and ``text_in_context``
+        (reports after some of their own words, where the image will stand) of the stages before.
+        """
         check_terms(terms, tuple(self.LOSS_PARTS))
         assert batch.input_ids is not None
         assert batch.labels is not None
         losses = {}
         if "text" in terms:
             losses["text"] = self.language_model.text_loss(batch.input_ids, batch.labels)
-        if tuple(terms) == ("text",):
+        if "text_in_context" in terms:
+            losses["text_in_context"] = self._text_in_context_loss(batch.input_ids, batch.labels)
+        if set(terms) <= {"text", "text_in_context"}:
             return losses
         views = self.encode(batch)
         if "words" in terms:
@@ -164,6 +170,12 @@ class VdgenModel(nn.Module):
             )
         again = augment(pixels.flatten(0, 1)).view_as(pixels)
         return self.encode(replace(batch, pixel_values=again)).mean()
+
+    def _text_in_context_loss(self, input_ids: Int[Tensor, "batch text"], labels: Int[Tensor, "batch text"]) -> Tensor:
+        words, mask = word_hints(labels, hint_generator(self.language_model.training))
+        embed = self.language_model.embed
+        prefix, prefix_mask = self.prompt.splice(embed, {"image": (embed(words), mask)})
+        return self.language_model.loss(prefix, prefix_mask, input_ids, labels)
 
     def _prefix(self, views: ViewTokens) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
         return self.prompt.splice(self.language_model.embed, {"image": connect_views(self.connector, views)})
