@@ -38,8 +38,9 @@ class Preprocessing(Record):
     """``preprocessing.json``: from a decoded radiograph, grey values in [0, 1], to the model's input.
 
     The image is scaled to fit a square of ``image_size`` pixels (bilinear, aspect ratio kept, black beside), rounded to
-    ``levels`` grey values and divided by ``levels - 1``. ``thresholds`` are the numbers in the model's configuration
-    that turn a probability into a yes.
+    ``levels`` grey values and divided by ``levels - 1``. For scans ``ct`` says how they are resampled, cropped,
+    windowed (HU) and sized, in this order; the window is then rounded to ``levels`` and divided alike. ``thresholds``
+    are the numbers in the model's configuration that turn a probability into a yes.
     """
 
     version: int
@@ -47,6 +48,7 @@ class Preprocessing(Record):
     image_size: int
     max_views: int
     levels: int = 256
+    ct: dict[str, Any] | None = None
     label_set: str
     classes: tuple[str, ...]
     thresholds: dict[str, float]
@@ -95,6 +97,7 @@ def preprocessing(experiment: Experiment, card: RunCard) -> Preprocessing:
         modality=card.dataset.modality,
         image_size=experiment.data.image_size,
         max_views=experiment.data.max_views,
+        ct=experiment.data.ct.model_dump(mode="json") if experiment.data.modality == "ct" else None,
         label_set=experiment.data.label_set,
         classes=card.classes,
         thresholds={

@@ -4,43 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
-from conftest import TOY_SIZES
+from conftest import TOY_CT_OVERRIDES
 from radweave.cli import main
 from radweave.data.cache import build_cache
 from radweave.data.ct import preprocess
 from radweave.data.dataset import Dataset
-from radweave.data.loader import StudyLoader
+from radweave.data.loader import StudyLoader, collate
 from radweave.data.reading.volumes import read_volume
 from radweave.data.transforms import LightAugmentation
 from radweave.errors import InputError
 from radweave.nn.views import encode_views
 from radweave.runs import Run, prepare, resolve, restore, train
 from radweave.storage import read_jsonl
+from radweave.train.features import build_features
 from radweave.types import Batch
-
-TINY_CT = (
-    "data.ct.size=[8,16,16]",
-    "data.max_tokens=40",
-    "data.tokenizer.vocab_size=300",
-    "model.vision_encoder.widths=[4,4,8,8]",
-    *(option for option in TOY_SIZES["baseline"] if "vision_encoder" not in option),
-    "stages.report.batch_size=8",
-    "stages.report.epochs=1",
-    "stages.report.select=loss",
-    "decoding.max_new_tokens=12",
-)
 
 
 @pytest.fixture(scope="module")
-def run(toy_ct_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    out = tmp_path_factory.mktemp("ct") / "run"
-    return restore(train("baseline", toy_ct_dataset.path, out, preset="tiny-ct", overrides=TINY_CT))
+def run(toy_ct_run: Path) -> Run:
+    return restore(toy_ct_run)
 
 
 def first_scan(dataset: Dataset) -> Path:
@@ -75,7 +65,7 @@ def test_a_batch_holds_the_prepared_scans_from_0_to_1(run: Run, toy_ct_dataset: 
 def test_the_cache_goes_on_where_it_was_and_names_what_it_cannot_read(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     copy = tmp_path / "dataset"
     shutil.copytree(toy_ct_dataset.path, copy, ignore=shutil.ignore_patterns(".cache"))
-    dataset, data = Dataset.open(copy), resolve("baseline", "tiny-ct", TINY_CT).data
+    dataset, data = Dataset.open(copy), resolve("baseline", "tiny-ct", TOY_CT_OVERRIDES).data
     first = build_cache(dataset, size=128, ct=data.ct)
     files = sorted((copy / ".cache" / "scans").rglob("*.npy"))
     assert len(files) == len(first.rows) == 24
@@ -161,7 +151,7 @@ def test_a_data_set_of_both_is_refused(toy_ct_dataset: Dataset, tmp_path: Path) 
     rows[2]["images"][0]["modality"] = "xray"
     (copy / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(InputError, match="1 of 24 images are not 'ct'"):
-        build_cache(Dataset.open(copy), size=32, ct=resolve("baseline", "tiny-ct", TINY_CT).data.ct)
+        build_cache(Dataset.open(copy), size=32, ct=resolve("baseline", "tiny-ct", TOY_CT_OVERRIDES).data.ct)
 
 
 # A run
@@ -192,9 +182,6 @@ def test_a_run_on_scans_restores_and_reports_the_same_from_file_and_data_set(
 
 def main_of(*arguments: str) -> None:
     """Run the command line; typer leaves with 0."""
-    import sys
-    from unittest.mock import patch
-
     with patch.object(sys, "argv", ["radweave", *arguments]), pytest.raises(SystemExit) as left:
         main()
     assert not left.value.code
@@ -216,9 +203,6 @@ def test_files_of_the_other_modality_are_refused(
 
 def test_features_of_a_frozen_encoder_are_those_it_gives(run: Run, toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     seen: list[int] = []
-    from radweave.data.loader import collate
-    from radweave.train.features import build_features
-
     data = run.experiment.data
     cache = build_cache(toy_ct_dataset, size=data.image_size, ct=data.ct)
     examples = prepare(toy_ct_dataset, "test", run.experiment, run.tokenizer, cache, need_text=True).examples

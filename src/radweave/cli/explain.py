@@ -14,7 +14,8 @@ from radweave.types import RESEARCH_ONLY
 def explain(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     images: Annotated[
-        list[Path] | None, typer.Argument(help="The views of one study, or a folder of them.", metavar="[IMAGE ...]")
+        list[Path] | None,
+        typer.Argument(help="The views of one study or its scan, or a folder of them.", metavar="[IMAGE ...]"),
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="A dataset folder instead of images.")] = None,
     study: Annotated[str | None, typer.Option("--study", help="Which study of the dataset.")] = None,

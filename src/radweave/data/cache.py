@@ -55,7 +55,7 @@ def build_cache(
     """
     scans = ct if ct is not None and ct.size is not None else None
     modality: Modality = "xray" if scans is None else "ct"
-    _refuse_other(dataset, dataset.card.modality, modality)
+    refuse_other(dataset, modality)
     key = sha256_json(_identity(dataset, size, scans))[:16]
     folder = dataset.path / ".cache" / key
     if not _is_there(folder, scans):
@@ -99,12 +99,13 @@ def _fill(
         fill_scans(dataset, refs, folder, scans, progress)
 
 
-def _refuse_other(dataset: Dataset, found: Modality, wanted: Modality) -> None:
-    """Refuse a modality that the experiment does not prepare.
+def refuse_other(dataset: Dataset, wanted: Modality) -> None:
+    """Refuse a data set of a modality that the experiment does not prepare.
 
     Raises:
         InputError: naming the data set and what to set.
     """
+    found = dataset.card.modality
     if found == wanted:
         return
     hint = "data.ct.size=null" if wanted == "ct" else "a size in voxels, such as data.ct.size=[32,64,64]"

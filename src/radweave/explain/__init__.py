@@ -11,14 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from radweave.data.ct import preprocess_spaced, to_bytes
 from radweave.data.dataset import Dataset
-from radweave.data.reading.images import Radiograph
-from radweave.explain.maps import RadiographSubject, Subject
+from radweave.data.reading.volumes import Volume
+from radweave.explain.maps import RadiographSubject, ScanSubject, Subject
 from radweave.explain.page import Explained, render
 from radweave.explain.study import read_dataset_study
 from radweave.labels import get_labeler
 from radweave.predict import group_images
 from radweave.runs import Run
+from radweave.serve.pictures import Picture, view_of
 from radweave.serve.predictor import Predictor
 from radweave.storage import json_text, refuse_existing, write_folder, write_text
 from radweave.types import Report, Study, View
@@ -38,18 +42,17 @@ def explain_files(
     force: bool = False,
     overwrite: bool = False,
 ) -> Path:
-    """Report on the views of one study (files, or a folder of them) and explain the draft; return the page's path.
+    """Report on one study (its views or its scan, or a folder of them) and explain the draft; return the page's path.
 
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, and as ``Predictor.report`` does.
     """
     refuse_existing(out, overwrite=overwrite)
-    group = group_images(images, one_study=True)[0]
+    group = group_images(images, one_study=True, modality=predictor.modality)[0]
     views, warnings = predictor.read_views(group.images, force=force)
     report = predictor.report_on(views, study_id=group.name, warnings=warnings)
     subjects = [
-        _subject(number, radiograph, radiograph.view, predictor.image_size)
-        for number, (_, radiograph) in enumerate(views, start=1)
+        _subject(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, start=1)
     ]
     return write_explanation(
         run, report, subjects, out, banner=predictor.warnings, threshold=threshold, overwrite=overwrite
@@ -81,10 +84,7 @@ def explain_study(
     return write_explanation(
         run,
         Report(report.text, study_id, {**report.evidence, "views": views}, warnings),
-        [
-            _subject(number, radiograph, ref.view, predictor.image_size)
-            for number, (ref, radiograph) in enumerate(found.views, start=1)
-        ],
+        [_subject(number, picture, ref.view, predictor) for number, (ref, picture) in enumerate(found.views, start=1)],
         out,
         banner=predictor.warnings,
         reference=found.study.report,
@@ -137,9 +137,14 @@ def write_explanation(
     return out / PAGE
 
 
-def _subject(number: int, radiograph: Radiograph, view: View, side: int) -> RadiographSubject:
+def _subject(number: int, picture: Picture, view: View, predictor: Predictor) -> Subject:
+    """A radiograph as it was read, or a scan as the model saw it."""
+    if isinstance(picture, Volume):
+        hu, spacing_mm = preprocess_spaced(picture, predictor.ct)
+        voxels = to_bytes(hu, predictor.ct).astype(np.float32) / np.float32(255)
+        return ScanSubject("CT", voxels, spacing_mm)
     kind = "" if view is View.UNKNOWN else f", {view.value}"
-    return RadiographSubject(f"View {number}{kind}", radiograph.pixels, side)
+    return RadiographSubject(f"View {number}{kind}", picture.pixels, predictor.image_size)
 
 
 def _seen_before(run: Run, dataset: Dataset, study: Study) -> tuple[str, ...]:

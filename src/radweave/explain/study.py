@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from radweave.data.cache import PixelCache
+from radweave.data.cache import PixelCache, refuse_other
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
-from radweave.data.reading.images import Radiograph, read_radiograph
+from radweave.data.reading.images import read_radiograph
 from radweave.data.reading.integrity import DOUBTFUL
-from radweave.data.transforms import to_square
 from radweave.errors import InputError
 from radweave.runs import Run, prepare
+from radweave.serve.pictures import Picture, model_input, read_scan
 from radweave.types import ImageRef, Study
 
 
@@ -24,7 +24,7 @@ class DatasetStudy:
     """A study, the views that the model sees in its order, what the model gets, and the readers' warnings."""
 
     study: Study
-    views: tuple[tuple[ImageRef, Radiograph], ...]
+    views: tuple[tuple[ImageRef, Picture], ...]
     example: Example
     warnings: tuple[str, ...]
 
@@ -33,15 +33,18 @@ def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool
     """Find a study and read its images, and those of the study before it where the run looks at priors.
 
     Raises:
-        InputError: if it is not there, none of its images can be read, or one is doubtful and not ``force``.
+        InputError: if it is not there, the run reads another modality, none of its images can be read, or one is
+            doubtful and not ``force``.
     """
+    modality = run.experiment.data.modality
+    refuse_other(dataset, modality)
     study = next((study for study in dataset.studies() if study.study_id == study_id), None)
     if study is None:
         raise InputError("no such study in the data set", file=dataset.path, field="--study", got=study_id)
     wanted = [study]
     if run.experiment.data.priors and study.prior is not None:
         wanted += [other for other in dataset.studies(study.split) if other.study_id == study.prior]
-    read, unreadable = _read(dataset, (ref for one in wanted for ref in one.images if ref.modality == "xray"))
+    read, unreadable = _read(dataset, (ref for one in wanted for ref in one.images if ref.modality == modality))
     warnings = [(ref, text) for ref in study.images if ref.path in read for text in read[ref.path].warnings]
     doubts = [] if force else [(ref, text) for ref, text in warnings if text.startswith(DOUBTFUL)]
     if doubts:
@@ -59,30 +62,32 @@ def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool
     )
 
 
-def _read(dataset: Dataset, refs: Iterable[ImageRef]) -> tuple[dict[str, Radiograph], dict[str, str]]:
-    """Path -> radiograph, and path -> the reason why it cannot be read."""
-    read: dict[str, Radiograph] = {}
+def _read(dataset: Dataset, refs: Iterable[ImageRef]) -> tuple[dict[str, Picture], dict[str, str]]:
+    """Path -> radiograph or scan, and path -> the reason why it cannot be read."""
+    read: dict[str, Picture] = {}
     unreadable: dict[str, str] = {}
     for ref in refs:
         try:
-            read[ref.path] = read_radiograph(dataset.image_path(ref.path), original_size_wh=ref.original_size_wh)
+            path = dataset.image_path(ref.path)
+            if ref.modality == "ct":
+                read[ref.path] = read_scan(path)
+            else:
+                read[ref.path] = read_radiograph(path, original_size_wh=ref.original_size_wh)
         except InputError as error:
             unreadable[ref.path] = error.reason
     return read, unreadable
 
 
-def _example(
-    run: Run, dataset: Dataset, study: Study, read: dict[str, Radiograph], unreadable: dict[str, str]
-) -> Example:
+def _example(run: Run, dataset: Dataset, study: Study, read: dict[str, Picture], unreadable: dict[str, str]) -> Example:
     """What the model gets: the study with its patient, so that no memory answers with that one, and without its report.
 
     Raises:
         InputError: if no image can be read.
     """
-    side = run.experiment.data.image_size
-    squares = [to_square(item.pixels, side) for item in read.values()]
+    data = run.experiment.data
+    none = np.zeros((0, data.image_size, data.image_size), np.uint8)
     cache = PixelCache(
-        pixels=np.stack(squares) if squares else np.zeros((0, side, side), np.uint8),
+        pixels=model_input(list(read.values()), image_size=data.image_size, ct=data.ct) if read else none,
         rows={path: row for row, path in enumerate(read)},
         unreadable=unreadable,
     )

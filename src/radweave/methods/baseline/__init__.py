@@ -14,7 +14,8 @@ from radweave.experiment import DataConfig
 from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig, BaselineStages
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
-from radweave.nn.vision import ResNet3dConfig, ResNetConfig, SwinConfig
+from radweave.nn.vision import ResNetConfig, SwinConfig
+from radweave.nn.vision.resnet3d import RESNET3D_MINI
 from radweave.nn.word_head import LinearWordHeadConfig
 from radweave.train.stage import OptimizerConfig, StageConfig, Trainability
 
@@ -86,7 +87,7 @@ def tiny_ct() -> BaselineExperiment:
     return plain.model_copy(
         update={
             "data": data,
-            "model": plain.model.model_copy(update={"vision_encoder": ResNet3dConfig(widths=(16, 32, 64, 128))}),
+            "model": plain.model.model_copy(update={"vision_encoder": RESNET3D_MINI}),
             "decoding": plain.decoding.model_copy(update={"max_new_tokens": 192}),
         }
     )
