@@ -46,6 +46,7 @@ class Row:
         ablation: key of the method's ``ABLATIONS``; None for the preset as it is.
         overrides: further overrides, applied after those of ``ablation``.
         method: another method that this row trains; None for the table's own.
+        preset: another preset than the one the table is asked for, such as one that reads CT.
         headline: trained over the larger number of seeds (the full model, the baseline).
         paper: the paper's own numbers: data set -> metric of ``METRICS`` -> value, on the scale of
             0 to 1 (CIDEr as printed).
@@ -55,6 +56,7 @@ class Row:
     ablation: str | None = None
     overrides: tuple[str, ...] = ()
     method: str | None = None
+    preset: str | None = None
     headline: bool = False
     paper: Paper = field(default_factory=dict)
 

@@ -72,7 +72,8 @@ def finished(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def without_times(record: Any) -> Any:
     """A record without wall times, threads and places."""
-    times = ("train_s", "generate_s", "threads", "resumed", "training_notes", "notes", "code")
+    times = ("train_s", "cpu_s", "generate_s", "reports_per_s", "threads", "resumed", "training_notes", "notes", "code")
+    times += ("peak_memory_bytes", "peak_device_bytes")
     if isinstance(record, dict):
         return {key: without_times(value) for key, value in record.items() if key not in times}
     return [without_times(value) for value in record] if isinstance(record, list) else record

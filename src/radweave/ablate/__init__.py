@@ -16,6 +16,7 @@ from radweave.ablate.one_run import Task, finished_scores, run_task
 from radweave.ablate.parallel import run_parallel
 from radweave.ablate.plan import AblationRequest, Plan, make_plan
 from radweave.ablate.report import ablation_record, ablation_tables
+from radweave.ablation_tables import Table
 from radweave.errors import InputError
 from radweave.evaluation.tables import TextTable, latex_tables, markdown_tables
 from radweave.stages import TrainingWatch
@@ -49,23 +50,26 @@ class AblationResult:
         return int(self.record["runs"]["failed"]) + sum(row["refused"] is not None for row in self.record["rows"])
 
 
-def run_ablation(request: AblationRequest, watch: AblationWatch | None = None) -> AblationResult:
+def run_ablation(
+    request: AblationRequest, watch: AblationWatch | None = None, table: Table | None = None
+) -> AblationResult:
     """Train and score every run of a table that is not done yet, and write the table.
 
-    A run that fails is reported in the table, and the others go on.
+    The table is the method's of that name, or the one that is given. A run that fails is reported in it, and the others
+    go on.
 
     Raises:
         InputError: for a request that cannot be planned, or an output folder that holds another table.
         StoppedError: after SIGTERM or an interrupt; the same call goes on from there.
     """
     watch = watch or AblationWatch()
-    plan = make_plan(request)
+    plan = make_plan(request, table)
     with _held(request):
         campaign = _Campaign(plan, watch)
         campaign.collect_finished()
         campaign.write()
-        waiting = [task for task in plan.tasks if _key(task) not in campaign.scores]
-        if request.jobs > 1:
+        waiting = [task for task in plan.tasks if request.train and _key(task) not in campaign.scores]
+        if request.jobs > 1 or request.own_processes:
             run_parallel(waiting, request.jobs, campaign.done, campaign.failed)
         else:
             for task in waiting:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -25,6 +26,7 @@ from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
 from radweave.evaluation.protocols import IMPLEMENTATION
+from radweave.evaluation.statistics import Statistic
 from radweave.evaluation.systems import MODEL, score_systems
 from radweave.experiment import Experiment
 from radweave.labels import Labeler, get_labeler
@@ -37,6 +39,7 @@ from radweave.train.loop import StoppedError, Watch
 
 FORMAT = "radweave-ablation-run"
 STOPPED = 3
+BATCH_SIZE = 16
 LABELERS = {"xray": "chexpert14", "ct": "ct18"}
 
 
@@ -90,8 +93,10 @@ def _identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str,
     }
 
 
-def run_task(task: Task, watch: TrainingWatch | None = None) -> dict[str, Any]:
+def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: bool = False) -> dict[str, Any]:
     """Do what is not yet done of a run, and return its scores.
+
+    In a process of its own the peak of its memory is noted too.
 
     Raises:
         InputError: for a configuration that cannot be trained, or a folder that holds another run.
@@ -103,11 +108,21 @@ def run_task(task: Task, watch: TrainingWatch | None = None) -> dict[str, Any]:
     kept = finished_scores(task, experiment, dataset)
     if kept is not None:
         return kept
-    training = _train(task, watch or TrainingWatch())
+    training = _train(task, watch or TrainingWatch(), own_process=own_process)
     started = time.perf_counter()
     run = restore(task.path)
     predictions = task.path / "predictions.jsonl"
-    result = generate_split(run, run.predictor(), dataset.path, "test", predictions, overwrite=True)
+    pace = _Pace()
+    result = generate_split(
+        run,
+        run.predictor(),
+        dataset.path,
+        "test",
+        predictions,
+        batch_size=BATCH_SIZE,
+        overwrite=True,
+        progress=pace.count,
+    )
     generate_s = time.perf_counter() - started
     scores = {
         "format": FORMAT,
@@ -119,6 +134,7 @@ def run_task(task: Task, watch: TrainingWatch | None = None) -> dict[str, Any]:
         "trained_steps": run.card.trained_steps,
         "versions": run.card.versions,
         "generate_s": round(generate_s, 2),
+        "reports_per_s": pace.per_s(),
         **training,
     }
     write_json(task.path / "scores.json", scores)
@@ -136,14 +152,29 @@ def _refuse_other_run(task: Task, experiment: Experiment, dataset: Dataset) -> N
         raise InputError("holds a run that was trained on other data; give another --out", file=task.path)
 
 
-def _train(task: Task, watch: TrainingWatch) -> dict[str, Any]:
+class _Pace:
+    """Reports per second, without the time up to the end of the first batch."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    def count(self, done: int, total: int) -> None:
+        self._times.append(time.perf_counter())
+
+    def per_s(self) -> float | None:
+        """None where there is one batch only."""
+        count = len(self._times) - BATCH_SIZE
+        return None if count <= 0 else round(count / (self._times[-1] - self._times[BATCH_SIZE - 1]), 2)
+
+
+def _train(task: Task, watch: TrainingWatch, *, own_process: bool) -> dict[str, Any]:
     """Train, or go on training; return how long it took. A finished run's figures are those of its last training."""
     record = task.path / "training.json"
     if (task.path / "run.json").is_file():
         return read_json(record) if record.is_file() else {"train_s": None, "resumed": True, "notes": [], "code": None}
     resumed = (task.path / "checkpoints").is_dir()
     notes: list[str] = []
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     train(
         task.method,
         Path(task.dataset),
@@ -155,6 +186,8 @@ def _train(task: Task, watch: TrainingWatch) -> dict[str, Any]:
     )
     figures = {
         "train_s": round(time.perf_counter() - started, 2),
+        "cpu_s": round(time.process_time() - cpu, 2),
+        **(peak_memory() if own_process else {}),
         "resumed": resumed,
         "notes": notes,
         "threads": torch.get_num_threads(),
@@ -162,6 +195,20 @@ def _train(task: Task, watch: TrainingWatch) -> dict[str, Any]:
     }
     write_json(record, figures)
     return figures
+
+
+def peak_memory() -> dict[str, int]:
+    """The peak of this process's memory, and of what torch held on a CUDA device; what is not known is left out."""
+    peaks = {}
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # Not getrusage's figure: it begins with the peak of the process that started this one.
+        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+        if found:
+            peaks["peak_memory_bytes"] = 1024 * int(found[1])
+    if torch.cuda.is_available():
+        peaks["peak_device_bytes"] = torch.cuda.max_memory_allocated()
+    return peaks
 
 
 def _noting(watch: TrainingWatch, notes: list[str]) -> TrainingWatch:
@@ -195,12 +242,19 @@ def _score(task: Task, labeler: Labeler) -> dict[str, Any]:
 def summary(evaluation: Evaluation) -> dict[str, float | None]:
     """The metrics that tables name; None where one is undefined or was not computed."""
     values = {name: evaluation.corpus[name].value for name in LANGUAGE_METRICS if name in evaluation.corpus}
+    statistics = named_statistics(evaluation)
+    return {**values, **{name: _number(statistics[name].corpus()) for name in CLINICAL_METRICS}}
+
+
+def named_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
+    """What the metrics that tables name are computed from, for resampling; without those that were not computed."""
+    found = {name: evaluation.statistics[name] for name in LANGUAGE_METRICS if name in evaluation.statistics}
     group = "without_no_finding"
     if not any(key[1] == group for key in evaluation.clinical_statistics):
         group = "all"
     for name, (average, measure) in CLINICAL_METRICS.items():
-        values[name] = _number(evaluation.clinical_statistics["negative", group, average, measure].corpus())
-    return values
+        found[name] = evaluation.clinical_statistics["negative", group, average, measure]
+    return found
 
 
 def _number(value: float) -> float | None:
@@ -222,7 +276,7 @@ def main(arguments: list[str]) -> int:
     record = read_json(Path(arguments[0]))
     task = Task(**{**record["task"], "overrides": tuple(record["task"]["overrides"])})
     try:
-        run_task(task, stops_without_parent(record["parent"]))
+        run_task(task, stops_without_parent(record["parent"]), own_process=True)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -22,7 +22,9 @@ class AblationRequest:
     """The options of ``radweave ablate``.
 
     ``seeds`` runs of every row, ``headline_seeds`` of headline rows if that is more. ``rows`` are labels or folder
-    names; none for all. ``runs`` is where run folders lie; tables of one method and data set may share it.
+    names; none for all. ``runs`` is where run folders lie; tables of one method and data set may share it. With
+    ``own_processes`` a run has a process of its own even where one follows the other, so that its memory is its own.
+    Without ``train`` only the table of what is finished is written.
     """
 
     method: str
@@ -38,6 +40,8 @@ class AblationRequest:
     protocol: str = "full"
     meteor: bool = False
     runs: Path | None = None
+    own_processes: bool = False
+    train: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,13 @@ def find_table(method: str, name: str) -> Table:
     return tables[name]
 
 
-def make_plan(request: AblationRequest) -> Plan:
-    """Resolve every row of the table.
+def make_plan(request: AblationRequest, table: Table | None = None) -> Plan:
+    """Resolve every row of the table that the request names, or of the one that is given.
 
     Raises:
         InputError: for an unknown method, table, row, data set or option, or overrides that fit no row.
     """
-    table = find_table(request.method, request.table)
+    table = table or find_table(request.method, request.table)
     for name, value in (("--seeds", request.seeds), ("--jobs", request.jobs)):
         if value < 1:
             raise InputError("must be 1 or more", field=name, got=value)
@@ -110,7 +114,7 @@ def _planned(row: Row, request: AblationRequest) -> PlannedRow:
     own: tuple[str, ...] = ()
     try:
         own = (*_ablation(row, method), *row.overrides)
-        overrides = (*_common(request.overrides, method), *own)
+        overrides = (*overrides_for(method, request.overrides), *own)
         seeds = request.seeds
         if row.headline and request.headline_seeds is not None:
             seeds = max(seeds, request.headline_seeds)
@@ -118,7 +122,7 @@ def _planned(row: Row, request: AblationRequest) -> PlannedRow:
             Task(
                 label=row.label,
                 method=method,
-                preset=request.preset,
+                preset=row.preset or request.preset,
                 overrides=(*overrides, f"seed={seed}"),
                 seed=seed,
                 dataset=str(request.dataset.resolve()),
@@ -133,8 +137,12 @@ def _planned(row: Row, request: AblationRequest) -> PlannedRow:
         return PlannedRow(row, method, own, "", (), refused=str(error))
 
 
-def _common(overrides: Sequence[str], method: str) -> list[str]:
-    """The user's overrides for a method: those for all, and those that name it ("baseline:stages.report.epochs=3")."""
+def overrides_for(method: str, overrides: Sequence[str]) -> list[str]:
+    """The user's overrides for a method: those for all, and those that name it ("baseline:stages.report.epochs=3").
+
+    Raises:
+        InputError: for an override that names no method.
+    """
     kept = []
     for override in overrides:
         match = _FOR_ONE_METHOD.match(override)

@@ -10,6 +10,7 @@ import typer
 
 from radweave import __version__
 from radweave.cli import ablate as ablating
+from radweave.cli import bench as benching
 from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
 from radweave.errors import InputError
@@ -50,6 +51,7 @@ app.command("export")(export.export)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explaining.explain)
 app.command("ablate")(ablating.ablate)
+app.command("bench")(benching.bench)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("label")(evaluation.label)

@@ -1,0 +1,194 @@
+"""What a method was given and what it cost: read from its runs, never worked out from what it should be.
+
+Times count where they are whole: a run that went on after a stop, or took a stage from the data set's cache, has no
+time of its own. What such a run did train is in the figures by stage.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from radweave.benchmark.reuse import REUSED
+from radweave.estimate import part_sizes
+from radweave.experiment import Experiment
+from radweave.runs import restore
+from radweave.storage import read_json
+
+FROM_CACHE = "is taken from the data set's cache"
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """A stage over the seeds: passes over the training split and updates (of a kept stage too), which parts train how,
+    the loss weights, and the median pace of the ``trained_by`` runs that trained it themselves.
+    """
+
+    name: str
+    batch_size: int
+    updates: float
+    passes: float
+    trains: Mapping[str, str]
+    losses: Mapping[str, float]
+    studies_per_s: float | None
+    trained_by: int
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCost:
+    """The costs of a method on a data set.
+
+    ``parameters`` of the whole model; ``trainable`` those that train in some stage; ``trainable_report`` in the last.
+    Bytes on disk of weights and of memories. ``train_s``, ``cpu_s``: mean over the ``whole`` runs that trained
+    everything themselves; ``updates_s``: the updates of all stages by their median pace. ``peak_memory`` is the largest
+    of the runs, ``reports_per_s`` and ``written_per_s`` are medians. ``seconds`` adds up all that was spent on these
+    runs, here or before. None where nothing was measured.
+    """
+
+    runs: int
+    reused: int
+    whole: int
+    parameters: int
+    trainable: int
+    trainable_report: int
+    weight_bytes: int
+    memory_bytes: int
+    train_s: float | None
+    cpu_s: float | None
+    updates_s: float | None
+    seconds: float
+    threads: tuple[int, ...]
+    peak_memory: int | None
+    peak_device: int | None
+    reports_per_s: float | None
+    written_per_s: float | None
+    stages: tuple[StageCost, ...]
+    given: Mapping[str, str]
+    seeds: tuple[int, ...]
+    config: str
+    code: tuple[str, ...]
+
+
+def method_cost(folders: Sequence[Path], scores: Sequence[Mapping[str, Any]]) -> MethodCost:
+    """The costs over a method's finished runs, from their folders and ``scores.json``."""
+    run = restore(folders[0])
+    whole = [found for found in scores if _is_whole(found)]
+    stages = tuple(_stage(name, run.experiment, folders) for name in run.experiment.named_stages())
+    trained = [run.experiment.named_stages()[stage.name].finetune for stage in stages if stage.updates > 0]
+    return MethodCost(
+        runs=len(folders),
+        reused=sum((folder / REUSED).is_file() for folder in folders),
+        whole=len(whole),
+        parameters=sum(parameter.numel() for parameter in run.model.parameters()),
+        trainable=_trainable(run.model, trained),
+        trainable_report=_trainable(run.model, trained[-1:]),
+        weight_bytes=(folders[0] / "weights.safetensors").stat().st_size,
+        memory_bytes=sum(path.stat().st_size for path in (folders[0] / "memories").rglob("*") if path.is_file()),
+        train_s=_mean([found["train_s"] for found in whole]),
+        cpu_s=_mean([found.get("cpu_s") for found in whole]),
+        updates_s=_updates_s(stages),
+        seconds=sum((found["train_s"] or 0.0) + found["generate_s"] for found in scores),
+        threads=tuple(sorted({found["threads"] for found in scores if found.get("threads")})),
+        peak_memory=max(
+            (found["peak_memory_bytes"] for found in scores if found.get("peak_memory_bytes")), default=None
+        ),
+        peak_device=max(
+            (found["peak_device_bytes"] for found in scores if found.get("peak_device_bytes")), default=None
+        ),
+        reports_per_s=_median([found.get("reports_per_s") for found in scores]),
+        written_per_s=_median([found["studies"] / found["generate_s"] for found in scores if found["generate_s"]]),
+        stages=stages,
+        given=given(run.experiment),
+        seeds=tuple(found["seed"] for found in scores),
+        config=scores[0]["identity"]["config"],
+        code=tuple(dict.fromkeys(found["code"] or "unknown" for found in scores)),
+    )
+
+
+def _updates_s(stages: Sequence[StageCost]) -> float | None:
+    trained = [stage for stage in stages if stage.updates > 0]
+    if any(stage.studies_per_s is None for stage in trained):
+        return None
+    return sum(stage.updates * stage.batch_size / stage.studies_per_s for stage in trained if stage.studies_per_s)
+
+
+def given(experiment: Experiment) -> dict[str, str]:
+    """What a configuration gives a method, by the names that the table of budgets uses."""
+    data, decoding = experiment.data, experiment.decoding
+    size = f"{data.image_size} px" if data.modality == "xray" else " x ".join(map(str, data.ct.size or ()))
+    words = getattr(experiment.model, "language_model", None)
+    encoder = getattr(experiment.model, "vision_encoder", None)
+    return {
+        "image": size,
+        "views": str(data.max_views if data.modality == "xray" else 1),
+        "tokenizer": f"{getattr(data.tokenizer, 'vocab_size', None) or data.tokenizer.kind} tokens",
+        "longest report": f"{data.max_tokens} tokens",
+        "augmentation": data.augmentation.kind,
+        "earlier study": "yes" if data.priors else "no",
+        "decoding": f"{decoding.num_beams} beams, {decoding.max_new_tokens} tokens",
+        "vision encoder": _shape(encoder, ("hidden_sizes", "dims", "embed_dim", "depths")),
+        "decoder": _shape(words, ("num_layers", "hidden_size", "num_heads")),
+    }
+
+
+def _shape(record: Any, names: Sequence[str]) -> str:
+    if record is None:
+        return "-"
+    facts = [f"{name} {getattr(record, name)}" for name in names if getattr(record, name, None) is not None]
+    return ", ".join([str(getattr(record, "kind", type(record).__name__)), *facts])
+
+
+def _is_whole(scores: Mapping[str, Any]) -> bool:
+    kept = any(FROM_CACHE in note for note in scores["notes"])
+    return scores["train_s"] is not None and not scores["resumed"] and not kept
+
+
+def _stage(name: str, experiment: Experiment, folders: Sequence[Path]) -> StageCost:
+    stage = experiment.named_stages()[name]
+    paces = [pace for folder in folders if (pace := _pace(folder / "metrics.jsonl", name)) is not None]
+    cards = [read_json(folder / "run.json") for folder in folders]
+    return StageCost(
+        name=name,
+        batch_size=stage.batch_size,
+        updates=statistics.fmean(card["trained_steps"][name] for card in cards),
+        passes=statistics.fmean(len(card["validation"][name]["epochs"]) for card in cards),
+        trains={part: how for part, how in stage.finetune.items() if how != "frozen"},
+        losses=stage.losses,
+        studies_per_s=statistics.median(paces) if paces else None,
+        trained_by=len(paces),
+    )
+
+
+def _pace(metrics: Path, stage: str) -> float | None:
+    """Median studies a second over the updates of a stage; None if this run did not train it."""
+    paces = []
+    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else ():
+        row = json.loads(line)
+        if row["stage"] == stage and "studies_per_s" in row:
+            paces.append(row["studies_per_s"])
+    return statistics.median(paces) if paces else None
+
+
+def _trainable(model: nn.Module, stages: Sequence[dict[str, Any]]) -> int:
+    """Parameters that train in at least one of the stages."""
+    trained: set[int] = set()
+    for finetune in stages:
+        part_sizes(model, finetune)
+        trained |= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    return sum(parameter.numel() for parameter in model.parameters() if id(parameter) in trained)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

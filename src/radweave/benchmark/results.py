@@ -1,0 +1,140 @@
+"""Everything that is known of a set once its runs are there: scores, tests, evidence, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from radweave.ablate.one_run import LABELERS
+from radweave.benchmark.costs import MethodCost, method_cost
+from radweave.benchmark.scores import (
+    Scoring,
+    SystemScores,
+    Tested,
+    compare,
+    floor_systems,
+    read_run,
+    refuse_other_scores,
+    score_system,
+)
+from radweave.benchmark.suite import SuiteSet
+from radweave.data.dataset import Dataset
+from radweave.evaluation.evidence import EvidenceAgreement, evidence_agreement
+from radweave.evaluation.systems import FLOOR_NAMES
+from radweave.labels import get_labeler
+from radweave.storage import read_json, read_jsonl
+
+TESTED = ("BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
+"""The metrics that are tested; Holm's correction is over these and all methods."""
+NEAREST = FLOOR_NAMES["nearest_neighbour"]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEvidence:
+    """Findings in the evidence, mean over seeds; and which kinds of evidence a report carries."""
+
+    figures: Mapping[str, float | None]
+    recalled_kind: str | None
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetResults:
+    """The results of a set. ``record`` is the ablation's; ``folders`` are a method's finished runs by method."""
+
+    suite: SuiteSet
+    dataset: Dataset
+    record: Mapping[str, Any]
+    folders: Mapping[str, tuple[Path, ...]]
+    full: Mapping[str, SystemScores]
+    compatible: Mapping[str, SystemScores]
+    floors: Mapping[str, SystemScores]
+    compatible_floors: Mapping[str, SystemScores]
+    to_reference: Mapping[tuple[str, str], Tested]
+    to_nearest: Mapping[tuple[str, str], Tested]
+    evidence: Mapping[str, MethodEvidence]
+    costs: Mapping[str, MethodCost]
+
+    @property
+    def reference(self) -> str:
+        return self.suite.table.reference
+
+
+def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
+    """Score and compare the finished runs of a set.
+
+    Raises:
+        InputError: for predictions that do not give the scores beside them, or runs on other studies.
+    """
+    dataset = Dataset.open(suite.request.dataset)
+    folders = _finished(suite.request.out, record)
+    scores = {method: [read_json(folder / "scores.json") for folder in found] for method, found in folders.items()}
+    studies = tuple(dataset.studies())
+    labeler = get_labeler(LABELERS[dataset.card.modality])
+    train_texts = tuple(study.report for study in studies if study.split == "train" and study.report)
+    patients = {study.study_id: study.patient_id for study in studies}
+    scorings = [Scoring(name, labeler, train_texts, patients) for name in ("full", suite.kind.compatible)]
+    pairs = {method: [read_run(folder, scorings[0]) for folder in found] for method, found in folders.items()}
+    full, compatible = ({method: score_system(runs, scoring) for method, runs in pairs.items()} for scoring in scorings)
+    for method, system in full.items():
+        for place, folder in enumerate(folders[method]):
+            refuse_other_scores(folder, system, place, scores[method][place])
+    some = next((runs[0] for runs in pairs.values()), None)
+    floors, compatible_floors = ({} if some is None else floor_systems(some, scoring) for scoring in scorings)
+    reference = full.get(suite.table.reference)
+    others = {method: system for method, system in full.items() if method != suite.table.reference}
+    return SetResults(
+        suite=suite,
+        dataset=dataset,
+        record=record,
+        folders=folders,
+        full=full,
+        compatible=compatible,
+        floors=floors,
+        compatible_floors=compatible_floors,
+        to_reference={} if reference is None else compare(others, reference, TESTED, _seed_tests(record)),
+        to_nearest=compare(full, floors[NEAREST], TESTED) if NEAREST in floors else {},
+        evidence={method: _evidence(found, dataset) for method, found in folders.items()},
+        costs={method: method_cost(found, scores[method]) for method, found in folders.items()},
+    )
+
+
+def _finished(out: Path, record: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:
+    found = {}
+    for row in record["rows"]:
+        places = [out / folder for folder in row["folders"]]
+        done = tuple(place for place in places if int(place.name.removeprefix("seed-")) in row["seeds"]["finished"])
+        if done:
+            found[row["label"]] = done
+    return found
+
+
+def _seed_tests(record: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
+    return {(row["label"], name): metric["p"] for row in record["rows"] for name, metric in row["metrics"].items()}
+
+
+_FIGURES = ("heads", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")
+
+
+def _evidence(folders: tuple[Path, ...], dataset: Dataset) -> MethodEvidence:
+    labeler = get_labeler(LABELERS[dataset.card.modality])
+    found: list[EvidenceAgreement] = []
+    kinds: dict[str, None] = {}
+    for folder in folders:
+        rows = [
+            {"ref": row["ref"], "hyp": row["hyp"], "evidence": _light(row["evidence"], kinds)}
+            for _, row in read_jsonl(folder / "predictions.jsonl")
+        ]
+        found.append(evidence_agreement(rows, labeler))
+    values = {name: [getattr(item, name) for item in found] for name in _FIGURES}
+    means = {name: None if None in known else fmean(known) for name, known in values.items()}
+    return MethodEvidence(means, found[0].recalled_kind, tuple(kinds))
+
+
+def _light(evidence: Mapping[str, Any], kinds: dict[str, None]) -> dict[str, Any]:
+    """What is compared of the evidence, without maps; notes the kinds that there are."""
+    kinds.update(dict.fromkeys(name for name, value in evidence.items() if value))
+    return {name: evidence[name] for name in ("class_probabilities", "recalled") if name in evidence}

@@ -1,0 +1,82 @@
+"""``radweave bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    out: Annotated[Path, typer.Argument(help="Folder of drawn data, runs and pages.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="key=value, METHOD:key=value, SET:key=value or SET:METHOD:key=value", metavar="[key=value ...]"
+        ),
+    ] = None,
+    xray: Annotated[Path | None, typer.Option(help="Dataset folder of radiographs instead of phantoms.")] = None,
+    ct: Annotated[Path | None, typer.Option(help="Dataset folder of CT instead of phantoms.")] = None,
+    iu: Annotated[Path | None, typer.Option(help="Dataset folder of IU X-Ray; it is run if given.")] = None,
+    sets: Annotated[str, typer.Option(help="Only these of xray, ct, iu, with commas between.")] = "",
+    methods: Annotated[str, typer.Option(help="Only these, with commas between; the baseline always runs.")] = "",
+    preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
+    seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 3,
+    headline_seeds: Annotated[int | None, typer.Option(help="Runs on the headline sets, if more.", min=1)] = None,
+    headline_sets: Annotated[str, typer.Option(help="Sets with more seeds, with commas between.")] = "xray",
+    jobs: Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)] = 1,
+    phantom_studies: Annotated[int | None, typer.Option(help="Phantom radiographs to draw.", min=10)] = None,
+    ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10)] = None,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(help="Take over finished runs found in here, if they are the same. Repeatable."),
+    ] = None,
+    pages: Annotated[Path | None, typer.Option(help="Where the pages go, if not to OUT/results.")] = None,
+    meteor: Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")] = False,
+    no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
+) -> None:
+    """Train and compare all methods on the same data: scores, tests, floors, evidence, costs, as pages."""
+    from radweave.benchmark import BenchRequest, run_bench
+    from radweave.benchmark.tables import short_table
+    from radweave.cli.progress import console
+    from radweave.evaluation.tables import print_tables
+    from radweave.train.loop import StoppedError
+
+    data = {name: path for name, path in (("xray", xray), ("ct", ct), ("iu", iu)) if path is not None}
+    studies = {name: count for name, count in (("xray", phantom_studies), ("ct", ct_studies)) if count is not None}
+    request = BenchRequest(
+        out=out,
+        data=data,
+        sets=_names(sets) or ("xray", "ct", *(("iu",) if iu is not None else ())),
+        methods=_names(methods),
+        preset=preset,
+        seeds=seeds,
+        headline_seeds=headline_seeds,
+        headline_sets=_names(headline_sets),
+        jobs=jobs,
+        overrides=tuple(overrides or ()),
+        studies=studies,
+        reuse=tuple(reuse or ()),
+        pages=pages,
+        meteor=meteor,
+        train=not no_train,
+    )
+
+    def say(text: str) -> None:
+        console.print(text, markup=False)
+
+    try:
+        result = run_bench(request, say)
+    except StoppedError:
+        say(f"stopped; the same command goes on, what is known so far is in {out}")
+        raise typer.Exit(1) from None
+    print_tables([short_table(found) for found in result.sets.values() if found.full])
+    say(f"pages: {result.page}")
+    if result.failed:
+        say(f"{result.failed} runs or methods failed; the pages name them")
+        raise typer.Exit(1)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
