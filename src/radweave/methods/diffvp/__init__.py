@@ -1,0 +1,231 @@
+"""Differential visual prompting: what tells a scan from a normal one stands before it, for a decoder with LoRA.
+
+Source: Tian et al., "DiffVP: Differential visual semantic prompting for LLM-based CT report generation",
+arXiv:2603.17718. See docs/methods/diffvp.md.
+"""
+
+from __future__ import annotations
+
+from radweave.data.ct import CtPreprocessing
+from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
+from radweave.data.transforms import LightAugmentation
+from radweave.experiment import DataConfig
+from radweave.methods.diffvp.diagnosis import DiagnosisTextConfig, NoisyOrConfig
+from radweave.methods.diffvp.difference import DifferenceConfig
+from radweave.methods.diffvp.heads import ClassHeadConfig
+from radweave.methods.diffvp.model import DiffvpExperiment, DiffvpModelConfig
+from radweave.methods.diffvp.pool import PoolConfig
+from radweave.methods.diffvp.resampling import ResamplerConfig
+from radweave.methods.diffvp.stages import DiffvpStages, training
+from radweave.methods.diffvp.tables import ABLATIONS, ALL_LINEAR, TABLES
+from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.lora import LoraConfig
+from radweave.nn.vision import ResNet3dConfig, ResNetConfig
+from radweave.nn.word_head import LinearWordHeadConfig
+from radweave.train.stage import OptimizerConfig, StageConfig
+
+__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
+
+# The paper names "structured textual prompts T" and prints none; the words are ours.
+PAPER_PROMPT = (
+    "Human: <Diff>{difference}</Diff> <CT>{image}</CT> {diagnosis} Generate a comprehensive and detailed diagnosis "
+    "report for this chest CT scan.\nAssistant:"
+)
+PLAIN_PROMPT = "{difference}{image}{diagnosis}"
+
+ENCODER_PARTS = training(vision_encoder="full", vision_head="full", word_head="full")
+REPORT_PARTS = training(resampler="full", difference="full", auxiliary_head="full", connector="full")
+REPORT_LOSSES = {"report": 1.0, "auxiliary": 1.0}
+"""Eq. 11."""
+
+
+def tiny() -> DiffvpExperiment:
+    """About two million weights from nothing, for scans of 32 x 64 x 64 voxels; minutes on one CPU core."""
+    return DiffvpExperiment(
+        data=DataConfig(
+            ct=CtPreprocessing(size=(32, 64, 64), fit="resize", window_hu=(-1000, 200)),
+            label_set="ct18",
+            max_tokens=160,
+            tokenizer=BpeTokenizerConfig(vocab_size=1200),
+            augmentation=LightAugmentation(contrast=0.04),
+        ),
+        model=DiffvpModelConfig(
+            # A stride of 8 along every axis: 4 x 8 x 8 tokens.
+            vision_encoder=ResNet3dConfig(widths=(16, 32, 64, 128), layout="medicalnet"),
+            vision_head=ClassHeadConfig(pooling="mean_max"),
+            word_head=LinearWordHeadConfig(),
+            diagnosis=NoisyOrConfig(threshold=0.4),
+            resampler=ResamplerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
+            difference=DifferenceConfig(num_heads=4, ffn_ratio=2.0),
+            connector=LinearConnectorConfig(input_norm="batch"),
+            language_model=LlamaConfig(hidden_size=128, num_layers=3, num_heads=4, dropout=0.1, token_dropout=0.2),
+            prompt=PLAIN_PROMPT,
+        ),
+        stages=DiffvpStages(
+            vision=StageConfig(
+                finetune=ENCODER_PARTS,
+                losses={"disease": 1.0, "words": 0.02},
+                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
+                epochs=9,
+                batch_size=16,
+            ),
+            diagnosis=StageConfig(
+                finetune=training(diagnosis="full"),
+                losses={"diagnosis": 1.0},
+                optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=50),
+                epochs=8,
+                batch_size=16,
+                augment=False,
+            ),
+            language=StageConfig(
+                finetune=training(language_model="full"),
+                losses={"text_in_context": 1.0},
+                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
+                epochs=5,
+                batch_size=16,
+                augment=False,
+            ),
+            report=StageConfig(
+                finetune=REPORT_PARTS | {"language_model": "full"},
+                losses=REPORT_LOSSES,
+                optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
+                epochs=4,
+                batch_size=16,
+                augment=False,
+            ),
+        ),
+        decoding=DecodingConfig(max_new_tokens=160),
+    )
+
+
+def tiny_xray() -> DiffvpExperiment:
+    """``tiny`` with a 2D encoder, for radiographs."""
+    scans = tiny()
+    data = DataConfig(
+        image_size=128,
+        max_tokens=96,
+        tokenizer=BpeTokenizerConfig(vocab_size=1200),
+        augmentation=LightAugmentation(),
+    )
+    encoder = ResNetConfig(embedding_size=32, hidden_sizes=(32, 64, 128), depths=(1, 1, 2), layer_type="basic")
+    return scans.model_copy(
+        update={
+            "data": data,
+            "model": scans.model.model_copy(update={"vision_encoder": encoder}),
+            "decoding": scans.decoding.model_copy(update={"max_new_tokens": 96}),
+        }
+    )
+
+
+def small() -> DiffvpExperiment:
+    """About a hundred and fifty million weights from nothing, for scans; one consumer GPU."""
+    encoder = ResNet3dConfig(layout="medicalnet")
+    schedule = OptimizerConfig(learning_rate=3e-4, warmup_steps=500)
+    return DiffvpExperiment(
+        data=DataConfig(
+            ct=CtPreprocessing(size=(64, 192, 192), crop="foreground", fit="resize", window_hu=(-1000, 200)),
+            label_set="ct18",
+            max_tokens=256,
+            tokenizer=BpeTokenizerConfig(vocab_size=8000),
+            augmentation=LightAugmentation(contrast=0.04),
+            keep_features=False,
+        ),
+        model=DiffvpModelConfig(
+            vision_encoder=encoder,
+            word_head=LinearWordHeadConfig(),
+            diagnosis=NoisyOrConfig(encoder=encoder, threshold=0.4),
+            pool=PoolConfig(size=124),
+            connector=LinearConnectorConfig(input_norm="batch"),
+            language_model=LlamaConfig(
+                hidden_size=640, num_layers=10, num_heads=10, dropout=0.1, lora=LoraConfig(targets=ALL_LINEAR)
+            ),
+            prompt=PLAIN_PROMPT,
+        ),
+        stages=DiffvpStages(
+            vision=StageConfig(
+                finetune=ENCODER_PARTS,
+                losses={"disease": 1.0, "words": 0.02},
+                optimizer=schedule,
+                epochs=15,
+                batch_size=8,
+            ),
+            diagnosis=StageConfig(
+                finetune=training(diagnosis="full"),
+                losses={"diagnosis": 1.0},
+                optimizer=schedule,
+                epochs=15,
+                batch_size=8,
+            ),
+            language=StageConfig(
+                finetune=training(language_model="full"),
+                losses={"text_in_context": 1.0},
+                optimizer=schedule,
+                epochs=10,
+                batch_size=32,
+                augment=False,
+            ),
+            report=StageConfig(
+                finetune=REPORT_PARTS | {"language_model": "lora"},
+                losses=REPORT_LOSSES,
+                optimizer=schedule,
+                epochs=10,
+                batch_size=8,
+                augment=False,
+            ),
+        ),
+        decoding=DecodingConfig(num_beams=3, max_new_tokens=256),
+    )
+
+
+def paper() -> DiffvpExperiment:
+    """The paper's numbers: a frozen 3D ResNet-18, Llama-2-7B with adapters. Weights are the user's."""
+    llama = "meta-llama/Llama-2-7b-hf"
+    encoder = ResNet3dConfig(layout="medicalnet", shortcut="zeros")
+    schedule = OptimizerConfig(learning_rate=5e-5, warmup_steps=0)
+    return DiffvpExperiment(
+        data=DataConfig(
+            ct=CtPreprocessing(spacing_mm=(3.0, 1.0, 1.0), crop="body", window_hu=(-1000, 200), size=(112, 320, 384)),
+            label_set="ct18",
+            max_tokens=512,
+            tokenizer=PretrainedTokenizerConfig(path=llama),
+            keep_features=False,
+        ),
+        model=DiffvpModelConfig(
+            vision_encoder=encoder.model_copy(update={"path": "resnet_18_23dataset.pth"}),
+            diagnosis=NoisyOrConfig(encoder=encoder, first_logit=-10.0),
+            diagnosis_text=DiagnosisTextConfig(intro="Findings of a classifier:", none=" none."),
+            pool=PoolConfig(size=124),
+            connector=LinearConnectorConfig(),
+            language_model=PretrainedLanguageModelConfig(path=llama, dtype="bfloat16", lora=LoraConfig()),
+            prompt=PAPER_PROMPT,
+        ),
+        stages=DiffvpStages(
+            vision=StageConfig(
+                finetune=ENCODER_PARTS, losses={"disease": 1.0}, optimizer=schedule, epochs=0, batch_size=1
+            ),
+            diagnosis=StageConfig(
+                finetune=training(diagnosis="full"),
+                losses={"diagnosis": 1.0},
+                optimizer=schedule,
+                epochs=10,
+                batch_size=4,
+            ),
+            language=StageConfig(
+                finetune=training(language_model="frozen"), losses={"text": 1.0}, epochs=0, batch_size=4
+            ),
+            report=StageConfig(
+                finetune=REPORT_PARTS | {"language_model": "lora"},
+                losses=REPORT_LOSSES,
+                optimizer=schedule,
+                epochs=10,
+                batch_size=4,
+                augment=False,
+                precision="bfloat16",
+            ),
+        ),
+        decoding=DecodingConfig(max_new_tokens=512),
+    )
+
+
+PRESETS = {"tiny": tiny, "tiny-xray": tiny_xray, "small": small, "paper": paper}

@@ -1,0 +1,189 @@
+"""How a scan differs from its reference, and the prompt made of it: global delta, local delta, generator (Eq. 4-8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.nn.query_transformer import QueryLayer
+
+EPSILON = 1e-5
+TOP_TOKENS = 8
+"""The paper reports the share of importance that the strongest 8 of 32 tokens hold."""
+
+Latents = Float[Tensor, "batch latents dim"]
+
+
+def token_importance(target: Latents, reference: Latents) -> Float[Tensor, "batch latents"]:
+    """S_i = |I_i - I_r,i|^2."""
+    return (target - reference).square().sum(-1)
+
+
+def importance_weights(importance: Float[Tensor, "batch latents"]) -> Float[Tensor, "batch latents"]:
+    """w_i = S_i / (sum_j S_j + epsilon) (Eq. 6)."""
+    return importance / (importance.sum(-1, keepdim=True) + EPSILON)
+
+
+def local_delta(target: Latents, reference: Latents) -> Float[Tensor, "batch dim"]:
+    """sum_i w_i (I_i - I_r,i) (Eq. 7). Exactly 0 for equal scans; its sign turns where the two are exchanged."""
+    weights = importance_weights(token_importance(target, reference))
+    return (weights[:, :, None] * (target - reference)).sum(1)
+
+
+def top_share(importance: Float[Tensor, "batch latents"], top: int = TOP_TOKENS) -> Float[Tensor, " batch"]:
+    """The share of the importance that the ``top`` strongest tokens hold; 0 where nothing differs."""
+    strongest = importance.topk(min(top, importance.shape[1]), dim=1).values.sum(1)
+    return strongest / importance.sum(1).clamp(min=EPSILON)
+
+
+class GlobalDelta(nn.Module):
+    """Transformer([delta; I + s_0; I_r + s_1])_delta: a query that reads both scans at once (Eq. 4).
+
+    Of the layer's output only the query's row is used, so only that row is computed. The segments s_0, s_1 say which
+    tokens are the reference's; without them (``segments`` false) the layer could not tell.
+    """
+
+    def __init__(self, dim: int, num_heads: int, *, dropout: float, ffn_ratio: float, segments: bool) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(dim) * dim**-0.5)
+        self.segments = nn.Embedding(2, dim) if segments else None
+        self.layer = QueryLayer(dim, dim, num_heads, self_attention=False, dropout=dropout, ffn_ratio=ffn_ratio)
+
+    def forward(self, *scans: Latents) -> Float[Tensor, "batch dim"]:
+        """Read the target and the reference, or one scan of differences."""
+        query = self.query.expand(len(scans[0]), 1, -1)
+        if self.segments is not None:
+            scans = tuple(tokens + self.segments.weight[number] for number, tokens in enumerate(scans))
+        out, _ = self.layer(query, torch.cat([query, *scans], dim=1), None)
+        delta: Tensor = out[:, 0]
+        return delta
+
+
+class PromptGenerator(nn.Module):
+    """Delta_prompt = LN(Projector([global; local])): p tokens of the language model's width H (Eq. 8).
+
+    An MLP fuses what there is of the two and a linear map expands it. The LayerNorm, which the paper does not name,
+    gives the prompt the scale of the other visual tokens.
+    """
+
+    def __init__(self, in_dim: int, hidden: int, num_tokens: int, width: int) -> None:
+        super().__init__()
+        self.num_tokens = num_tokens
+        self.fuse = nn.Sequential(nn.Linear(in_dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU())
+        self.expand = nn.Linear(hidden, num_tokens * width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, delta: Float[Tensor, "batch in_dim"]) -> Float[Tensor, "batch tokens width"]:
+        out: Tensor = self.norm(self.expand(self.fuse(delta)).unflatten(1, (self.num_tokens, -1)))
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """Global and local delta (B, d), or None for the one that is left out."""
+
+    whole: Float[Tensor, "batch dim"] | None
+    local: Float[Tensor, "batch dim"] | None
+
+    def joined(self) -> Float[Tensor, "batch joined"]:
+        return torch.cat([delta for delta in (self.whole, self.local) if delta is not None], dim=1)
+
+
+class SemanticDifference(nn.Module):
+    """The difference of two scans among their latent tokens, as a prompt."""
+
+    in_pixels = False
+
+    def __init__(self, global_delta: GlobalDelta | None, generator: PromptGenerator, *, local: bool) -> None:
+        super().__init__()
+        self.global_delta = global_delta
+        self.generator = generator
+        self.local = local
+
+    def deltas(self, target: Latents, reference: Latents) -> Deltas:
+        return Deltas(
+            whole=None if self.global_delta is None else self.global_delta(target, reference),
+            local=local_delta(target, reference) if self.local else None,
+        )
+
+    def forward(self, target: Latents, reference: Latents) -> Float[Tensor, "batch tokens width"]:
+        out: Tensor = self.generator(self.deltas(target, reference).joined())
+        return out
+
+
+class PixelDifference(nn.Module):
+    """The same prompt, of scans that were subtracted as pixels (Figure 5b, "Pixel-level Diff").
+
+    The subtracted scan goes through encoder and resampler to latent tokens, which stand where I - I_r stood:
+    the global query reads them alone, and in the local delta they are the residuals.
+    """
+
+    in_pixels = True
+
+    def __init__(self, global_delta: GlobalDelta, generator: PromptGenerator) -> None:
+        super().__init__()
+        self.global_delta = global_delta
+        self.generator = generator
+
+    def forward(self, residuals: Latents) -> Float[Tensor, "batch tokens width"]:
+        deltas = Deltas(self.global_delta(residuals), local_delta(residuals, torch.zeros_like(residuals)))
+        out: Tensor = self.generator(deltas.joined())
+        return out
+
+
+class NoDifference(nn.Module):
+    """The target alone: the rows without delta."""
+
+    in_pixels = False
+
+
+Difference = SemanticDifference | PixelDifference | NoDifference
+
+
+class NoDifferenceConfig(Config):
+    """No reference and no prompt of differences."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, dim: int, width: int) -> NoDifference:
+        return NoDifference()
+
+
+class DifferenceConfig(Config):
+    """Which deltas there are, and the p tokens (``prompt_tokens``) made of them.
+
+    ``both``, ``global`` and ``local`` compare latent tokens; ``pixel`` subtracts the scans themselves. ``hidden`` is
+    the width of the fused delta, None the latents' own. ``segments`` tells target and reference apart for the global
+    query.
+    """
+
+    kind: Literal["both", "global", "local", "pixel"] = "both"
+    prompt_tokens: int = Field(default=16, ge=1)
+    hidden: int | None = Field(default=None, ge=1)
+    num_heads: int = Field(default=8, ge=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    ffn_ratio: float = Field(default=4.0, gt=0)
+    segments: bool = True
+
+    def build(self, dim: int, width: int) -> SemanticDifference | PixelDifference:
+        whole, local = self.kind != "local", self.kind != "global"
+        global_delta = None
+        if whole:
+            segments = self.segments and self.kind != "pixel"
+            global_delta = GlobalDelta(
+                dim, self.num_heads, dropout=self.dropout, ffn_ratio=self.ffn_ratio, segments=segments
+            )
+        generator = PromptGenerator(dim * (whole + local), self.hidden or dim, self.prompt_tokens, width)
+        if self.kind == "pixel":
+            assert global_delta is not None
+            return PixelDifference(global_delta, generator)
+        return SemanticDifference(global_delta, generator, local=local)
+
+
+DifferenceSetting = Annotated[NoDifferenceConfig | DifferenceConfig, Field(discriminator="kind")]

@@ -1,0 +1,244 @@
+"""The reference pool: normal studies of the training split, one drawn for every study it is compared with.
+
+Source: the paper's Sec. 4.1 and appendices B, C and F.
+Deviations: the paper draws from a pool of the test split while it tests. A patient who comes alone has no test split;
+here the training pool always serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.config import Config
+from radweave.errors import InputError
+from radweave.labels import NO_FINDING
+from radweave.memory.bank import Bank, patient_code
+from radweave.nn.global_batch import gather_batch
+from radweave.nn.supervision import POSITIVE, UNCERTAIN, UNLABELED
+from radweave.nn.views import ViewTokens, encode_views
+from radweave.train.view import TrainingView
+from radweave.types import Batch
+
+POOL = "references"
+STUDY_DRAW = 0
+"""Key of the draw that hangs on the study alone: validation and inference."""
+
+
+def are_normal(class_states: Int[Tensor, "studies classes"], classes: Sequence[str]) -> Bool[Tensor, " studies"]:
+    """Which studies state no abnormality: no class is positive or uncertain, "No Finding" aside.
+
+    A class that is not mentioned counts as absent. Devices count as findings: they change the picture. A study without
+    labels is not normal.
+    """
+    counted = [place for place, name in enumerate(classes) if name != NO_FINDING]
+    states = class_states[:, counted]
+    stated = (states == POSITIVE) | (states == UNCERTAIN)
+    return ~stated.any(1) & (states != UNLABELED).all(1)
+
+
+def choose_references(normal: Bool[Tensor, " studies"], size: int | None, contamination: float, seed: int) -> list[int]:
+    """Rows of the pool, in the order of the split.
+
+    The pool has ``size`` studies, or as many as there are normal ones; a share ``contamination`` of them, rounded, is
+    drawn from the abnormal studies instead. A smaller pool of one seed lies within a larger one.
+
+    Raises:
+        InputError: if there is no such study.
+    """
+    rng = np.random.default_rng([seed, 20_603])
+    good, bad = (rng.permutation(torch.nonzero(side).flatten().numpy()) for side in (normal, ~normal))
+    total = (len(good) or len(bad)) if size is None else size
+    num_bad = min(round(contamination * total), len(bad))
+    chosen = [*good[: total - num_bad].tolist(), *bad[:num_bad].tolist()]
+    if not chosen:
+        raise InputError(
+            "no study of the training split is normal, there is nothing to compare with",
+            field="model.pool",
+            got=f"{len(good)} normal of {len(normal)} studies",
+            expected="normal studies, model.pool.contamination above 0, or model.difference=none",
+        )
+    return sorted(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What each study is compared with: the tokens or pixels of a study's views, and which study that is.
+
+    ``there`` (B) is False where the pool holds no study of another patient; ``drawn`` is None there.
+    """
+
+    views: ViewTokens
+    there: Bool[Tensor, " batch"]
+    drawn: tuple[str | None, ...]
+    is_prior: tuple[bool, ...]
+
+
+class ReferencePool(nn.Module):
+    """Draws references. The bank is a file of the run, not part of the weights; until it is set nothing is drawn.
+
+    A draw is a hash of (seed, key, study): of the run's seed, of the step while training, where ``step_key`` gives the
+    key, and of the study's id. It does not depend on what else is in the batch or on how a batch is cut. A study never
+    gets itself or another study of its patient.
+    """
+
+    seed: Tensor
+
+    def __init__(self, config: PoolConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("seed", torch.zeros((), dtype=torch.long))
+        self.tensors: dict[str, Tensor] = {}
+        self.rows: tuple[dict[str, Any], ...] = ()
+
+    def remember(self, bank: Bank) -> None:
+        """Take a bank with ``values`` (N, V, ...), ``view_mask`` (N, V) and ``view_ids`` (N, V)."""
+        self.tensors, self.rows = dict(bank.tensors), bank.rows
+
+    def draw(self, study_ids: Sequence[str], patient_ids: Sequence[str], key: int) -> list[int | None]:
+        """A row of the bank for each study; None where there is none of another patient."""
+        seed, drawn = int(self.seed), []
+        for study_id, patient_id in zip(study_ids, patient_ids, strict=True):
+            code = patient_code(patient_id)
+            allowed = [
+                number for number, row in enumerate(self.rows) if row["study_id"] != study_id and row["patient"] != code
+            ]
+            digest = sha256(f"{seed}/{key}/{study_id}".encode()).digest()
+            drawn.append(allowed[int.from_bytes(digest[:8]) % len(allowed)] if allowed else None)
+        return drawn
+
+    def references(self, batch: Batch, like: ViewTokens, key: int) -> Reference:
+        """Draw for every study of a batch; values are zero where there is no view, and where there is no reference.
+
+        ``like`` are the values of the batch itself: of their shape is what comes back, but for the number of views.
+        """
+        drawn = self.draw(batch.study_ids, batch.patient_ids, key)
+        there = [number is not None for number in drawn]
+        device = like.tokens.device
+        if not any(there):
+            views = replace(like, tokens=torch.zeros_like(like.tokens))
+        else:
+            rows = torch.tensor([number or 0 for number in drawn])
+            values, mask, ids = (self.tensors[name][rows].to(device) for name in ("values", "view_mask", "view_ids"))
+            known = torch.tensor(there, device=device)
+            shape = (-1,) + (1,) * (values.ndim - 1)
+            views = ViewTokens(values.to(like.tokens) * known.view(shape), mask, ids, like.grid)
+        names = tuple(None if number is None else str(self.rows[number]["study_id"]) for number in drawn)
+        return Reference(views, torch.tensor(there, device=device), names, (False,) * len(batch))
+
+
+def step_key() -> int:
+    """A key for the draws of this training step, the same on all ranks and when the step comes again.
+
+    The engine seeds every step; the first rank's next number decides, which is that of a single process.
+    """
+    own = torch.randint(1, 2**31 - 1, (1,))
+    return int(gather_batch(own)[0])
+
+
+def with_priors(reference: Reference, priors: ViewTokens, batch: Batch) -> Reference:
+    """The patient's own prior in place of the draw, for the studies that have one."""
+    assert batch.priors is not None
+    rows = list(batch.prior_of)
+    views = max(reference.views.tokens.shape[1], priors.tokens.shape[1])
+    merged = [_padded(side, views) for side in (reference.views, priors)]
+    tokens, mask, ids = (
+        torch.index_copy(getattr(merged[0], name), 0, torch.tensor(rows, device=priors.tokens.device), values)
+        for name, values in (
+            (name, getattr(merged[1], name).to(getattr(merged[0], name)))
+            for name in ("tokens", "view_mask", "view_ids")
+        )
+    )
+    there, drawn, is_prior = reference.there.clone(), list(reference.drawn), list(reference.is_prior)
+    for row, study_id in zip(rows, batch.priors.study_ids, strict=True):
+        there[row], drawn[row], is_prior[row] = True, study_id, True
+    return Reference(ViewTokens(tokens, mask, ids, reference.views.grid), there, tuple(drawn), tuple(is_prior))
+
+
+def _padded(views: ViewTokens, number: int) -> ViewTokens:
+    """With absent views appended up to ``number``."""
+    more = number - views.tokens.shape[1]
+    if not more:
+        return views
+    tokens, mask, ids = (
+        torch.cat([values, values.new_zeros(len(values), more, *values.shape[2:])], dim=1)
+        for values in (views.tokens, views.view_mask, views.view_ids)
+    )
+    return ViewTokens(tokens, mask, ids, views.grid)
+
+
+def pixels_of(batch: Batch) -> ViewTokens:
+    """The images of a batch in the place of tokens: (B, V, C, H, W), or (B, 1, C, D, H, W).
+
+    Raises:
+        InputError: if there are features in their place.
+    """
+    if batch.volume is not None:
+        ones = torch.ones(len(batch), 1, dtype=torch.bool, device=batch.volume.device)
+        return ViewTokens(batch.volume[:, None], ones, ones.long() * 0, ())
+    if batch.pixel_values is None:
+        raise InputError(
+            "pixels cannot be subtracted, features were kept instead of them",
+            field="data.keep_features",
+            got=True,
+            expected="data.keep_features=false",
+        )
+    assert batch.view_mask is not None
+    assert batch.view_ids is not None
+    return ViewTokens(batch.pixel_values, batch.view_mask, batch.view_ids, ())
+
+
+def build_pool(training: TrainingView, encoder: nn.Module, config: PoolConfig, *, pixels: bool) -> Bank:
+    """The bank of references: tokens of the frozen encoder, or with ``pixels`` the images, and who they are of."""
+    normal = are_normal(training.class_states, training.classes)
+    rows = choose_references(normal, config.size, config.contamination, training.seed)
+    view = replace(
+        training,
+        studies=tuple(training.studies[row] for row in rows),
+        examples=tuple(training.examples[row] for row in rows),
+    )
+    device = next(encoder.parameters()).device
+    parts = []
+    for batch in view.batches(pixels=pixels):
+        found = pixels_of(batch) if pixels else encode_views(encoder, batch.to(device))
+        parts.append(found)
+    number = max(part.tokens.shape[1] for part in parts)
+    padded = [_padded(part, number) for part in parts]
+    tensors = {
+        name: torch.cat([getattr(part, field).cpu() for part in padded])
+        for name, field in (("values", "tokens"), ("view_mask", "view_mask"), ("view_ids", "view_ids"))
+    }
+    return Bank(
+        tensors,
+        tuple(
+            {
+                "study_id": example.study_id,
+                "patient": patient_code(example.patient_id),
+                "normal": bool(normal[row]),
+            }
+            for row, example in zip(rows, view.examples, strict=True)
+        ),
+    )
+
+
+class PoolConfig(Config):
+    """Which studies serve as references.
+
+    ``size`` limits the pool, null takes all normal studies; ``contamination`` is the share of abnormal studies in it.
+    With ``use_prior`` a study's own prior, which ``data.priors`` brings, is its reference where it has one.
+    """
+
+    size: int | None = Field(default=None, ge=1)
+    contamination: float = Field(default=0.0, ge=0, le=1)
+    use_prior: bool = False
+
+    def build(self) -> ReferencePool:
+        return ReferencePool(self)
