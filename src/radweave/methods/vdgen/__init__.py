@@ -175,10 +175,6 @@ ABLATIONS: dict[str, list[str]] = {
     "w/o VSE": ["model.vse=none"],
     "w/o DID": ["model.did=none"],
     "w/o LoRA": ["stages.report.finetune.language_model=frozen"],
-    "Swin encoder from nothing": [
-        "model.vision_encoder={kind: swin, patch_size: 8, embed_dim: 48, depths: [1, 2, 2], num_heads: [2, 4, 8], "
-        "window_size: 4}"
-    ],
     "w/o VSE and DID": ["model.vse=none", "model.did=none"],
     "VSE: own similarity in the denominator": ["model.vse.self_in_denominator=true"],
     "VSE: two views": ["model.vse=two_views"],

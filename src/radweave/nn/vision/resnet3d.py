@@ -194,6 +194,8 @@ class ResNet3dConfig(Config):
         if self.path is not None and saved is None:
             ignored = ("fc.", "conv_seg.")
             encoder.left_aside = load_published(encoder, self.path, rename_published, ignored)
+        # Convolutions run 1.5 times as fast on a CPU where channels lie last in memory.
+        encoder.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
         return encoder
 
     def _put_out(self, width: int) -> int:
