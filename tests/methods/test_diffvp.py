@@ -1,0 +1,579 @@
+"""DiffVP: deltas, Noisy-OR, prompt order and the reference pool against the paper's equations and rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.data.dataset import Dataset
+from radweave.errors import InputError
+from radweave.memory.bank import Bank, patient_code
+from radweave.methods import load_method
+from radweave.methods.diffvp import model as diffvp
+from radweave.methods.diffvp.diagnosis import DiagnosisTextConfig, log1mexp, noisy_findings, noisy_or_logits
+from radweave.methods.diffvp.difference import (
+    DifferenceConfig,
+    GlobalDelta,
+    PromptGenerator,
+    SemanticDifference,
+    importance_weights,
+    local_delta,
+    token_importance,
+    top_share,
+)
+from radweave.methods.diffvp.model import DiffvpModel
+from radweave.methods.diffvp.pool import (
+    STUDY_DRAW,
+    PoolConfig,
+    ReferencePool,
+    are_normal,
+    choose_references,
+    pixels_of,
+    step_key,
+)
+from radweave.methods.diffvp.resampling import ResamplerConfig, cell_positions
+from radweave.nn.language_model import DecodingConfig
+from radweave.nn.views import ViewTokens
+from radweave.ontology import CLASSES
+from radweave.runs import Run, resolve, restore, train
+from radweave.types import Batch
+
+OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "stages.report.epochs=1", "data.priors=true")
+CT18 = CLASSES["ct18"]
+
+
+@pytest.fixture(scope="module")
+def run_folder(toy_ct_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose pool is built; its weights have hardly learned."""
+    return train("diffvp", toy_ct_dataset.path, tmp_path_factory.mktemp("diffvp") / "run", overrides=OVERRIDES)
+
+
+@pytest.fixture
+def run(run_folder: Path) -> Run:
+    return restore(run_folder)
+
+
+@pytest.fixture
+def model(run: Run) -> DiffvpModel:
+    assert isinstance(run.model, DiffvpModel)
+    return run.model
+
+
+def scans(ids: Sequence[str], *, size: tuple[int, int, int] = (8, 16, 16), seed: int = 0) -> Batch:
+    """Studies of random scans; the patient of study ``a1`` is ``a``."""
+    generator = torch.Generator().manual_seed(seed)
+    count = len(ids)
+    return Batch(
+        study_ids=list(ids),
+        patient_ids=[study_id[0] for study_id in ids],
+        volume=torch.rand(count, 1, *size, generator=generator),
+        view_mask=torch.ones(count, 1, dtype=torch.bool),
+        view_ids=torch.zeros(count, 1, dtype=torch.long),
+        input_ids=torch.randint(5, 50, (count, 7), generator=generator),
+        labels=torch.randint(5, 50, (count, 7), generator=generator),
+        class_labels=torch.randint(0, 4, (count, 18), generator=generator),
+    )
+
+
+def bank_of(values: Tensor, names: Sequence[str]) -> Bank:
+    """References of one view each; the patient of study ``x1`` is ``x``."""
+    rows = tuple({"study_id": name, "patient": patient_code(name[0]), "normal": True} for name in names)
+    ones = torch.ones(len(names), 1, dtype=torch.bool)
+    return Bank({"values": values, "view_mask": ones, "view_ids": ones.long() * 0}, rows)
+
+
+# The equations
+
+
+def attend(query: Tensor, source: Tensor, layer: Any, heads: int) -> Tensor:
+    """Multi-head attention of one query over source rows, number by number."""
+    dim = len(query)
+    q = layer.query.weight @ query + layer.query.bias
+    keys = [layer.key.weight @ row + layer.key.bias for row in source]
+    values = [layer.value.weight @ row + layer.value.bias for row in source]
+    size = dim // heads
+    read = torch.zeros(dim, dtype=query.dtype)
+    for head in range(heads):
+        part = slice(head * size, (head + 1) * size)
+        scores = [math.exp(float(q[part] @ key[part]) / math.sqrt(size)) for key in keys]
+        for score, value in zip(scores, values, strict=True):
+            read[part] += score / sum(scores) * value[part]
+    return layer.out.weight @ read + layer.out.bias
+
+
+def layer_norm(x: Tensor, norm: Any) -> Tensor:
+    mean = sum(x.tolist()) / len(x)
+    variance = sum((value - mean) ** 2 for value in x.tolist()) / len(x)
+    return (x - mean) / math.sqrt(variance + norm.eps) * norm.weight + norm.bias
+
+
+@torch.no_grad()
+def test_the_global_delta_is_equation_4() -> None:
+    torch.manual_seed(0)
+    delta = GlobalDelta(8, 2, dropout=0.0, ffn_ratio=2.0, segments=True).double()
+    assert delta.segments is not None
+    target, reference = torch.randn(3, 5, 8).double(), torch.randn(3, 5, 8).double()
+    found = delta(target, reference)
+    layer = delta.layer
+    for study in range(3):
+        source = [delta.query]
+        source += [row + delta.segments.weight[0] for row in target[study]]
+        source += [row + delta.segments.weight[1] for row in reference[study]]
+        state = delta.query + attend(delta.query, torch.stack(source), layer.cross_attention, heads=2)
+        state = layer_norm(state, layer.cross_norm)
+        hidden = layer.ffn[0].weight @ state + layer.ffn[0].bias
+        hidden = torch.tensor([0.5 * h * (1 + math.erf(h / math.sqrt(2))) for h in hidden.tolist()]).double()
+        expected = layer_norm(state + layer.ffn[3].weight @ hidden + layer.ffn[3].bias, layer.ffn_norm)
+        assert torch.allclose(found[study], expected, atol=1e-6)
+
+
+def test_without_segments_the_global_delta_cannot_tell_which_scan_is_the_reference() -> None:
+    torch.manual_seed(0)
+    target, reference = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    blind = GlobalDelta(8, 2, dropout=0.0, ffn_ratio=2.0, segments=False)
+    assert torch.allclose(blind(target, reference), blind(reference, target), atol=1e-6)
+    seeing = GlobalDelta(8, 2, dropout=0.0, ffn_ratio=2.0, segments=True)
+    assert not torch.allclose(seeing(target, reference), seeing(reference, target), atol=1e-3)
+
+
+def test_the_local_delta_is_equations_6_and_7() -> None:
+    torch.manual_seed(0)
+    target, reference = torch.randn(2, 6, 4).double(), torch.randn(2, 6, 4).double()
+    found, weights = local_delta(target, reference), importance_weights(token_importance(target, reference))
+    for study in range(2):
+        squares = [
+            sum((a - b) ** 2 for a, b in zip(*rows, strict=True))
+            for rows in zip(target[study].tolist(), reference[study].tolist(), strict=True)
+        ]
+        expected = [0.0] * 4
+        for number, square in enumerate(squares):
+            weight = square / (sum(squares) + 1e-5)
+            assert float(weights[study, number]) == pytest.approx(weight, rel=1e-12)
+            for place in range(4):
+                expected[place] += weight * float(target[study, number, place] - reference[study, number, place])
+        assert found[study].tolist() == pytest.approx(expected, rel=1e-12)
+        strongest = sorted(squares, reverse=True)[:2]
+        share = float(top_share(token_importance(target, reference), top=2)[study])
+        assert share == pytest.approx(sum(strongest) / sum(squares))
+
+
+def test_equal_scans_have_no_local_delta_and_exchange_turns_its_sign() -> None:
+    torch.manual_seed(0)
+    target, reference = torch.randn(2, 32, 16), torch.randn(2, 32, 16)
+    assert torch.equal(local_delta(target, target.clone()), torch.zeros(2, 16))
+    assert torch.equal(local_delta(target, reference), -local_delta(reference, target))
+    assert local_delta(target, reference).abs().max() > 0.1
+    assert torch.equal(top_share(token_importance(target, target)), torch.zeros(2))
+
+
+@torch.no_grad()
+def test_the_prompt_is_equation_8() -> None:
+    torch.manual_seed(0)
+    difference = DifferenceConfig(prompt_tokens=3, num_heads=2).build(4, 6).double()
+    assert isinstance(difference, SemanticDifference)
+    target, reference = torch.randn(2, 5, 4).double(), torch.randn(2, 5, 4).double()
+    prompt = difference(target, reference)
+    assert prompt.shape == (2, 3, 6)
+    assert difference.global_delta is not None
+    both = [difference.global_delta(target, reference), local_delta(target, reference)]
+    generator = difference.generator
+    for study in range(2):
+        state = torch.cat([delta[study] for delta in both])
+        for layer in (generator.fuse[0], generator.fuse[2]):
+            state = layer.weight @ state + layer.bias
+            state = torch.tensor([0.5 * h * (1 + math.erf(h / math.sqrt(2))) for h in state.tolist()]).double()
+        flat = generator.expand.weight @ state + generator.expand.bias
+        for number in range(3):
+            expected = layer_norm(flat[6 * number : 6 * number + 6], generator.norm)
+            assert torch.allclose(prompt[study, number], expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(("kind", "width"), [("both", 8), ("global", 4), ("local", 4), ("pixel", 8)])
+def test_kinds_of_difference(kind: Any, width: int) -> None:
+    difference = DifferenceConfig(kind=kind, prompt_tokens=3, num_heads=2).build(4, 6)
+    assert isinstance(difference.generator, PromptGenerator)
+    first = difference.generator.fuse[0]
+    assert isinstance(first, torch.nn.Linear)
+    assert first.in_features == width
+    latents = torch.randn(2, 5, 4)
+    prompt = difference(latents) if kind == "pixel" else difference(latents, torch.randn(2, 5, 4))
+    assert prompt.shape == (2, 3, 6)
+    assert (difference.global_delta is None) == (kind == "local")
+
+
+def test_noisy_or_is_one_minus_the_product() -> None:
+    torch.manual_seed(0)
+    voxels = torch.randn(2, 7, 3).double() * 2 - 2
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    mask[1, 4:] = False
+    found = noisy_or_logits(voxels, mask).sigmoid()
+    for study in range(2):
+        for place in range(3):
+            absent = 1.0
+            for voxel in range(7):
+                if mask[study, voxel]:
+                    absent *= 1 - 1 / (1 + math.exp(-float(voxels[study, voxel, place])))
+            assert float(found[study, place]) == pytest.approx(1 - absent, rel=1e-12)
+
+
+def test_noisy_or_stays_finite_where_products_would_not() -> None:
+    voxels = torch.stack([torch.full((9000,), value) for value in (-60.0, -9.0, 0.0, 60.0)], dim=1)[None]
+    voxels.requires_grad_()
+    logits = noisy_or_logits(voxels, torch.ones(1, 9000, dtype=torch.bool))
+    assert torch.isfinite(logits).all()
+    assert (logits[0, 1:] > logits[0, :-1]).all()
+    # 9000 voxels of sigmoid(-9) each.
+    assert float(logits[0, 1].detach().sigmoid()) == pytest.approx(1 - (1 - 1 / (1 + math.exp(9))) ** 9000, rel=1e-4)
+    torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([[0.0, 1, 0, 1]])).backward()
+    assert torch.isfinite(voxels.grad).all()  # type: ignore[arg-type]
+    for x in (-1e-5, -0.3, -0.69, -0.7, -20.0):
+        exact = math.log(-math.expm1(x))
+        assert float(log1mexp(torch.tensor(x, dtype=torch.float64))) == pytest.approx(exact, rel=1e-9)
+
+
+@torch.no_grad()
+def test_the_resampler_standardises_places_and_masks_before_the_queries_read() -> None:
+    torch.manual_seed(0)
+    resampler = ResamplerConfig(num_latents=3, dim=8, num_layers=1, num_heads=2).build(5).double()
+    tokens = torch.randn(2, 2, 6, 5).double() * 3 + 1
+    mask = torch.tensor([[True, True], [True, False]])
+    views = ViewTokens(tokens, mask, torch.tensor([[1, 2], [1, 0]]), (2, 3))
+    resampler.calibrate([views])
+    there = [tokens[study, view, cell] for study, view in ((0, 0), (0, 1), (1, 0)) for cell in range(6)]
+    places = cell_positions((2, 3)).double()
+    out = resampler(views)
+    for study, present in ((0, [0, 1]), (1, [0])):
+        source = []
+        for view in present:
+            for cell in range(6):
+                row = []
+                for channel in range(5):
+                    values = [float(token[channel]) for token in there]
+                    mean = sum(values) / len(values)
+                    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+                    row.append((float(tokens[study, view, cell, channel]) - mean) / deviation)
+                place = resampler.position.weight @ places[cell] + resampler.position.bias
+                kind = resampler.view_embedding.weight[int(views.view_ids[study, view])]
+                source.append(torch.tensor(row).double() + place + kind)
+        expected = resampler.transformer(torch.stack(source)[None])
+        assert torch.allclose(out.tokens[study], expected.tokens[0], atol=1e-8)
+        assert torch.allclose(out.attention[study, :, : len(source)], expected.attention[0], atol=1e-8)
+        assert float(out.attention[study, :, len(source) :].abs().sum()) == 0
+
+
+def test_places_are_those_of_the_cells_middles() -> None:
+    places = cell_positions((2, 4))
+    assert places.shape == (8, 24)
+    for row in range(2):
+        for column in range(4):
+            x, y = (column + 0.5) / 4 * 2 - 1, (row + 0.5) / 2 * 2 - 1
+            for octave in range(4):
+                for axis, place in ((0, 0.0), (1, y), (2, x)):
+                    angle = math.pi * 2**octave * place
+                    found = places[4 * row + column]
+                    assert float(found[4 * axis + octave]) == pytest.approx(math.sin(angle), abs=1e-5)
+                    assert float(found[12 + 4 * axis + octave]) == pytest.approx(math.cos(angle), abs=1e-5)
+    # A volume of one slice is a plane.
+    assert torch.equal(cell_positions((1, 2, 4)), places)
+
+
+def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Tensor] = {}
+
+    def spy(prefix: Tensor, mask: Tensor, input_ids: Tensor, labels: Tensor) -> Tensor:
+        seen["prefix"], seen["mask"] = prefix, mask
+        return prefix.sum()
+
+    monkeypatch.setattr(model.language_model, "loss", spy)
+    batch = scans(["a1", "b1"])
+    views = diffvp.encode_views(model.vision_encoder, batch)
+    latents = model.resampler(views)
+    study = model._study(batch, views, latents, STUDY_DRAW)
+    model.diagnosis.threshold = 0.5 * float(study.logits.sigmoid().max())  # type: ignore[union-attr, assignment]
+    model.loss(batch, ("report",))
+    assert study.prompt is not None
+    words, word_mask = model.diagnosis_text.tokens(model.diagnosis.found(study.logits))  # type: ignore[operator]
+    assert word_mask.any()
+    embed = model.language_model.embed
+    image = model.connector(latents.tokens, torch.zeros(2, dtype=torch.long))
+    for row in range(2):
+        begin = embed(torch.tensor([model.language_model.bos_id]))
+        parts = [begin, study.prompt[row], image[row], embed(words[row][word_mask[row]])]
+        expected = torch.cat(parts)
+        assert torch.allclose(seen["prefix"][row][seen["mask"][row]], expected, atol=1e-5)
+
+
+def test_the_losses_of_equation_11(model: DiffvpModel) -> None:
+    batch = scans(["a1", "b1", "c1"])
+    terms = model.loss(batch, ("report", "auxiliary"))
+    tokens = model.resampler(diffvp.encode_views(model.vision_encoder, batch)).tokens
+    logits = tokens.mean(1) @ model.auxiliary_head.linear.weight.T + model.auxiliary_head.linear.bias
+    assert batch.class_labels is not None
+    expected = 0.0
+    for row, states in enumerate(batch.class_labels.tolist()):
+        for place, state in enumerate(states):
+            p = 1 / (1 + math.exp(-float(logits[row, place].detach())))
+            expected -= math.log(p if state == 1 else 1 - p) / batch.class_labels.numel()
+    assert float(terms["auxiliary"].detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(terms["report"].detach()) > 0
+
+
+# E
+
+
+def test_findings_in_words() -> None:
+    text = DiagnosisTextConfig(intro="found:", none="nothing").build(lambda words: [len(words)], ("Aa", "Bbb", "C"))
+    ids, mask = text.tokens(torch.tensor([[True, False, True], [False, False, False]]))
+    assert ids[0][mask[0]].tolist() == [6, 3, 2]
+    assert ids[1][mask[1]].tolist() == [6, 7]
+
+
+def test_findings_of_the_context_are_missed_and_made_up_at_the_rates_asked_for() -> None:
+    labels = torch.tensor([[1, 3, 0, 2]]).expand(4000, 4)
+    found = noisy_findings(labels, torch.Generator().manual_seed(0), missed=0.3, wrong=0.05).float().mean(0)
+    assert found.tolist() == pytest.approx([0.7, 0.7, 0.05, 0.05], abs=0.03)
+
+
+def test_e_with_an_encoder_of_its_own_needs_the_images(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    own = "model.diagnosis.encoder={kind: resnet3d, layout: medicalnet, widths: [4, 4, 4, 4]}"
+    with pytest.raises(InputError, match="keep_features"):
+        train("diffvp", toy_ct_dataset.path, tmp_path / "no", overrides=[*OVERRIDES, own])
+    out = train(
+        "diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=[*OVERRIDES, own, "data.keep_features=false"]
+    )
+    report = restore(out).predictor().report([next(iter((toy_ct_dataset.path / "images").iterdir()))])
+    assert set(report.evidence["class_probabilities"]) == set(CT18)
+
+
+def test_encoder_and_e_stay_frozen_while_reports_are_learned() -> None:
+    for part in ("vision_encoder", "diagnosis"):
+        with pytest.raises(InputError, match="must be frozen"):
+            resolve("diffvp", "tiny", [f"stages.report.finetune.{part}=full"])
+
+
+# The pool
+
+
+def test_normal_is_no_class_positive_or_uncertain() -> None:
+    classes = ("No Finding", "Edema", "Support Devices")
+    states = torch.tensor([[1, 0, 0], [0, 2, 2], [1, 1, 0], [1, 3, 0], [1, 0, 1], [-1, -1, -1]])
+    assert are_normal(states, classes).tolist() == [True, True, False, False, False, False]
+
+
+def test_the_pool_has_the_size_and_the_share_of_abnormal_studies_asked_for() -> None:
+    normal = torch.zeros(100, dtype=torch.bool)
+    normal[::4] = True
+    assert choose_references(normal, None, 0.0, seed=1) == list(range(0, 100, 4))
+    some, more = (choose_references(normal, size, 0.0, seed=1) for size in (3, 10))
+    assert len(some) == 3
+    assert set(some) < set(more)
+    assert all(normal[row] for row in more)
+    assert choose_references(normal, 3, 0.0, seed=2) != some
+    for share, bad in ((0.1, 2), (0.5, 12), (1.0, 25)):
+        chosen = choose_references(normal, None, share, seed=1)
+        assert len(chosen) == 25
+        assert sum(not normal[row] for row in chosen) == bad
+    with pytest.raises(InputError, match="no study of the training split is normal"):
+        choose_references(torch.zeros(9, dtype=torch.bool), None, 0.0, seed=1)
+
+
+def pool_of(*names: str, use_prior: bool = False) -> ReferencePool:
+    pool = PoolConfig(use_prior=use_prior).build()
+    pool.remember(bank_of(torch.arange(len(names)).float()[:, None, None, None].expand(-1, 1, 4, 2), names))
+    return pool
+
+
+def test_a_study_is_never_compared_with_itself_or_its_patient() -> None:
+    pool = pool_of("a1", "a2", "b1", "c1")
+    for key in range(60):
+        drawn = pool.draw(["a3", "b1", "d1"], ["a", "b", "d"], key)
+        assert drawn[0] in (2, 3)
+        assert drawn[1] in (0, 1, 3)
+    assert {pool.draw(["d1"], ["d"], key)[0] for key in range(60)} == {0, 1, 2, 3}
+    assert pool_of("a1").draw(["a2"], ["a"], 0) == [None]
+
+
+def test_draws_are_fresh_each_step_the_same_again_and_free_of_the_batch() -> None:
+    pool = pool_of(*(f"{letter}1" for letter in "abcdefghijklmnop"))
+    ids = [f"{letter}7" for letter in "qrstuvwxyz"]
+    patients = [name[0] for name in ids]
+    together = pool.draw(ids, patients, 5)
+    assert pool.draw(ids, patients, 5) == together
+    assert pool.draw(ids, patients, 6) != together
+    assert [pool.draw([name], [name[0]], 5)[0] for name in ids] == together
+    pool.seed.fill_(1)
+    assert pool.draw(ids, patients, 5) != together
+    torch.manual_seed(3)
+    first = step_key()
+    torch.manual_seed(3)
+    assert step_key() == first != STUDY_DRAW
+
+
+def test_training_draws_by_step_and_validation_by_study(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    draw = model.pool.draw
+
+    def spy(study_ids: Sequence[str], patient_ids: Sequence[str], key: int) -> list[int | None]:
+        keys.append(key)
+        return draw(study_ids, patient_ids, key)
+
+    monkeypatch.setattr(model.pool, "draw", spy)
+    batch = scans(["a1", "b1"])
+    for training, seed in ((False, 1), (False, 2), (True, 1), (True, 2), (True, 1)):
+        model.train(training)
+        torch.manual_seed(seed)
+        model.loss(batch, ("report",))
+    assert keys[:2] == [STUDY_DRAW, STUDY_DRAW]
+    assert keys[2] == keys[4] not in (keys[3], STUDY_DRAW)
+
+
+def test_without_a_reference_the_prompt_of_differences_is_left_out(model: DiffvpModel) -> None:
+    batch = scans(["a1", "b1"])
+    views = diffvp.encode_views(model.vision_encoder, batch)
+    model.pool.remember(bank_of(views.tokens[:1], ["a9"]))
+    _, mask = model._prefix(model._study(batch, views, model.resampler(views), STUDY_DRAW))
+    assert int(mask[1].sum() - mask[0].sum()) == 2  # b1 has the reference's two prompt tokens, a1 has none
+    shown = model.generate(batch, DecodingConfig(max_new_tokens=3)).intermediates
+    assert shown[0]["recalled"] == []
+    assert "attention_maps" not in shown[0]
+    assert shown[1]["recalled"][0]["study_id"] == "a9"
+
+
+def test_a_scan_compared_with_itself_differs_nowhere(model: DiffvpModel) -> None:
+    batch = scans(["a1", "b1"])
+    views = diffvp.encode_views(model.vision_encoder, batch)
+    model.pool.remember(bank_of(views.tokens[:1], ["z1"]))
+    shown = model.generate(batch, DecodingConfig(max_new_tokens=3)).intermediates
+    assert shown[0]["token_importance"] == [0.0] * 4
+    assert shown[0]["top_8_share"] == 0
+    assert float(shown[0]["attention_maps"]["difference"].max()) == 0
+    assert sum(shown[1]["token_importance"]) > 0
+    assert float(shown[1]["attention_maps"]["difference"].sum()) == pytest.approx(1, abs=1e-3)
+    assert shown[1]["attention_maps"]["difference"].shape == (1, 1, 2, 2)
+
+
+def test_the_bank_holds_tokens_of_training_studies_and_the_run_keeps_it(
+    run: Run, model: DiffvpModel, toy_ct_dataset: Dataset
+) -> None:
+    training = {study.study_id: study for study in toy_ct_dataset.studies("train")}
+    assert model.pool.rows
+    assert {row["study_id"] for row in model.pool.rows} <= set(training)
+    assert model.pool.tensors["values"].shape[1:] == (1, 4, 8)
+    for row in model.pool.rows:
+        assert row["patient"] == patient_code(training[row["study_id"]].patient_id)
+        assert set(row) == {"study_id", "patient", "normal"}
+    assert not torch.equal(model.resampler.mean, torch.zeros(8))
+
+
+def test_a_test_study_in_the_pool_is_refused(
+    toy_ct_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = next(study.study_id for study in toy_ct_dataset.studies("test"))
+    build = diffvp.build_pool
+
+    def leaking(*args: Any, **options: Any) -> Bank:
+        bank = build(*args, **options)
+        return Bank(bank.tensors, ({**bank.rows[0], "study_id": stranger}, *bank.rows[1:]))
+
+    monkeypatch.setattr(diffvp, "build_pool", leaking)
+    with pytest.raises(InputError, match=r"leak.*references"):
+        train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=OVERRIDES)
+
+
+def test_the_own_prior_takes_the_place_of_the_draw(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*OVERRIDES, "model.pool.use_prior=true"]
+    run = restore(train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides))
+    model = run.model
+    assert isinstance(model, DiffvpModel)
+    batch = scans(["a2", "b1", "c2"])
+    prior = scans(["a1", "c1"], seed=5)
+    batch.priors, batch.prior_of = prior, (0, 2)
+    shown = [row["recalled"][0] for row in model.generate(batch, DecodingConfig(max_new_tokens=3)).intermediates]
+    assert [row["is_prior"] for row in shown] == [True, False, True]
+    assert [shown[0]["study_id"], shown[2]["study_id"]] == ["a1", "c1"]
+    # The patient's unchanged scan differs nowhere, and then the draft says nothing about a difference.
+    batch.priors = replace(prior, volume=batch.volume[[0, 2]])  # type: ignore[index]
+    unchanged = model.generate(batch, DecodingConfig(max_new_tokens=3)).intermediates
+    assert sum(unchanged[0]["token_importance"]) == 0 == sum(unchanged[2]["token_importance"])
+    assert sum(unchanged[1]["token_importance"]) > 0
+
+
+def test_phantom_visits_are_compared_with_the_visit_before(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    from radweave.data.cache import build_cache
+    from radweave.runs import prepare
+
+    overrides = [*OVERRIDES, "model.pool.use_prior=true"]
+    run = restore(train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides))
+    data = run.experiment.data
+    cache = build_cache(toy_ct_dataset, size=data.image_size, ct=data.ct)
+    examples = prepare(toy_ct_dataset, "train", run.experiment, run.tokenizer, cache, need_text=False).examples
+    priors = {study.study_id: study.prior for study in toy_ct_dataset.studies("train")}
+    assert any(priors.values())
+    for example, report in zip(examples, run.predictor().reports(examples), strict=True):
+        for row in report.evidence["recalled"]:
+            assert row["is_prior"] == (priors[example.study_id] is not None)
+            assert not row["is_prior"] or row["study_id"] == priors[example.study_id]
+
+
+# Pixels, radiographs, tables
+
+
+def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*OVERRIDES, *load_method("diffvp").ABLATIONS["pixel difference"]]
+    run = restore(train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides))
+    model = run.model
+    assert isinstance(model, DiffvpModel)
+    assert model.pool.tensors["values"].shape[1:] == (1, 1, 8, 16, 16)
+    batch = scans(["a1", "b1"])
+    model.pool.remember(bank_of(pixels_of(batch).tokens[:1], ["z1"]))
+    views = diffvp.encode_views(model.vision_encoder, batch)
+    study = model._study(batch, views, model.resampler(views), STUDY_DRAW)
+    assert batch.volume is not None
+    expected = torch.stack([torch.full_like(batch.volume[0], 0.5), (batch.volume[1] - batch.volume[0] + 1) / 2])
+    residuals = model.resampler(diffvp.encode_views(model.vision_encoder, replace(batch, volume=expected))).tokens
+    assert study.residuals is not None
+    assert torch.allclose(study.residuals, residuals, atol=1e-5)
+    assert study.prompt is not None
+    assert study.prompt.shape[1] == 2
+    with pytest.raises(InputError, match="features were kept"):
+        pixels_of(replace(batch, volume=None))
+
+
+def test_it_runs_on_radiographs_of_one_and_two_views(toy_dataset: Dataset, tmp_path: Path) -> None:
+    small = [override for override in TOY_SIZES["diffvp"] if "ct.size" not in override and "widths" not in override]
+    encoder = ["embedding_size=8", "hidden_sizes=[8,16]", "depths=[1,1]"]
+    overrides = [*TOY_OVERRIDES, *small, *(f"model.vision_encoder.{part}" for part in encoder)]
+    out = train(
+        "diffvp",
+        toy_dataset.path,
+        tmp_path / "run",
+        preset="tiny-xray",
+        overrides=[*overrides, "stages.report.epochs=1"],
+    )
+    predictor = restore(out).predictor()
+    images = [toy_dataset.image_path(f"images/0_{view}.png") for view in (0, 1)]
+    for count in (1, 2):
+        report = predictor.report(images[:count])
+        maps = torch.tensor(report.evidence["attention_maps"]["difference"])
+        assert maps.shape[0] == count
+        assert float(maps.sum()) == pytest.approx(1, abs=1e-3)
+        assert report.evidence["recalled"][0]["kind"] == "image"
+
+
+def test_every_row_of_the_tables_is_an_ablation() -> None:
+    module = load_method("diffvp")
+    assert set(module.TABLES) >= {"table3", "table4", "table5", "table6", "table7", "table10", "figure5b"}
+    for table in module.TABLES.values():
+        for row in table.rows:
+            assert row.ablation is None or row.ablation in module.ABLATIONS
+    rows = {row.label: row.paper["RadGenome-ChestCT"] for row in module.TABLES["table4"].rows}
+    assert rows["Ours"]["CE_F1"] == 0.421
+    assert rows["Baseline"]["BLEU_4"] == 0.3317
