@@ -76,10 +76,11 @@ def finished_scores(task: Task, experiment: Experiment, dataset: Dataset) -> dic
     if not path.is_file() or not (task.path / "run.json").is_file():
         return None
     scores: dict[str, Any] = read_json(path)
-    return scores if scores.get("identity") == _identity(task, experiment, dataset) else None
+    return scores if scores.get("identity") == identity(task, experiment, dataset) else None
 
 
-def _identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any]:
+def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any]:
+    """What scores must be of to be those of a task whose folder holds a finished run."""
     labeler = get_labeler(LABELERS[dataset.card.modality])
     return {
         "config": config_hash(experiment),
@@ -128,7 +129,7 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
         "format": FORMAT,
         "version": 1,
         **{name: getattr(task, name) for name in ("label", "method", "preset", "overrides", "seed")},
-        "identity": _identity(task, experiment, dataset),
+        "identity": identity(task, experiment, dataset),
         **_score(task, get_labeler(LABELERS[dataset.card.modality])),
         "left_out": len(result.left_out),
         "trained_steps": run.card.trained_steps,

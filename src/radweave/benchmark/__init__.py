@@ -2,6 +2,7 @@
 
 OUT/data/<set>/            phantoms that were drawn here
 OUT/<set>/                 an ablation folder: one row per method (see ``radweave.ablate``)
+OUT/<set>/pace/<method>/   a short run that measures pace and memory, where the others leave them open
 OUT/results/               the pages, their pictures, and all figures in benchmark.json
 OUT/sessions.jsonl         when the command ran, and for how long
 """
@@ -20,8 +21,9 @@ from typing import Any
 
 from radweave.ablate import AblationWatch, run_ablation
 from radweave.ablate.plan import make_plan
+from radweave.benchmark.pace import measure_pace
 from radweave.benchmark.pages import write_pages
-from radweave.benchmark.results import SetResults, set_results
+from radweave.benchmark.results import SetResults, read_costs, set_results
 from radweave.benchmark.reuse import take_over
 from radweave.benchmark.suite import SETS, BenchRequest, SuiteSet, check_sets, plan_set
 from radweave.data.dataset import Dataset
@@ -69,6 +71,11 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
             failed += failures
         say("scoring and writing pages")
         sets = {suite.name: set_results(suite, records[suite.name]) for suite in suites}
+        if request.train and request.pace:
+            for suite in suites:
+                known = sets[suite.name]
+                if measure_pace(suite, plans[suite.name].tasks, known.costs, say):
+                    sets[suite.name] = replace(known, costs=read_costs(suite, known.folders))
         page = write_pages(sets, request.pages or request.out / "results", facts(request.out, started))
         return BenchResult(sets, page, failed)
 

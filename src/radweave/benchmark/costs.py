@@ -27,7 +27,7 @@ FROM_CACHE = "is taken from the data set's cache"
 @dataclass(frozen=True, slots=True)
 class StageCost:
     """A stage over the seeds: passes over the training split and updates (of a kept stage too), which parts train how,
-    the loss weights, and the median pace of the ``trained_by`` runs that trained it themselves.
+    the loss weights, and the median pace of the ``trained_by`` runs that trained it themselves; of a short run if none.
     """
 
     name: str
@@ -75,11 +75,15 @@ class MethodCost:
     code: tuple[str, ...]
 
 
-def method_cost(folders: Sequence[Path], scores: Sequence[Mapping[str, Any]]) -> MethodCost:
-    """The costs over a method's finished runs, from their folders and ``scores.json``."""
+def method_cost(folders: Sequence[Path], scores: Sequence[Mapping[str, Any]], pace: Path) -> MethodCost:
+    """The costs over a method's finished runs, from their folders and ``scores.json``.
+
+    ``pace`` is the folder of a short run, if there was one; it fills in what the runs leave open.
+    """
     run = restore(folders[0])
+    short = read_json(pace / "training.json") if (pace / "scores.json").is_file() else {}
     whole = [found for found in scores if _is_whole(found)]
-    stages = tuple(_stage(name, run.experiment, folders) for name in run.experiment.named_stages())
+    stages = tuple(_stage(name, run.experiment, folders, pace) for name in run.experiment.named_stages())
     trained = [run.experiment.named_stages()[stage.name].finetune for stage in stages if stage.updates > 0]
     return MethodCost(
         runs=len(folders),
@@ -95,12 +99,8 @@ def method_cost(folders: Sequence[Path], scores: Sequence[Mapping[str, Any]]) ->
         updates_s=_updates_s(stages),
         seconds=sum((found["train_s"] or 0.0) + found["generate_s"] for found in scores),
         threads=tuple(sorted({found["threads"] for found in scores if found.get("threads")})),
-        peak_memory=max(
-            (found["peak_memory_bytes"] for found in scores if found.get("peak_memory_bytes")), default=None
-        ),
-        peak_device=max(
-            (found["peak_device_bytes"] for found in scores if found.get("peak_device_bytes")), default=None
-        ),
+        peak_memory=_largest("peak_memory_bytes", (*scores, short)),
+        peak_device=_largest("peak_device_bytes", (*scores, short)),
         reports_per_s=_median([found.get("reports_per_s") for found in scores]),
         written_per_s=_median([found["studies"] / found["generate_s"] for found in scores if found["generate_s"]]),
         stages=stages,
@@ -149,9 +149,13 @@ def _is_whole(scores: Mapping[str, Any]) -> bool:
     return scores["train_s"] is not None and not scores["resumed"] and not kept
 
 
-def _stage(name: str, experiment: Experiment, folders: Sequence[Path]) -> StageCost:
+def _stage(name: str, experiment: Experiment, folders: Sequence[Path], short: Path) -> StageCost:
     stage = experiment.named_stages()[name]
     paces = [pace for folder in folders if (pace := _pace(folder / "metrics.jsonl", name)) is not None]
+    trained_by = len(paces)
+    if not paces:
+        found = _pace(short / "metrics.jsonl", name)
+        paces = [] if found is None else [found]
     cards = [read_json(folder / "run.json") for folder in folders]
     return StageCost(
         name=name,
@@ -161,7 +165,7 @@ def _stage(name: str, experiment: Experiment, folders: Sequence[Path]) -> StageC
         trains={part: how for part, how in stage.finetune.items() if how != "frozen"},
         losses=stage.losses,
         studies_per_s=statistics.median(paces) if paces else None,
-        trained_by=len(paces),
+        trained_by=trained_by,
     )
 
 
@@ -182,6 +186,10 @@ def _trainable(model: nn.Module, stages: Sequence[dict[str, Any]]) -> int:
         part_sizes(model, finetune)
         trained |= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     return sum(parameter.numel() for parameter in model.parameters() if id(parameter) in trained)
+
+
+def _largest(name: str, records: Sequence[Mapping[str, Any]]) -> int | None:
+    return max((record[name] for record in records if record.get(name)), default=None)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from radweave.ablate.one_run import LABELERS
 from radweave.benchmark.costs import MethodCost, method_cost
+from radweave.benchmark.pace import pace_folder
 from radweave.benchmark.scores import (
     Scoring,
     SystemScores,
@@ -98,8 +99,16 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         to_reference={} if reference is None else compare(others, reference, TESTED, _seed_tests(record)),
         to_nearest=compare(full, floors[NEAREST], TESTED) if NEAREST in floors else {},
         evidence={method: _evidence(found, dataset) for method, found in folders.items()},
-        costs={method: method_cost(found, scores[method]) for method, found in folders.items()},
+        costs=read_costs(suite, folders),
     )
+
+
+def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:
+    """The costs of every method from its finished runs."""
+    return {
+        method: method_cost(found, [read_json(folder / "scores.json") for folder in found], pace_folder(suite, method))
+        for method, found in folders.items()
+    }
 
 
 def _finished(out: Path, record: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from radweave.ablate.one_run import Task, finished_scores
+from radweave.ablate.one_run import Task, finished_scores, identity
 from radweave.config import from_yaml
 from radweave.data.dataset import Dataset
 from radweave.data.transforms import PREPROCESSING_VERSION
@@ -105,8 +105,16 @@ def _copy(folder: Path, task: Task, dataset: Dataset) -> None:
             folder, partial, copy_function=_link, ignore=shutil.ignore_patterns(*_LEFT_BEHIND), dirs_exist_ok=True
         )
         write_json(partial / REUSED, {"from": folder.parent.name})
-    if finished_scores(task, task.experiment(), dataset) is None:
-        (task.path / "scores.json").unlink(missing_ok=True)
+    path = task.path / "scores.json"
+    if not path.is_file() or finished_scores(task, task.experiment(), dataset) is not None:
+        return
+    scores = read_json(path)
+    ours = identity(task, task.experiment(), dataset)
+    if {**scores.get("identity", {}), "config": ours["config"]} == ours:
+        # The configuration was found equal field by field; its hash is of a version with other fields.
+        write_json(path, {**scores, "identity": ours})
+    else:
+        path.unlink()
 
 
 def _link(source: str, destination: str) -> None:

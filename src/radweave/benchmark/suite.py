@@ -66,7 +66,8 @@ class BenchRequest:
     ``data`` are dataset folders by set; a phantom set without one is drawn into ``out``. ``sets`` are those that are
     run, ``methods`` none for all. ``overrides`` are key=value, METHOD:key=value, SET:key=value or
     SET:METHOD:key=value. ``studies`` draws phantoms of another size. ``headline_seeds`` go to the sets of
-    ``headline_sets``. ``pages`` is where the pages go, if not to ``out``/results.
+    ``headline_sets``. With ``pace`` a short run measures what runs that were taken over leave open. ``pages`` is where
+    the pages go, if not to ``out``/results.
     """
 
     out: Path
@@ -84,6 +85,7 @@ class BenchRequest:
     pages: Path | None = None
     meteor: bool = False
     train: bool = True
+    pace: bool = True
 
 
 @dataclass(frozen=True, slots=True)

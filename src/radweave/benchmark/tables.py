@@ -248,7 +248,8 @@ def budget_tables(results: SetResults) -> list[TextTable]:
                 continue
             losses = ", ".join(name if weight == 1 else f"{weight:g} {name}" for name, weight in stage.losses.items())
             trains = ", ".join(part if how == "full" else f"{part} ({how})" for part, how in stage.trains.items())
-            pace = f"{rate(stage.studies_per_s)} ({stage.trained_by}/{cost.runs})"
+            measured = f"{stage.trained_by}/{cost.runs}" if stage.trained_by else "short run"
+            pace = f"{rate(stage.studies_per_s)} ({measured})"
             stages.append(
                 (
                     f"{method}: {stage.name}",
@@ -260,7 +261,10 @@ def budget_tables(results: SetResults) -> list[TextTable]:
                     trains,
                 )
             )
-    note = "studies/s: median over the updates of the runs that trained the stage themselves (so many of all)"
+    note = (
+        "studies/s: median over the updates of the runs that trained the stage themselves (so many of all), or of a"
+        " short run from nothing; wall time"
+    )
     head = ("stage", "passes", "updates", "batch", "studies/s", "losses", "trains")
     return [
         TextTable("Budget", ("method", *unequal), tuple(rows), tuple(notes)),

@@ -34,6 +34,9 @@ def bench(
     ] = None,
     pages: Annotated[Path | None, typer.Option(help="Where the pages go, if not to OUT/results.")] = None,
     meteor: Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")] = False,
+    no_pace: Annotated[
+        bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")
+    ] = False,
     no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
 ) -> None:
     """Train and compare all methods on the same data: scores, tests, floors, evidence, costs, as pages."""
@@ -61,6 +64,7 @@ def bench(
         pages=pages,
         meteor=meteor,
         train=not no_train,
+        pace=not no_pace,
     )
 
     def say(text: str) -> None:
