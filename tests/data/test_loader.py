@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import write_toy_dataset
@@ -37,6 +37,7 @@ def test_collate_pads_views_and_text() -> None:
     assert float(batch.pixel_values[1, 0].max()) == pytest.approx(2 / 255)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 5))
 def test_every_epoch_holds_each_study_once_and_resumes_at_any_step(count: int, size: int, epoch: int) -> None:
     loader = StudyLoader([example(index) for index in range(count)], size, 0, seed=3, shuffle=True)

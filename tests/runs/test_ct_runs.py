@@ -216,3 +216,44 @@ def test_features_of_a_frozen_encoder_are_those_it_gives(run: Run, toy_ct_datase
     assert given.grid == fresh.grid
     assert torch.allclose(given.tokens, fresh.tokens, atol=1e-5)
     assert torch.equal(given.view_mask, fresh.view_mask)
+
+
+def test_a_stage_with_a_frozen_encoder_computes_features_once_and_learns_the_same(
+    toy_ct_dataset: Dataset, tmp_path: Path
+) -> None:
+    frozen = [
+        *TOY_CT_OVERRIDES,
+        "stages.report.finetune.vision_encoder=frozen",
+        "stages.report.augment=false",
+        "stages.report.max_steps=2",
+    ]
+    losses, stores = [], []
+    for name, keep in (("fresh", "false"), ("kept", "true")):
+        overrides = [*frozen, f"data.keep_features={keep}"]
+        train("baseline", toy_ct_dataset.path, tmp_path / name, preset="tiny-ct", overrides=overrides)
+        rows = [row for _, row in read_jsonl(tmp_path / name / "metrics.jsonl")]
+        losses.append([row["loss"] for row in rows if "loss" in row])
+        stores.append(list((toy_ct_dataset.path / ".cache" / "features").glob("*/tokens.npy")))
+    assert losses[0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert len(stores[1]) == len(stores[0]) + 1
+
+
+def test_scans_come_with_the_scan_before_and_in_the_same_order_after_a_stop(toy_ct_dataset: Dataset, run: Run) -> None:
+    experiment = run.experiment.model_copy(update={"data": run.experiment.data.model_copy(update={"priors": True})})
+    cache = build_cache(toy_ct_dataset, size=128, ct=experiment.data.ct)
+    prepared = prepare(toy_ct_dataset, "train", experiment, run.tokenizer, cache, need_text=True)
+    assert prepared.with_prior
+    loader = StudyLoader(prepared.examples, 4, 0, seed=2, shuffle=True, augmentation=LightAugmentation())
+    whole = list(loader.epoch(3))
+    for before, after in zip(whole[2:], loader.epoch(3, 2), strict=True):
+        assert before.study_ids == after.study_ids
+        assert torch.equal(before.volume, after.volume)  # type: ignore[arg-type]
+    found = [batch for batch in whole if batch.priors is not None]
+    assert found
+    for batch in found:
+        assert batch.priors is not None
+        assert batch.priors.volume is not None
+        assert batch.priors.volume.shape == (len(batch.prior_of), 1, 8, 16, 16)
+        for row, number in enumerate(batch.prior_of):
+            assert batch.priors.patient_ids[row] == batch.patient_ids[number]
