@@ -154,6 +154,7 @@ def _prepare(
         }
     )
     training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
+    training.open_other = lambda path: _open_other(experiment, tokenizer, path)
     for split in ("train", "val"):
         prepared = prepare(dataset, split, experiment, tokenizer, cache, need_text=True)
         if not prepared.examples:
@@ -162,6 +163,16 @@ def _prepare(
             watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
         training.splits[split] = prepared
     return training
+
+
+def _open_other(
+    experiment: Experiment, tokenizer: PreTrainedTokenizerBase, path: Path
+) -> tuple[Dataset, PreparedSplit]:
+    """The training split of another data set, prepared as this experiment prepares its own."""
+    dataset = Dataset.open(path)
+    _refuse_misfit(experiment, dataset)
+    cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct)
+    return dataset, prepare(dataset, "train", experiment, tokenizer, cache, need_text=True)
 
 
 def _refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:

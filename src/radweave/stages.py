@@ -16,6 +16,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit
 from radweave.data.loader import Features, StudyLoader
 from radweave.data.transforms import PREPROCESSING_VERSION, NoAugmentation
+from radweave.errors import InputError
 from radweave.experiment import Experiment
 from radweave.memory.bank import Bank, load_bank, save_bank
 from radweave.serve.predictor import Predictor
@@ -55,7 +56,10 @@ class TrainingWatch:
 
 @dataclass(slots=True)
 class Training:
-    """What one training run holds on to. ``trained_by`` says which kept stage a part's weights come from."""
+    """What one training run holds on to. ``trained_by`` says which kept stage a part's weights come from.
+
+    ``open_other`` reads the training split of another data set as this experiment reads its own.
+    """
 
     experiment: Experiment
     dataset: Dataset
@@ -70,6 +74,7 @@ class Training:
     trained_by: dict[str, str] = field(default_factory=dict)
     ranks: Ranks = field(default_factory=Ranks)
     parallel: Parallel = "ddp"
+    open_other: Callable[[Path], tuple[Dataset, PreparedSplit]] | None = None
 
     @property
     def pad_id(self) -> int:
@@ -203,24 +208,52 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
     build = getattr(training.model, "build_memories", None)
     if build is None:
         return
-    examples = training.splits["train"].examples
-    studies = {study.study_id: study for study in training.dataset.studies("train")}
-    view = TrainingView(
-        studies=tuple(studies[example.study_id] for example in examples),
-        examples=tuple(examples),
-        classes=training.classes,
-        pad_id=training.pad_id,
-        seed=training.experiment.seed,
-        features=features,
-    )
+    allowed: set[str] = set()
+
+    def view_of(dataset: Dataset, prepared: PreparedSplit, origin: str | None = None) -> TrainingView:
+        studies = {study.study_id: study for study in dataset.studies("train")}
+        view = TrainingView(
+            studies=tuple(studies[example.study_id] for example in prepared.examples),
+            examples=tuple(prepared.examples),
+            classes=training.classes,
+            pad_id=training.pad_id,
+            seed=training.experiment.seed,
+            features=features if origin is None else None,
+            origin=origin,
+            open_other=open_other if origin is None else None,
+        )
+        allowed.update(view.row_id(study_id) for study_id in studies)
+        return view
+
+    def open_other(path: Path) -> TrainingView:
+        assert training.open_other is not None
+        dataset, prepared = training.open_other(path)
+        _refuse_shared_images(training.dataset, dataset)
+        return view_of(dataset, prepared, origin=dataset.card.name)
+
     training.model.eval()
-    banks: Mapping[str, Bank] = build(name, view)
+    banks: Mapping[str, Bank] = build(name, view_of(training.dataset, training.splits["train"]))
     for bank_name, bank in banks.items():
-        bank.refuse_others(bank_name, studies)
+        bank.refuse_others(bank_name, allowed)
         if training.ranks.is_first:
             save_bank(bank, training.folder / "memories" / bank_name)
     training.ranks.wait()
     set_memories(training.model, training.folder)
+
+
+def _refuse_shared_images(own: Dataset, other: Dataset) -> None:
+    """Refuse another data set whose training split holds an image of this one's validation or test split.
+
+    Raises:
+        InputError: naming the other data set.
+    """
+    kept_apart = {ref.sha256 for split in ("val", "test") for study in own.studies(split) for ref in study.images}
+    shared = {ref.sha256 for study in other.studies("train") for ref in study.images} & kept_apart - {None}
+    if shared:
+        raise InputError(
+            f"leak: {len(shared)} images of its training split are in this data set's validation or test split",
+            file=other.path,
+        )
 
 
 def set_memories(model: nn.Module, folder: Path) -> None:

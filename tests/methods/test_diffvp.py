@@ -577,3 +577,36 @@ def test_every_row_of_the_tables_is_an_ablation() -> None:
     rows = {row.label: row.paper["RadGenome-ChestCT"] for row in module.TABLES["table4"].rows}
     assert rows["Ours"]["CE_F1"] == 0.421
     assert rows["Baseline"]["BLEU_4"] == 0.3317
+
+
+def test_references_of_another_data_set(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    from radweave.phantom.study import PhantomOptions
+    from radweave.phantom_dataset import write_phantom_dataset
+
+    options = PhantomOptions(volume_size=16, slices=8)
+    other = write_phantom_dataset(tmp_path / "other", modality="ct", num_studies=40, seed=9, options=options)
+    mixed = [*OVERRIDES, "model.pool.size=6", "model.pool.domain_mix=0.5"]
+    with pytest.raises(InputError, match="which data set"):
+        train("diffvp", toy_ct_dataset.path, tmp_path / "none", overrides=mixed)
+    out = train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=[*mixed, f"model.pool.other={other.path}"])
+    model = restore(out).model
+    assert isinstance(model, DiffvpModel)
+    names = [row["study_id"] for row in model.pool.rows]
+    theirs = {f"phantom-ct:{study.study_id}" for study in other.studies("train")}
+    own = {study.study_id for study in toy_ct_dataset.studies("train")}
+    assert len(names) == 6
+    assert sum(name in theirs for name in names) == 3
+    assert sum(name in own for name in names) == 3
+    assert all(row["normal"] for row in model.pool.rows if row["study_id"] in theirs)
+
+
+def test_another_data_set_with_an_image_of_the_test_split_is_refused(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    from radweave.data.dataset import DatasetWriter
+
+    stolen = next(iter(toy_ct_dataset.studies("test")))
+    with DatasetWriter(tmp_path / "other", toy_ct_dataset.card) as writer:
+        paths = {ref.path: toy_ct_dataset.image_path(ref.path) for ref in stolen.images}
+        writer.add(stolen.model_copy(update={"split": "train", "prior": None}), paths)
+    overrides = [*OVERRIDES, "model.pool.domain_mix=0.5", f"model.pool.other={tmp_path / 'other'}"]
+    with pytest.raises(InputError, match="leak: 1 images"):
+        train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides)

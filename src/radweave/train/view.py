@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import Int
@@ -17,7 +18,8 @@ from radweave.types import Batch, Study
 class TrainingView:
     """The training studies that are used, in the order of the manifest.
 
-    ``studies`` and ``examples`` run in parallel. There is no way from here to another split.
+    ``studies`` and ``examples`` run in parallel. There is no way from here to another split. ``open_other`` opens the
+    training split of another data set, given its folder; its studies carry that data set's name in ``origin``.
     """
 
     studies: tuple[Study, ...]
@@ -26,6 +28,8 @@ class TrainingView:
     pad_id: int
     seed: int
     features: Features | None = None
+    origin: str | None = None
+    open_other: Callable[[Path], TrainingView] | None = None
 
     def __post_init__(self) -> None:
         assert all(study.split == "train" for study in self.studies), "a training view holds training studies only"
@@ -33,6 +37,10 @@ class TrainingView:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    def row_id(self, study_id: str) -> str:
+        """What a bank's row calls a study: its id, after the data set's name where that is another one."""
+        return study_id if self.origin is None else f"{self.origin}:{study_id}"
 
     @property
     def reports(self) -> list[str]:

@@ -21,7 +21,8 @@ from radweave.methods.diffvp.tables import ABLATIONS, ALL_LINEAR, TABLES
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
-from radweave.nn.vision import ResNet3dConfig, ResNetConfig
+from radweave.nn.vision import ResNet3dConfig
+from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.word_head import LinearWordHeadConfig
 from radweave.train.stage import OptimizerConfig, StageConfig
 
@@ -108,11 +109,10 @@ def tiny_xray() -> DiffvpExperiment:
         tokenizer=BpeTokenizerConfig(vocab_size=1200),
         augmentation=LightAugmentation(),
     )
-    encoder = ResNetConfig(embedding_size=32, hidden_sizes=(32, 64, 128), depths=(1, 1, 2), layer_type="basic")
     return scans.model_copy(
         update={
             "data": data,
-            "model": scans.model.model_copy(update={"vision_encoder": encoder}),
+            "model": scans.model.model_copy(update={"vision_encoder": TINY_RESNET}),
             "decoding": scans.decoding.model_copy(update={"max_new_tokens": 96}),
         }
     )

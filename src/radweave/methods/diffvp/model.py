@@ -51,7 +51,7 @@ from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, Lang
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.query_transformer import QueryOutput
 from radweave.nn.supervision import UncertainPolicy, binary_loss
-from radweave.nn.text_pretraining import word_hints
+from radweave.nn.text_pretraining import hint_generator, word_hints
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
@@ -205,9 +205,9 @@ class DiffvpModel(nn.Module):
         if "disease" in terms:
             losses["disease"] = self._class_loss(batch, self.vision_head(*views.flat()))
         if "diagnosis" in terms:
-            absent = isinstance(self.diagnosis, NoDiagnosis)
-            zero = views.tokens.new_zeros(())
-            losses["diagnosis"] = zero if absent else self._class_loss(batch, self.diagnosis.logits(batch, views))
+            losses["diagnosis"] = views.tokens.new_zeros(())
+            if not isinstance(self.diagnosis, NoDiagnosis):
+                losses["diagnosis"] = self._class_loss(batch, self.diagnosis.logits(batch, views))
         return losses
 
     def _text_in_context_loss(self, batch: Batch) -> Tensor:
@@ -217,9 +217,7 @@ class DiffvpModel(nn.Module):
         assert batch.input_ids is not None
         assert batch.labels is not None
         assert batch.class_labels is not None
-        # A validation loss must not depend on when it is computed.
-        seed = int(torch.randint(2**31, (1,))) if self.language_model.training else 0
-        generator = torch.Generator().manual_seed(seed)
+        generator = hint_generator(self.language_model.training)
         ids, mask = word_hints(batch.labels, generator)
         names, name_mask = self.diagnosis_text.tokens(noisy_findings(batch.class_labels, generator, **HINTS))
         embed = self.language_model.embed

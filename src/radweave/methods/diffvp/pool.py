@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,48 +197,76 @@ def pixels_of(batch: Batch) -> ViewTokens:
     return ViewTokens(batch.pixel_values, batch.view_mask, batch.view_ids, ())
 
 
-def build_pool(training: TrainingView, encoder: nn.Module, config: PoolConfig, *, pixels: bool) -> Bank:
-    """The bank of references: tokens of the frozen encoder, or with ``pixels`` the images, and who they are of."""
+def choose_views(training: TrainingView, config: PoolConfig) -> list[TrainingView]:
+    """The studies of the pool: of this training split, and with ``domain_mix`` normal ones of the other data set.
+
+    Raises:
+        InputError: if references of another domain are asked for and there are none.
+    """
     normal = are_normal(training.class_states, training.classes)
     rows = choose_references(normal, config.size, config.contamination, training.seed)
-    view = replace(
-        training,
-        studies=tuple(training.studies[row] for row in rows),
-        examples=tuple(training.examples[row] for row in rows),
+    num_other = round(config.domain_mix * len(rows))
+    if not num_other:
+        return [_only(training, rows)]
+    if config.other is None or training.open_other is None:
+        raise InputError(
+            "which data set shall the references of another domain come from?",
+            field="model.pool.other",
+            got=config.other,
+            expected="the folder of a data set",
+        )
+    other = training.open_other(Path(config.other))
+    theirs = choose_references(are_normal(other.class_states, other.classes), num_other, 0.0, training.seed)
+    order = np.random.default_rng([training.seed, 20_604]).permutation(rows)
+    views = [_only(training, sorted(order[len(theirs) :].tolist())), _only(other, theirs)]
+    return [view for view in views if len(view)]
+
+
+def _only(view: TrainingView, rows: Sequence[int]) -> TrainingView:
+    """Some of a view's studies."""
+    return replace(
+        view, studies=tuple(view.studies[row] for row in rows), examples=tuple(view.examples[row] for row in rows)
     )
+
+
+def build_pool(training: TrainingView, encoder: nn.Module, config: PoolConfig, *, pixels: bool) -> Bank:
+    """The bank of references: tokens of the frozen encoder, or with ``pixels`` the images, and who they are of."""
     device = next(encoder.parameters()).device
-    parts = []
-    for batch in view.batches(pixels=pixels):
-        found = pixels_of(batch) if pixels else encode_views(encoder, batch.to(device))
-        parts.append(found)
+    parts: list[ViewTokens] = []
+    rows: list[dict[str, Any]] = []
+    for view in choose_views(training, config):
+        for batch in view.batches(pixels=pixels):
+            parts.append(pixels_of(batch) if pixels else encode_views(encoder, batch.to(device)))
+        normal = are_normal(view.class_states, view.classes).tolist()
+        rows += [
+            {
+                "study_id": view.row_id(example.study_id),
+                "patient": patient_code(example.patient_id),
+                "normal": is_normal,
+            }
+            for example, is_normal in zip(view.examples, normal, strict=True)
+        ]
     number = max(part.tokens.shape[1] for part in parts)
     padded = [_padded(part, number) for part in parts]
     tensors = {
         name: torch.cat([getattr(part, field).cpu() for part in padded])
         for name, field in (("values", "tokens"), ("view_mask", "view_mask"), ("view_ids", "view_ids"))
     }
-    return Bank(
-        tensors,
-        tuple(
-            {
-                "study_id": example.study_id,
-                "patient": patient_code(example.patient_id),
-                "normal": bool(normal[row]),
-            }
-            for row, example in zip(rows, view.examples, strict=True)
-        ),
-    )
+    return Bank(tensors, tuple(rows))
 
 
 class PoolConfig(Config):
     """Which studies serve as references.
 
     ``size`` limits the pool, null takes all normal studies; ``contamination`` is the share of abnormal studies in it.
+    ``domain_mix`` is the share that normal studies of ``other`` take, the training split of another data set's folder.
     With ``use_prior`` a study's own prior, which ``data.priors`` brings, is its reference where it has one.
     """
 
     size: int | None = Field(default=None, ge=1)
     contamination: float = Field(default=0.0, ge=0, le=1)
+    domain_mix: float = Field(default=0.0, ge=0, le=1)
+    other: str | None = None
     use_prior: bool = False
 
     def build(self) -> ReferencePool:
