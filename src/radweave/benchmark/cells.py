@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radweave.benchmark.scores import SystemScores, Tested
+from radweave.benchmark.scores import Contrast, SystemScores
 from radweave.evaluation.tables import DASH, number
 
 
@@ -19,7 +19,7 @@ def with_interval(system: SystemScores, metric: str) -> str:
     return text if interval is None or text == DASH else f"{text} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
-def difference(tested: Tested | None) -> str:
+def difference(tested: Contrast | None) -> str:
     """The difference with its interval over studies and its p-values."""
     if tested is None:
         return DASH

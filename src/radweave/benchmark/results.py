@@ -12,17 +12,18 @@ from radweave.ablate.one_run import LABELERS
 from radweave.benchmark.costs import MethodCost, method_cost
 from radweave.benchmark.pace import pace_folder
 from radweave.benchmark.scores import (
+    Contrast,
     Scoring,
     SystemScores,
-    Tested,
     compare,
     floor_systems,
     read_run,
-    refuse_other_scores,
+    same_scores,
     score_system,
 )
 from radweave.benchmark.suite import SuiteSet
 from radweave.data.dataset import Dataset
+from radweave.errors import InputError
 from radweave.evaluation.evidence import EvidenceAgreement, evidence_agreement
 from radweave.evaluation.systems import FLOOR_NAMES
 from radweave.labels import get_labeler
@@ -54,8 +55,8 @@ class SetResults:
     compatible: Mapping[str, SystemScores]
     floors: Mapping[str, SystemScores]
     compatible_floors: Mapping[str, SystemScores]
-    to_reference: Mapping[tuple[str, str], Tested]
-    to_nearest: Mapping[tuple[str, str], Tested]
+    to_reference: Mapping[tuple[str, str], Contrast]
+    to_nearest: Mapping[tuple[str, str], Contrast]
     evidence: Mapping[str, MethodEvidence]
     costs: Mapping[str, MethodCost]
 
@@ -82,7 +83,11 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     full, compatible = ({method: score_system(runs, scoring) for method, runs in pairs.items()} for scoring in scorings)
     for method, system in full.items():
         for place, folder in enumerate(folders[method]):
-            refuse_other_scores(folder, system, place, scores[method][place])
+            if not same_scores(system, place, scores[method][place]):
+                raise InputError(
+                    "predictions.jsonl does not give the scores in scores.json; remove scores.json and run again",
+                    file=folder,
+                )
     some = next((runs[0] for runs in pairs.values()), None)
     floors, compatible_floors = ({} if some is None else floor_systems(some, scoring) for scoring in scorings)
     reference = full.get(suite.table.reference)

@@ -12,12 +12,15 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from radweave.ablate.one_run import Task, finished_scores, identity
+from radweave.ablate.one_run import LABELERS, Task, identity
+from radweave.benchmark.scores import Scoring, read_run, same_scores, score_system
 from radweave.config import from_yaml
 from radweave.data.dataset import Dataset
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
+from radweave.labels import get_labeler
 from radweave.run_folder import read_card
 from radweave.storage import read_json, write_folder, write_json
 
@@ -106,15 +109,25 @@ def _copy(folder: Path, task: Task, dataset: Dataset) -> None:
         )
         write_json(partial / REUSED, {"from": folder.parent.name})
     path = task.path / "scores.json"
-    if not path.is_file() or finished_scores(task, task.experiment(), dataset) is not None:
+    if not path.is_file():
         return
     scores = read_json(path)
     ours = identity(task, task.experiment(), dataset)
-    if {**scores.get("identity", {}), "config": ours["config"]} == ours:
-        # The configuration was found equal field by field; its hash is of a version with other fields.
+    # The configuration was found equal field by field; the hash may be of a version with other fields.
+    if {**scores.get("identity", {}), "config": ours["config"]} == ours and _are_of_the_predictions(
+        task, dataset, scores
+    ):
         write_json(path, {**scores, "identity": ours})
     else:
         path.unlink()
+
+
+def _are_of_the_predictions(task: Task, dataset: Dataset, scores: dict[str, Any]) -> bool:
+    scoring = Scoring(task.protocol, get_labeler(LABELERS[dataset.card.modality]), (), {})
+    try:
+        return same_scores(score_system([read_run(task.path, scoring)], scoring, resamples=0), 0, scores)
+    except InputError:  # no predictions, or none that can be read
+        return False
 
 
 def _link(source: str, destination: str) -> None:

@@ -21,7 +21,7 @@ from radweave.types import Study
 WITH_FINDINGS, WITHOUT = 3, 1
 TOP_CLASSES = 3
 MOST_RECALLED = 2
-_TEXT = 300
+_TEXT, _RECALLED_TEXT = 900, 240
 _SIDE_PX = 160
 
 
@@ -94,7 +94,8 @@ def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     for case in recalled[:MOST_RECALLED]:
         target = f" for {case['for']}" if case.get("for") else ""
         scores = ", ".join(f"{name} {value:.2f}" for name, value in case.get("scores", {}).items())
-        lines.append(f"recalled {case['kind']}{target} ({scores}; study {case['study_id']}): {_plain(case['text'])}")
+        text = _plain(case["text"], _RECALLED_TEXT)
+        lines.append(f"recalled {case['kind']}{target} ({scores}; study {case['study_id']}): {text}")
     regions = sum(case["kind"] == "region" for case in evidence.get("recalled") or ())
     if regions:
         lines.append(f"recalled regions: {regions}")
@@ -104,10 +105,10 @@ def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, most: int = _TEXT) -> str:
     """One line that Markdown shows as it is."""
     line = " ".join(text.split())
-    line = line if len(line) <= _TEXT else line[:_TEXT].rsplit(" ", 1)[0] + " ..."
+    line = line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ..."
     return line.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 

@@ -28,6 +28,7 @@ from radweave.evaluation.systems import FLOOR_NAMES
 from radweave.labels import Labeler
 
 ALPHA = 0.05
+CHECKED = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
 _SAME = 1e-9
 """Scores of the same texts by the same program differ by nothing."""
 
@@ -43,7 +44,7 @@ class Scoring:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class Contrast:
     """One metric of a method against another system: means' difference, interval over studies and p-values.
 
     ``p_studies`` is two-sided from the resamples, ``p_holm`` after Holm over all methods and metrics of the table;
@@ -72,6 +73,10 @@ class SystemScores:
     values: Mapping[str, tuple[float | None, ...]]
     draws: Mapping[str, Floats]
 
+    @property
+    def study_ids(self) -> tuple[str, ...]:
+        return self.evaluations[0].study_ids
+
     def mean(self, metric: str) -> float | None:
         values = [value for value in self.values.get(metric, ()) if value is not None]
         return float(np.mean(values)) if values and len(values) == len(self.values[metric]) else None
@@ -91,7 +96,7 @@ def read_run(folder: Path, scoring: Scoring) -> list[Pair]:
     return [dataclasses.replace(pair, patient_id=scoring.patients.get(pair.study_id)) for pair in pairs]
 
 
-def score_system(runs: Sequence[Sequence[Pair]], scoring: Scoring) -> SystemScores:
+def score_system(runs: Sequence[Sequence[Pair]], scoring: Scoring, *, resamples: int = RESAMPLES) -> SystemScores:
     """Evaluate a system's predictions of all seeds.
 
     Raises:
@@ -111,17 +116,17 @@ def score_system(runs: Sequence[Sequence[Pair]], scoring: Scoring) -> SystemScor
     summaries = [summary(evaluation) for evaluation in evaluations]
     for name in METRICS:
         values[name] = tuple(found.get(name) for found in summaries)
-    return SystemScores(evaluations, values, _draws(evaluations))
+    return SystemScores(evaluations, values, _draws(evaluations, resamples) if resamples else {})
 
 
-def _draws(evaluations: Sequence[Evaluation]) -> dict[str, Floats]:
+def _draws(evaluations: Sequence[Evaluation], resamples: int) -> dict[str, Floats]:
     """Metric -> mean over seeds in each resample (R,)."""
     clusters: NDArray[np.int64] = cluster_index(evaluations[0].patients)
     if int(clusters.max()) < 1:
         return {}
     seeds: list[dict[str, Statistic]] = [named_statistics(evaluation) for evaluation in evaluations]
     drawn: dict[str, list[Floats]] = {name: [] for name in seeds[0]}
-    for weights in resampled_weights(clusters, RESAMPLES, seed=0):
+    for weights in resampled_weights(clusters, resamples, seed=0):
         for name, chunks in drawn.items():
             chunks.append(np.mean([seed[name].value(weights @ seed[name].rows) for seed in seeds], axis=0))
     return {name: np.concatenate(chunks) for name, chunks in drawn.items()}
@@ -141,17 +146,17 @@ def compare(
     other: SystemScores,
     metrics: Sequence[str],
     p_seeds: Mapping[tuple[str, str], float | None] | None = None,
-) -> dict[tuple[str, str], Tested]:
-    """(system, metric) -> its difference to ``other``; Holm over all of them."""
-    found: dict[tuple[str, str], Tested] = {}
+) -> dict[tuple[str, str], Contrast]:
+    """(system, metric) -> its difference to ``other``; Holm over all of them. Systems on other studies are left out."""
+    found: dict[tuple[str, str], Contrast] = {}
     for name, system in systems.items():
-        if system.evaluations[0].study_ids != other.evaluations[0].study_ids:
-            raise InputError("systems of one data set are not about the same studies", field="study_id", got=name)
+        if system.study_ids != other.study_ids:
+            continue
         for metric in metrics:
             ours, theirs = system.mean(metric), other.mean(metric)
             if ours is None or theirs is None:
                 continue
-            tested = Tested(ours - theirs, None, None, None, (p_seeds or {}).get((name, metric)))
+            tested = Contrast(ours - theirs, None, None, None, (p_seeds or {}).get((name, metric)))
             if metric in system.draws and metric in other.draws:
                 draws = system.draws[metric] - other.draws[metric]
                 low, high = _interval(draws) or (None, None)
@@ -177,19 +182,10 @@ def _p_value(draws: Floats, observed: float) -> float:
     return (int(far.sum()) + 1) / (draws.size + 1)
 
 
-def refuse_other_scores(folder: Path, system: SystemScores, place: int, scores: Mapping[str, Any]) -> None:
-    """Refuse predictions that do not give the scores beside them.
-
-    Raises:
-        InputError: naming the run.
-    """
-    for metric in ("BLEU_4", "CE_F1"):
+def same_scores(system: SystemScores, place: int, scores: Mapping[str, Any]) -> bool:
+    """Whether predictions give the scores that are noted of them."""
+    for metric in CHECKED:
         ours, theirs = system.values[metric][place], scores["metrics"].get(metric)
         if (ours is None) != (theirs is None) or (ours is not None and abs(ours - theirs) > _SAME):
-            raise InputError(
-                "predictions.jsonl does not give the scores in scores.json; remove both and run again",
-                file=folder,
-                field=metric,
-                got=ours,
-                expected=theirs,
-            )
+            return False
+    return True

@@ -135,11 +135,12 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
         rows = [
             (name, *(difference(results.to_reference.get((name, metric))) for metric in TESTED)) for name in methods
         ]
-        notes = (
+        notes: tuple[str, ...] = (
             "difference of means [95 % over studies]; p studies: resampled by patient, the same draw for both systems;"
             f" Holm: over all {len(results.to_reference)} cells; p seeds: Welch's test between trainings",
             "* a difference is taken to hold where Holm and seeds are both below 0.05",
         )
+        notes += _untested(results)
         tables.append(TextTable(f"Difference to {results.reference}", ("method", *TESTED), tuple(rows), notes))
     if results.to_nearest:
         rows = [
@@ -148,6 +149,15 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
         note = "the floor has no seeds; the report of the training study whose image is nearest in raw pixels"
         tables.append(TextTable(f"Difference to the {NEAREST}", ("method", *TESTED), tuple(rows), (note,)))
     return tables
+
+
+def _untested(results: SetResults) -> tuple[str, ...]:
+    reference = results.full[results.reference].study_ids
+    return tuple(
+        f"not tested: {method}: its reports are of {len(system.study_ids)} studies, the reference's of {len(reference)}"
+        for method, system in results.full.items()
+        if system.study_ids != reference
+    )
 
 
 def honesty_table(results: SetResults) -> TextTable:
