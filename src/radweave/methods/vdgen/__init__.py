@@ -84,7 +84,7 @@ def tiny() -> VdgenExperiment:
                 num_heads=4,
                 dropout=0.1,
                 token_dropout=0.2,
-                lora=LoraConfig(targets=ALL_LINEAR),
+                lora=LoraConfig(alpha=64, targets=ALL_LINEAR),
             ),
             word_head=LinearWordHeadConfig(),
             prompt="{image}",
