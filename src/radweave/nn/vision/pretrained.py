@@ -120,7 +120,7 @@ class ResNetConfig(Config):
             )
             backbone = ResNetModel(config)
         # Convolutions run 1.4 times as fast on a CPU where channels lie last in memory.
-        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        backbone.to(memory_format=torch.channels_last)
         return _wrap(backbone, config.hidden_sizes[-1], config.num_channels)
 
 
