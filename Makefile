@@ -34,10 +34,17 @@ check: $(READY)
 bench: $(READY)
 	@for script in bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# Train and score on the real IU X-Ray folder; DATA is where it lies.
-DATA ?= ../shared/data/iu_xray
+# All methods on the phantoms, and on IU X-Ray where RADWEAVE_TEST_DATA is the folder of real data: docs/benchmark.md.
+# Hours to days on two cores; the same command goes on where it stopped. The runs stay in BENCH, the pages go to docs.
+BENCH ?= runs/bench
+JOBS ?= 2
 results: $(READY)
-	$(BIN)/python bench/results_iu_xray.py $(DATA)
+	@iu=""; \
+	if [ -d "$(RADWEAVE_TEST_DATA)/iu_xray" ]; then \
+	  [ -d $(BENCH)-iu ] || $(BIN)/radweave data import iu-xray "$(RADWEAVE_TEST_DATA)/iu_xray" --out $(BENCH)-iu || exit 1; \
+	  iu="--iu $(BENCH)-iu"; \
+	fi; \
+	OMP_NUM_THREADS=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --headline-seeds 5 --jobs $(JOBS) --pages docs/results $$iu
 
 clean:
 	rm -rf $(VENV) demo

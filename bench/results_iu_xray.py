@@ -63,7 +63,8 @@ def _heading(work: Path, seconds: float, decoding: list[str]) -> list[str]:
     return [
         "# baseline, tiny, on IU X-Ray",
         "",
-        "Made by `make results`. R2Gen split restricted to the studies at hand, target: findings, verbatim.",
+        "Made by `bench/results_iu_xray.py`. R2Gen split restricted to the studies at hand, target: findings,"
+        " verbatim.",
         "Trained from random weights: no pre-trained part. Research software, not a medical device.",
         "",
         f"Training {seconds / 60:.1f} minutes on {platform.machine()}, {threads} threads, with reading of images; "

@@ -46,7 +46,7 @@ def write_pages(sets: Mapping[str, SetResults], folder: Path, facts: Mapping[str
     lines = [
         "# Benchmark",
         "",
-        "Made by `radweave bench`; see [how to run it](../benchmark.md). "
+        "Made by `radweave bench`; docs/benchmark.md says how to run it and how to read it. "
         "Every method in its own preset on the same studies, scored by one program beside floors that do not look.",
         "",
         RESEARCH_ONLY,
