@@ -29,6 +29,7 @@ from radweave.methods.diffvp.difference import (
     token_importance,
     top_share,
 )
+from radweave.methods.diffvp.heads import ClassHeadConfig
 from radweave.methods.diffvp.model import DiffvpModel
 from radweave.methods.diffvp.pool import (
     STUDY_DRAW,
@@ -610,3 +611,15 @@ def test_another_data_set_with_an_image_of_the_test_split_is_refused(toy_ct_data
     overrides = [*OVERRIDES, "model.pool.domain_mix=0.5", f"model.pool.other={tmp_path / 'other'}"]
     with pytest.raises(InputError, match="leak: 1 images"):
         train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides)
+
+
+def test_class_heads_leave_out_what_is_not_there() -> None:
+    torch.manual_seed(0)
+    tokens, mask = torch.randn(2, 5, 4), torch.tensor([[True] * 5, [True, True, False, False, False]])
+    for pooling in ("mean", "noisy_or"):
+        head = ClassHeadConfig(pooling=pooling).build(4, 3)  # type: ignore[arg-type]
+        found, alone = head(tokens, mask), head(tokens[1:, :2])
+        assert torch.allclose(found[1], alone[0], atol=1e-6)
+        logits = tokens[1, :2] @ head.linear.weight.T + head.linear.bias
+        expected = logits.mean(0).sigmoid() if pooling == "mean" else 1 - (1 - logits.sigmoid()).prod(0)
+        assert torch.allclose(alone[0].sigmoid(), expected, atol=1e-6)

@@ -54,9 +54,9 @@ def tiny() -> DiffvpExperiment:
         model=DiffvpModelConfig(
             # A stride of 8 along every axis: 4 x 8 x 8 tokens.
             vision_encoder=ResNet3dConfig(widths=(16, 32, 64, 128), layout="medicalnet"),
-            vision_head=ClassHeadConfig(pooling="mean_max"),
+            vision_head=ClassHeadConfig(pooling="noisy_or"),
             word_head=LinearWordHeadConfig(),
-            diagnosis=NoisyOrConfig(threshold=0.4),
+            diagnosis=NoisyOrConfig(threshold=0.3),
             resampler=ResamplerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
             difference=DifferenceConfig(num_heads=4, ffn_ratio=2.0),
             connector=LinearConnectorConfig(input_norm="batch"),
@@ -66,7 +66,7 @@ def tiny() -> DiffvpExperiment:
         stages=DiffvpStages(
             vision=StageConfig(
                 finetune=ENCODER_PARTS,
-                losses={"disease": 1.0, "words": 0.02},
+                losses={"disease": 1.0, "words": 0.005},
                 optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
                 epochs=9,
                 batch_size=16,
@@ -133,8 +133,9 @@ def small() -> DiffvpExperiment:
         ),
         model=DiffvpModelConfig(
             vision_encoder=encoder,
+            vision_head=ClassHeadConfig(pooling="noisy_or"),
             word_head=LinearWordHeadConfig(),
-            diagnosis=NoisyOrConfig(encoder=encoder, threshold=0.4),
+            diagnosis=NoisyOrConfig(encoder=encoder, threshold=0.3),
             pool=PoolConfig(size=124),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=LlamaConfig(
@@ -145,7 +146,7 @@ def small() -> DiffvpExperiment:
         stages=DiffvpStages(
             vision=StageConfig(
                 finetune=ENCODER_PARTS,
-                losses={"disease": 1.0, "words": 0.02},
+                losses={"disease": 1.0, "words": 0.005},
                 optimizer=schedule,
                 epochs=15,
                 batch_size=8,

@@ -1,4 +1,4 @@
-"""A plain classifier on tokens: of the encoder that starts from nothing, and of the latent tokens (Eq. 11)."""
+"""A classifier on tokens: of the encoder that starts from nothing, and of the latent tokens (Eq. 11)."""
 
 from __future__ import annotations
 
@@ -8,31 +8,39 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from radweave.config import Config
+from radweave.methods.diffvp.diagnosis import noisy_or_logits
 
-Pooling = Literal["mean", "mean_max"]
+Pooling = Literal["mean", "noisy_or"]
+FIRST_LOGIT = -7.0
+"""Of every token of a fresh Noisy-OR head; see ``diagnosis.NoisyOrHead``."""
 
 
 class ClassHead(nn.Module):
-    """One logit per class of the pooled tokens: their mean, or the sum of mean and maximum."""
+    """One logit per class: of the mean token, or by Noisy-OR of the logits of all tokens.
+
+    Noisy-OR lets one token speak for a class, which suits findings that are small; a mean drowns them.
+    """
 
     def __init__(self, dim: int, num_classes: int, pooling: Pooling) -> None:
         super().__init__()
         self.linear = nn.Linear(dim, num_classes)
         self.pooling = pooling
+        if pooling == "noisy_or":
+            nn.init.constant_(self.linear.bias, FIRST_LOGIT)
 
     def forward(
         self, tokens: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        there = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
-        pooled = (tokens * there[:, :, None]).sum(1) / there.sum(1, keepdim=True)
-        if self.pooling == "mean_max":
-            pooled = pooled + tokens.masked_fill(there[:, :, None] == 0, float("-inf")).amax(1)
-        logits: Tensor = self.linear(pooled)
+        there = tokens.new_ones(tokens.shape[:2]).bool() if mask is None else mask
+        if self.pooling == "noisy_or":
+            return noisy_or_logits(self.linear(tokens), there)
+        weight = there.to(tokens.dtype)
+        logits: Tensor = self.linear((tokens * weight[:, :, None]).sum(1) / weight.sum(1, keepdim=True))
         return logits
 
 
 class ClassHeadConfig(Config):
-    """How tokens are pooled before the linear map."""
+    """How a class's logit comes from the tokens."""
 
     pooling: Pooling = "mean"
 
