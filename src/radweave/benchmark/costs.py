@@ -131,6 +131,7 @@ def given(experiment: Experiment) -> dict[str, str]:
         "longest report": f"{data.max_tokens} tokens",
         "augmentation": data.augmentation.kind,
         "earlier study": "yes" if data.priors else "no",
+        "precision": " and ".join(sorted({stage.precision for stage in experiment.named_stages().values()})),
         "decoding": f"{decoding.num_beams} beams, {decoding.max_new_tokens} tokens",
         "vision encoder": _shape(encoder, ("hidden_sizes", "dims", "embed_dim", "depths")),
         "decoder": _shape(words, ("num_layers", "hidden_size", "num_heads")),
