@@ -18,7 +18,13 @@ from radweave.errors import InputError
 from radweave.memory.bank import Bank, patient_code
 from radweave.methods import load_method
 from radweave.methods.diffvp import model as diffvp
-from radweave.methods.diffvp.diagnosis import DiagnosisTextConfig, log1mexp, noisy_findings, noisy_or_logits
+from radweave.methods.diffvp.diagnosis import (
+    DiagnosisTextConfig,
+    best_thresholds,
+    log1mexp,
+    noisy_findings,
+    noisy_or_logits,
+)
 from radweave.methods.diffvp.difference import (
     DifferenceConfig,
     GlobalDelta,
@@ -298,7 +304,8 @@ def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch:
     views = diffvp.encode_views(model.vision_encoder, batch)
     latents = model.resampler(views)
     study = model._study(batch, views, latents, STUDY_DRAW)
-    model.diagnosis.threshold = 0.5 * float(study.logits.sigmoid().max())  # type: ignore[union-attr, assignment]
+    assert study.logits is not None
+    model.diagnosis.thresholds.fill_(0.5 * float(study.logits.detach().sigmoid().max()))  # type: ignore[operator, union-attr]
     model.loss(batch, ("report",))
     assert study.prompt is not None
     words, word_mask = model.diagnosis_text.tokens(model.diagnosis.found(study.logits))  # type: ignore[operator]
@@ -358,6 +365,25 @@ def test_encoder_and_e_stay_frozen_while_reports_are_learned() -> None:
     for part in ("vision_encoder", "diagnosis"):
         with pytest.raises(InputError, match="must be frozen"):
             resolve("diffvp", "tiny", [f"stages.report.finetune.{part}=full"])
+
+
+def test_thresholds_are_those_of_the_best_f1() -> None:
+    torch.manual_seed(0)
+    probabilities, positive = torch.rand(40, 4), torch.rand(40, 4) < 0.3
+    probabilities[:, 0] = probabilities[:, 0] / 2 + positive[:, 0] / 2
+    positive[:, 3] = False
+    found = best_thresholds(probabilities, positive)
+
+    def f1(place: int, threshold: float) -> float:
+        called = [float(p) >= threshold for p in probabilities[:, place]]
+        hits = sum(c and bool(t) for c, t in zip(called, positive[:, place], strict=True))
+        return 2 * hits / max(1, sum(called) + int(positive[:, place].sum()))
+
+    for place in range(3):
+        best = max(f1(place, float(p)) for p in probabilities[:, place])
+        assert f1(place, float(found[place])) == pytest.approx(best)
+    assert float(found[0]) >= 0.5
+    assert float(found[3]) == 0.5
 
 
 # The pool

@@ -56,7 +56,7 @@ def tiny() -> DiffvpExperiment:
             vision_encoder=ResNet3dConfig(widths=(16, 32, 64, 128), layout="medicalnet"),
             vision_head=ClassHeadConfig(pooling="noisy_or"),
             word_head=LinearWordHeadConfig(),
-            diagnosis=NoisyOrConfig(threshold=0.3),
+            diagnosis=NoisyOrConfig(),
             resampler=ResamplerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
             difference=DifferenceConfig(num_heads=4, ffn_ratio=2.0),
             connector=LinearConnectorConfig(input_norm="batch"),
@@ -135,7 +135,7 @@ def small() -> DiffvpExperiment:
             vision_encoder=encoder,
             vision_head=ClassHeadConfig(pooling="noisy_or"),
             word_head=LinearWordHeadConfig(),
-            diagnosis=NoisyOrConfig(encoder=encoder, threshold=0.3),
+            diagnosis=NoisyOrConfig(encoder=encoder),
             pool=PoolConfig(size=124),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=LlamaConfig(

@@ -23,6 +23,7 @@ from radweave.nn.vision import VisionEncoderConfig
 from radweave.types import Batch
 
 SMALLEST = -1e-7
+UNFITTED = 0.5
 
 
 def log1mexp(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -67,6 +68,24 @@ class NoisyOrHead(nn.Module):
         return noisy_or_logits(self.linear(tokens), mask)
 
 
+def best_thresholds(
+    probabilities: Float[Tensor, "studies classes"], positive: Bool[Tensor, "studies classes"]
+) -> Float[Tensor, " classes"]:
+    """For every class the probability from which on F1 is largest; of several the largest, 0.5 for a class never seen.
+
+    F1 is asked at the probabilities of the positive studies: between two of them it does not grow.
+    """
+    found = torch.full((probabilities.shape[1],), UNFITTED, device=probabilities.device)
+    for place in range(probabilities.shape[1]):
+        values, truth = probabilities[:, place], positive[:, place]
+        candidates = values[truth].sort().values
+        if len(candidates):
+            called = values[None] >= candidates[:, None]
+            scores = 2 * (called & truth).sum(1) / (called.sum(1) + truth.sum())
+            found[place] = candidates[scores == scores.max()].max()
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class DiagnosisText:
     """How findings are put in words, as token ids: ``intro``, then each class's name, or ``none``."""
@@ -102,11 +121,15 @@ class NoisyOrDiagnosis(nn.Module):
     With an encoder of its own it needs the images themselves, where a frozen vision encoder's features would do else.
     """
 
-    def __init__(self, encoder: nn.Module | None, head: NoisyOrHead, threshold: float) -> None:
+    thresholds: Tensor
+
+    def __init__(self, encoder: nn.Module | None, head: NoisyOrHead, threshold: float | None) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
-        self.threshold = threshold
+        self.fits_thresholds = threshold is None
+        classes = head.linear.out_features
+        self.register_buffer("thresholds", torch.full((classes,), UNFITTED if threshold is None else threshold))
 
     @property
     def architecture(self) -> Any:
@@ -133,7 +156,14 @@ class NoisyOrDiagnosis(nn.Module):
 
     def found(self, logits: Float[Tensor, "batch classes"]) -> Bool[Tensor, "batch classes"]:
         """The classes that are put in words."""
-        return logits.sigmoid() >= self.threshold
+        return logits.sigmoid() >= self.thresholds
+
+    def fit_thresholds(
+        self, logits: Float[Tensor, "studies classes"], class_labels: Int[Tensor, "studies classes"]
+    ) -> None:
+        """With no threshold given, take for every class the one of the best F1 on these studies."""
+        if self.fits_thresholds:
+            self.thresholds.copy_(best_thresholds(logits.sigmoid(), class_labels == POSITIVE))
 
 
 class NoDiagnosis(nn.Module):
@@ -155,13 +185,14 @@ class NoDiagnosisConfig(Config):
 class NoisyOrConfig(Config):
     """E. ``encoder`` is its own; null shares the model's frozen one, so that only the head is E's.
 
-    Classes count as found from ``threshold`` on. ``first_logit`` is that of every voxel at the start: about minus the
-    logarithm of their number.
+    Classes count as found from ``threshold`` on; with null each from the probability on that has the best F1 on the
+    training split, which is found before reports are learned. ``first_logit`` is that of every voxel at the start:
+    about minus the logarithm of their number.
     """
 
     kind: Literal["noisy_or"] = "noisy_or"
     encoder: VisionEncoderConfig | None = None
-    threshold: float = Field(default=0.5, gt=0, lt=1)
+    threshold: float | None = Field(default=None, gt=0, lt=1)
     first_logit: float = -7.0
 
     def build(self, num_classes: int, dim: int, image_size: int, saved: Path | None) -> NoisyOrDiagnosis:

@@ -22,6 +22,7 @@ from radweave.methods.diffvp.diagnosis import (
     DiagnosisTextConfig,
     NoDiagnosis,
     NoisyOrConfig,
+    NoisyOrDiagnosis,
     noisy_findings,
 )
 from radweave.methods.diffvp.difference import (
@@ -180,6 +181,8 @@ class DiffvpModel(nn.Module):
         if stage != "report":
             return {}
         self.resampler.calibrate(self._all_tokens(training))
+        if not isinstance(self.diagnosis, NoDiagnosis):
+            self.diagnosis.fit_thresholds(self._all_logits(self.diagnosis, training), training.class_states)
         self.pool.seed.fill_(training.seed)
         if isinstance(self.difference, NoDifference):
             return {}
@@ -195,6 +198,17 @@ class DiffvpModel(nn.Module):
         device = self.resampler.mean.device
         for batch in training.batches():
             yield encode_views(self.vision_encoder, batch.to(device))
+
+    def _all_logits(self, diagnosis: NoisyOrDiagnosis, training: TrainingView) -> Float[Tensor, "studies classes"]:
+        """E's logits of the training split."""
+        own = diagnosis.encoder is not None
+        device = self.resampler.mean.device
+        logits = []
+        for batch in training.batches(pixels=own):
+            moved = batch.to(device)
+            views = encode_views(self.vision_encoder, moved)
+            logits.append(diagnosis.logits(moved, views).cpu())
+        return torch.cat(logits)
 
     def _class_loss(self, batch: Batch, logits: Float[Tensor, "batch classes"]) -> Float[Tensor, ""]:
         assert batch.class_labels is not None
