@@ -1,8 +1,9 @@
 """Runs that were trained before are taken over, if they are the same in everything that decides them.
 
 The same method, every field of the configuration, the seed, the data's fingerprint and the preparation of images; all
-files as their hashes say. Scores come along if they are of these weights and this way of scoring, else they are made
-anew. The state of the source code is not asked for: the tables say where it differs.
+files as their hashes say, and a model that this version can open. Scores come along if they are of these weights, this
+way of scoring and these predictions, else they are made anew. The state of the source code is not asked for: the tables
+say where it differs.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from radweave.ablate.one_run import LABELERS, Task, identity
 from radweave.benchmark.scores import Scoring, read_run, same_scores, score_system
 from radweave.config import from_yaml
 from radweave.data.dataset import Dataset
-from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
 from radweave.labels import get_labeler
-from radweave.run_folder import read_card
+from radweave.runs import restore
 from radweave.storage import read_json, write_folder, write_json
 
 REUSED = "reused.json"
@@ -75,21 +75,17 @@ def _runs_under(folders: Sequence[Path]) -> dict[tuple[str, int, str], list[Path
 
 
 def _difference(folder: Path, task: Task) -> str | None:
-    """Why a run is not the task's; None if it is."""
+    """Why a run is not the task's, or cannot be opened any more; None if it is."""
     experiment = task.experiment()
     try:
-        card = read_card(folder)
         found = from_yaml(type(experiment), folder / "config.yaml")
+        if found != experiment:
+            ours, theirs = experiment.model_dump(mode="json"), found.model_dump(mode="json")
+            return "another configuration: " + ", ".join(_different(ours, theirs))
+        run = restore(folder)
     except InputError as error:
         return error.reason
-    if card.preprocessing != PREPROCESSING_VERSION:
-        return "images were prepared in another way"
-    if not card.is_trained:
-        return "was not trained"
-    if found != experiment:
-        ours, theirs = experiment.model_dump(mode="json"), found.model_dump(mode="json")
-        return "another configuration: " + ", ".join(_different(ours, theirs))
-    return None
+    return None if run.card.is_trained else "was not trained"
 
 
 def _different(ours: object, theirs: object, place: str = "") -> list[str]:

@@ -90,19 +90,24 @@ def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     if values:
         top = sorted(values.items(), key=lambda item: -item[1])[:TOP_CLASSES]
         lines.append("heads: " + ", ".join(f"{name} {value:.2f}" for name, value in top))
-    recalled = [case for case in evidence.get("recalled") or () if case.get("text")]
-    for case in recalled[:MOST_RECALLED]:
+    recalled = list(evidence.get("recalled") or ())
+    regions = [case for case in recalled if case["kind"] == "region"]
+    for case in [case for case in recalled if case["kind"] != "region"][:MOST_RECALLED]:
         target = f" for {case['for']}" if case.get("for") else ""
-        scores = ", ".join(f"{name} {value:.2f}" for name, value in case.get("scores", {}).items())
-        text = _plain(case["text"], _RECALLED_TEXT)
-        lines.append(f"recalled {case['kind']}{target} ({scores}; study {case['study_id']}): {text}")
-    regions = sum(case["kind"] == "region" for case in evidence.get("recalled") or ())
+        text = f": {_plain(case['text'], _RECALLED_TEXT)}" if case.get("text") else ""
+        facts = ", ".join([*map(_score, case.get("scores", {}).items()), f"study {case['study_id']}"])
+        lines.append(f"recalled {case['kind']}{target} ({facts}){text}")
     if regions:
-        lines.append(f"recalled regions: {regions}")
+        lines.append(f"recalled regions: {len(regions)}")
     maps = evidence.get("attention_maps") or {}
     if maps:
         lines.append(f"attention maps: {len(maps)} classes")
     return lines
+
+
+def _score(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}"
 
 
 def _plain(text: str, most: int = _TEXT) -> str:
