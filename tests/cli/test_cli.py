@@ -85,7 +85,7 @@ def test_methods_lists_each_with_its_summary() -> None:
     [
         (["train", "baseline", "nowhere", "--out", "{tmp}/run"], "no such dataset folder"),
         (["train", "basline", "{data}", "--out", "{tmp}/run"], "expected one of am_mrg, baseline"),
-        (["train", "baseline", "{data}", "--out", "{tmp}/run", "--preset", "huge"], "tiny, small, paper"),
+        (["train", "baseline", "{data}", "--out", "{tmp}/run", "--preset", "huge"], "tiny, tiny-ct, small, paper"),
         (["train", "baseline", "{data}", "--out", "{tmp}/run", "stages.report.epoch=3"], "did you mean 'epochs'"),
         (["train", "baseline", "{data}", "--out", "{run}"], "--overwrite"),
         (["generate", "nowhere", "x.png"], "no such run folder"),
