@@ -27,6 +27,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -34,10 +35,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from radweave.data.cache import build_cache
-from radweave.data.ct import CtPreprocessing, preprocess
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
-from radweave.data.reading.volumes import read_volume
 from radweave.methods.diffvp.model import DiffvpModel
 from radweave.methods.diffvp.pool import STUDY_DRAW
 from radweave.nn.views import encode_views
@@ -107,7 +106,7 @@ def look(run: Run, model: DiffvpModel, dataset: Dataset, limit: int) -> list[Sig
             (finding["name"], mask)
             for finding in truths[example.study_id]
             for file in finding.get("masks", [])
-            if (mask := read_mask(dataset.path / file, run.experiment.data.ct)).any()
+            if (mask := read_mask(dataset.path / file, scan.shape)).any()
         ]
         strongest = importance[0].topk(min(8, importance.shape[1])).values.sum() / importance[0].sum()
         if masks:
@@ -122,10 +121,15 @@ def to_voxels(cells: torch.Tensor, size: tuple[int, ...]) -> Volume:
     return values
 
 
-def read_mask(path: Path, options: CtPreprocessing) -> Mask:
-    """A mask as the model would see it."""
-    inside: Mask = preprocess(read_volume(path), options) > min(options.window_hu[1], 255) // 2
-    return inside
+def read_mask(path: Path, size: tuple[int, ...]) -> Mask:
+    """A mask of the phantom as the model sees its scan: z to the head, y to the back, x to the left, resized."""
+    image = nib.load(path)
+    codes = nib.aff2axcodes(image.affine)
+    values = np.asarray(image.dataobj).transpose(2, 1, 0)
+    turned = [axis for axis, code in enumerate(reversed(codes)) if code in "RAI"]
+    inside = torch.from_numpy(np.flip(values, turned).astype(np.float32))[None, None]
+    resized: Mask = F.interpolate(inside, size=size, mode="nearest")[0, 0].numpy() > 127
+    return resized
 
 
 def strongest_voxels(values: Volume) -> Mask:

@@ -466,6 +466,7 @@ def test_without_a_reference_the_prompt_of_differences_is_left_out(model: Diffvp
     batch = scans(["a1", "b1"])
     views = diffvp.encode_views(model.vision_encoder, batch)
     model.pool.remember(bank_of(views.tokens[:1], ["a9"]))
+    model.diagnosis.thresholds.fill_(2.0)  # type: ignore[operator, union-attr]
     _, mask = model._prefix(model._study(batch, views, model.resampler(views), STUDY_DRAW))
     assert int(mask[1].sum() - mask[0].sum()) == 2  # b1 has the reference's two prompt tokens, a1 has none
     shown = model.generate(batch, DecodingConfig(max_new_tokens=3)).intermediates
@@ -479,7 +480,7 @@ def test_a_scan_compared_with_itself_differs_nowhere(model: DiffvpModel) -> None
     views = diffvp.encode_views(model.vision_encoder, batch)
     model.pool.remember(bank_of(views.tokens[:1], ["z1"]))
     shown = model.generate(batch, DecodingConfig(max_new_tokens=3)).intermediates
-    assert shown[0]["token_importance"] == [0.0] * 4
+    assert shown[0]["token_importance"] == [0.0] * 8
     assert shown[0]["top_8_share"] == 0
     assert float(shown[0]["attention_maps"]["difference"].max()) == 0
     assert sum(shown[1]["token_importance"]) > 0

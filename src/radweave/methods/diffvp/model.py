@@ -66,6 +66,8 @@ SLOTS = ("difference", "image", "diagnosis")
 IMAGE_TERMS = frozenset({"disease", "words", "diagnosis", "auxiliary", "report"})
 HINTS = {"missed": 0.3, "wrong": 0.05}
 """How unreliable the findings are that stand in a context of text: about as unreliable as E's."""
+HINTED_WORDS = 0.15
+"""The largest share of a report's words in it: of more, a small decoder need not read the findings."""
 
 
 class DiffvpModel(nn.Module):
@@ -177,10 +179,11 @@ class DiffvpModel(nn.Module):
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
-        """Before reports are trained: the resampler learns the scale of the tokens, and the pool is filled."""
+        """The resampler gets the scale of the tokens; before reports, E gets its thresholds and the pool is filled."""
+        if stage in ("latents", "report"):
+            self.resampler.calibrate(self._all_tokens(training))
         if stage != "report":
             return {}
-        self.resampler.calibrate(self._all_tokens(training))
         if not isinstance(self.diagnosis, NoDiagnosis):
             self.diagnosis.fit_thresholds(self._all_logits(self.diagnosis, training), training.class_states)
         self.pool.seed.fill_(training.seed)
@@ -232,7 +235,7 @@ class DiffvpModel(nn.Module):
         assert batch.labels is not None
         assert batch.class_labels is not None
         generator = hint_generator(self.language_model.training)
-        ids, mask = word_hints(batch.labels, generator)
+        ids, mask = word_hints(batch.labels, generator, largest_share=HINTED_WORDS)
         names, name_mask = self.diagnosis_text.tokens(noisy_findings(batch.class_labels, generator, **HINTS))
         embed = self.language_model.embed
         hints = embed(ids), mask

@@ -28,13 +28,16 @@ def training(**trained: Trainability) -> dict[str, Trainability]:
 
 
 class DiffvpStages(Config):
-    """An encoder from nothing; E; a language model from nothing (each passed over with 0 epochs); then reports.
+    """An encoder from nothing; E; latents and a language model from nothing (each passed over with 0 epochs); reports.
 
     While reports are learned the encoder must be frozen, since the pool holds its tokens, and so must E.
     """
 
     vision: StageConfig
     diagnosis: StageConfig
+    latents: StageConfig = StageConfig(
+        finetune=training(resampler="full", auxiliary_head="full"), losses={"auxiliary": 1.0}, epochs=0
+    )
     language: StageConfig
     report: StageConfig
 
