@@ -14,7 +14,8 @@ from radweave.experiment import DataConfig
 from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig, BaselineStages
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
-from radweave.nn.vision import ResNetConfig, SwinConfig
+from radweave.nn.vision import SwinConfig
+from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.vision.resnet3d import RESNET3D_MINI
 from radweave.nn.word_head import LinearWordHeadConfig
 from radweave.train.stage import OptimizerConfig, StageConfig, Trainability
@@ -50,9 +51,7 @@ def tiny() -> BaselineExperiment:
             augmentation=LightAugmentation(),
         ),
         model=BaselineModelConfig(
-            vision_encoder=ResNetConfig(
-                embedding_size=32, hidden_sizes=(32, 64, 128, 192), depths=(1, 1, 1, 1), layer_type="basic"
-            ),
+            vision_encoder=TINY_RESNET,
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=LlamaConfig(hidden_size=192, num_layers=4, num_heads=4, dropout=0.1, token_dropout=0.2),
             word_head=LinearWordHeadConfig(),
