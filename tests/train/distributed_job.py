@@ -26,6 +26,7 @@ from radweave.experiment import BuildContext
 from radweave.memory.bank import patient_code
 from radweave.memory.index import ExactIndex
 from radweave.memory.sharded import ShardedIndex
+from radweave.methods import load_method
 from radweave.nn.contrastive import symmetric_info_nce
 from radweave.nn.global_batch import gather_batch, mean_over_batch, one_slice_of
 from radweave.ontology import CLASSES
@@ -150,7 +151,10 @@ def gradient_errors(ranks: Ranks, dataset_path: Path) -> dict[str, float]:
     """Per method and stage, how far added-up gradients of slices are from those of the whole batch, relative."""
     errors = {}
     for method, sizes in TOY_SIZES.items():
-        experiment = resolve(method, "tiny", [*TOY_OVERRIDES, *sizes])
+        preset = "tiny-xray" if "tiny-xray" in load_method(method).PRESETS else "tiny"
+        if preset == "tiny-xray":  # its toy sizes are those of scans
+            sizes = [size for size in sizes if not size.startswith(("data.ct", "model.vision_encoder"))]
+        experiment = resolve(method, preset, [*TOY_OVERRIDES, *sizes])
         dataset = Dataset.open(dataset_path)
         tokenizer = experiment.data.tokenizer.build(study.report or "" for study in dataset.studies("train"))
         classes = CLASSES[experiment.data.label_set]

@@ -30,6 +30,8 @@ class ShardedReplica:
 
         self.whole = whole
         self.model = copy.deepcopy(whole)
+        for parameter in self.model.parameters():  # weights that lie channels last cannot be cut
+            parameter.data = parameter.data.contiguous()
         self.size = dist.get_world_size()
         dtypes = sorted({str(parameter.dtype) for parameter in whole.parameters() if parameter.requires_grad})
         if len(dtypes) > 1:
