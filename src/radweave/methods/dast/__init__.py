@@ -30,7 +30,7 @@ STAGE_ONE = {"disease": 1.0, "contrastive": 1.0}
 
 
 def tiny() -> DastExperiment:
-    """About two million weights from nothing; minutes on one CPU core."""
+    """A few million weights from nothing; minutes on one CPU core."""
     return DastExperiment(
         data=DataConfig(
             image_size=128,

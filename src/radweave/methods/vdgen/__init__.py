@@ -67,7 +67,7 @@ def language_from_reports(epochs: int) -> StageConfig:
 
 
 def tiny() -> VdgenExperiment:
-    """About two and a half million weights from nothing; minutes on one CPU core."""
+    """A few million weights from nothing; minutes on one CPU core."""
     return VdgenExperiment(
         data=DataConfig(
             image_size=128,
