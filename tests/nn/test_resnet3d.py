@@ -17,7 +17,7 @@ from radweave.nn.vision.resnet3d import (
     MEDICALNET_18,
     MEDICALNET_34,
     R3D_18,
-    RESNET3D_MINI,
+    TINY_RESNET3D,
     Layout,
     ResidualBlock,
     ResNet3dEncoder,
@@ -169,7 +169,7 @@ def test_tokens_are_in_depth_row_column_order() -> None:
 
 def test_gradients_reach_every_weight_and_evaluation_is_deterministic() -> None:
     torch.manual_seed(0)
-    encoder = RESNET3D_MINI.build(0)
+    encoder = TINY_RESNET3D.build(0)
     volumes = torch.rand(2, 1, 32, 32, 32)
     (encoder(volumes).tokens * torch.randn(2, 2, 64)).sum().backward()
     for name, parameter in encoder.named_parameters():
@@ -235,10 +235,10 @@ def test_a_published_checkpoint_gives_the_same_features(source: str, config: Res
 
 
 def test_files_without_batch_counters_load(tmp_path: Path) -> None:
-    encoder = RESNET3D_MINI.build(0)
+    encoder = TINY_RESNET3D.build(0)
     published = {k: v for k, v in published_names(encoder, "medicalnet").items() if "num_batches" not in k}
     save_file(packed(published), tmp_path / "weights.safetensors")
-    loaded = override(RESNET3D_MINI, [f"path={tmp_path}"]).build(0)
+    loaded = override(TINY_RESNET3D, [f"path={tmp_path}"]).build(0)
     assert torch.equal(loaded.stem[0].weight, encoder.stem[0].weight)
 
 
@@ -256,11 +256,11 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_restored_run_needs_no_checkpoint(tmp_path: Path) -> None:
-    encoder = RESNET3D_MINI.build(0)
+    encoder = TINY_RESNET3D.build(0)
     scrambled(encoder)
     folder = tmp_path / "vision_encoder"
     encoder.architecture.save_pretrained(str(folder))
-    restored = override(RESNET3D_MINI, [f"path={tmp_path / 'gone.pth'}"]).build(0, saved=folder).eval()
+    restored = override(TINY_RESNET3D, [f"path={tmp_path / 'gone.pth'}"]).build(0, saved=folder).eval()
     restored.load_state_dict(encoder.state_dict())
     volumes = torch.rand(1, 1, 16, 16, 16)
     assert torch.equal(restored(volumes).tokens, encoder(volumes).tokens)
@@ -268,10 +268,10 @@ def test_a_restored_run_needs_no_checkpoint(tmp_path: Path) -> None:
 
 def test_it_is_chosen_by_its_kind_and_images_and_shrinking_widths_are_refused() -> None:
     class Part(Config):
-        vision_encoder: VisionEncoderConfig = RESNET3D_MINI
+        vision_encoder: VisionEncoderConfig = TINY_RESNET3D
 
     assert override(Part(), ["vision_encoder=vit", "vision_encoder=resnet3d"]).vision_encoder == ResNet3dConfig()
     with pytest.raises(InputError, match="takes volumes"):
-        RESNET3D_MINI.build(0)(torch.rand(1, 1, 32, 32))
+        TINY_RESNET3D.build(0)(torch.rand(1, 1, 32, 32))
     with pytest.raises(InputError, match="must not shrink"):
-        override(RESNET3D_MINI, ["widths=[8, 16, 8, 8]", "shortcut=zeros"])
+        override(TINY_RESNET3D, ["widths=[8, 16, 8, 8]", "shortcut=zeros"])

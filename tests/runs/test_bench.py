@@ -20,6 +20,7 @@ from radweave.ablate.one_run import Task, finished_scores, named_statistics
 from radweave.ablate.plan import make_plan
 from radweave.benchmark import BenchRequest, BenchResult, run_bench
 from radweave.benchmark.cells import difference
+from radweave.benchmark.costs import given
 from radweave.benchmark.pace import UPDATES, lacks_pace, pace_task
 from radweave.benchmark.plots import Axis, ticks
 from radweave.benchmark.reuse import REUSED, take_over
@@ -29,6 +30,8 @@ from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.evaluation.statistics import cluster_index, resampled_weights
 from radweave.labels import get_labeler
+from radweave.methods import method_names
+from radweave.runs import resolve
 from radweave.storage import read_json, write_json
 
 OVERRIDES = (
@@ -290,6 +293,7 @@ def test_requests_that_cannot_be_planned(toy_dataset: Dataset, tmp_path: Path) -
         ({"sets": ("iu",), "data": {}}, "must be given"),
         ({"methods": ("nobody",)}, "no such method"),
         ({"overrides": ("nobody:x=1",)}, "no such method"),
+        ({"headline_methods": ("nobody",)}, "--headline-methods"),
         ({"reuse": (tmp_path / "nowhere",)}, "no such folder"),
         ({"data": {"xray": tmp_path / "nowhere"}}, "no such dataset"),
     ):
@@ -311,6 +315,27 @@ def test_the_suite() -> None:
     assert preset_for("baseline", "paper", "ct", []) is None
     assert printed("dast")["IU X-Ray"]["BLEU_4"] == 0.187
     assert printed("baseline")["IU X-Ray"]["BLEU_4"] == 0.161
+
+
+def test_tiny_presets_have_equal_passes() -> None:
+    for modality, passes in (
+        ("xray", "10 for the encoder, 10 for reports"),
+        ("ct", "18 for the encoder, 8 for reports"),
+    ):
+        found = {
+            method: given(resolve(method, preset, []))["passes over the images"]
+            for method in method_names()
+            if (preset := preset_for(method, "tiny", modality, []))  # type: ignore[arg-type]
+        }
+        assert len(found) >= 2
+        assert set(found.values()) == {passes}, found
+
+
+def test_more_seeds_go_to_the_methods_named(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = request_for(toy_dataset, tmp_path / "out", methods=("dast", "vdgen"))
+    request = replace(request, seeds=1, headline_seeds=3, headline_methods=("baseline", "dast"), overrides=())
+    suite = plan_set(request, "xray", request.data["xray"])
+    assert {row.label: row.headline for row in suite.table.rows} == {"baseline": True, "dast": True, "vdgen": False}
 
 
 def test_axes() -> None:

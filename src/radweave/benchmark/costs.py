@@ -131,11 +131,19 @@ def given(experiment: Experiment) -> dict[str, str]:
         "longest report": f"{data.max_tokens} tokens",
         "augmentation": data.augmentation.kind,
         "earlier study": "yes" if data.priors else "no",
+        "passes over the images": _passes(experiment),
         "precision": " and ".join(sorted({stage.precision for stage in experiment.named_stages().values()})),
         "decoding": f"{decoding.num_beams} beams, {decoding.max_new_tokens} tokens",
         "vision encoder": _shape(encoder, ("hidden_sizes", "dims", "embed_dim", "depths")),
         "decoder": _shape(words, ("num_layers", "hidden_size", "num_heads")),
     }
+
+
+def _passes(experiment: Experiment) -> str:
+    """Passes over the training studies that taught the encoder before reports, and those that taught reports."""
+    stages = experiment.named_stages()
+    before = [s.epochs for name, s in stages.items() if name != "report" and s.finetune["vision_encoder"] != "frozen"]
+    return f"{sum(before)} for the encoder, {stages['report'].epochs} for reports"
 
 
 def _shape(record: Any, names: Sequence[str]) -> str:

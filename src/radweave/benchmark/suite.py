@@ -66,7 +66,8 @@ class BenchRequest:
     ``data`` are dataset folders by set; a phantom set without one is drawn into ``out``. ``sets`` are those that are
     run, ``methods`` none for all. ``overrides`` are key=value, METHOD:key=value, SET:key=value or
     SET:METHOD:key=value. ``studies`` draws phantoms of another size. ``headline_seeds`` go to the sets of
-    ``headline_sets``. With ``pace`` a short run measures what runs that were taken over leave open. ``pages`` is where
+    ``headline_sets`` and there to ``headline_methods``, none for all.
+    With ``pace`` a short run measures what runs that were taken over leave open. ``pages`` is where
     the pages go, if not to ``out``/results.
     """
 
@@ -78,6 +79,7 @@ class BenchRequest:
     seeds: int = 3
     headline_seeds: int | None = None
     headline_sets: tuple[str, ...] = ("xray",)
+    headline_methods: tuple[str, ...] = ()
     jobs: int = 1
     overrides: tuple[str, ...] = ()
     studies: Mapping[str, int] = field(default_factory=dict)
@@ -99,8 +101,8 @@ class SuiteSet:
     unable: Mapping[str, str]
 
 
-def checked_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """The methods asked for, or all; the reference first.
+def checked_methods(methods: Sequence[str], field: str = "--methods") -> tuple[str, ...]:
+    """The methods that option ``field`` asks for, or all; the reference first.
 
     Raises:
         InputError: for a name that is no method.
@@ -108,7 +110,7 @@ def checked_methods(methods: Sequence[str]) -> tuple[str, ...]:
     known = method_names()
     for name in methods:
         if name not in known:
-            raise InputError("no such method", field="--methods", got=name, expected=", ".join(known))
+            raise InputError("no such method", field=field, got=name, expected=", ".join(known))
     chosen = dict.fromkeys((REFERENCE, *(methods or known)))
     return tuple(chosen)
 
@@ -138,12 +140,13 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
     kind = SETS[name]
     overrides = overrides_of(name, request.overrides)
     rows, unable = [], {}
+    headline = checked_methods(request.headline_methods, "--headline-methods")
     for method in checked_methods(request.methods):
         preset = preset_for(method, request.preset, kind.modality, overrides)
         if preset is None:
             unable[method] = f"no preset '{request.preset}' of it reads {kind.modality}"
         else:
-            rows.append(Row(method, method=method, preset=preset, headline=True, paper=printed(method)))
+            rows.append(Row(method, method=method, preset=preset, headline=method in headline, paper=printed(method)))
     if not rows:
         raise InputError(f"no method can be run on this set: {unable}", field=f"--{name}")
     reference = REFERENCE if REFERENCE not in unable else rows[0].label

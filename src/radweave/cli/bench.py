@@ -25,6 +25,9 @@ def bench(
     seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 3,
     headline_seeds: Annotated[int | None, typer.Option(help="Runs on the headline sets, if more.", min=1)] = None,
     headline_sets: Annotated[str, typer.Option(help="Sets with more seeds, with commas between.")] = "xray",
+    headline_methods: Annotated[
+        str, typer.Option(help="Methods with more seeds there, with commas between; all if not given.")
+    ] = "",
     jobs: Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)] = 1,
     phantom_studies: Annotated[int | None, typer.Option(help="Phantom radiographs to draw.", min=10)] = None,
     ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10)] = None,
@@ -57,6 +60,7 @@ def bench(
         seeds=seeds,
         headline_seeds=headline_seeds,
         headline_sets=_names(headline_sets),
+        headline_methods=_names(headline_methods),
         jobs=jobs,
         overrides=tuple(overrides or ()),
         studies=studies,

@@ -63,7 +63,7 @@ def tiny() -> AmMrgExperiment:
                 finetune=STAGE_ONE | {"word_head": "full"},
                 losses={"disease": 1.0, "orthogonality": 0.1, "words": 0.02},
                 optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
-                epochs=6,
+                epochs=10,
                 batch_size=16,
             ),
             language=StageConfig(
@@ -78,7 +78,7 @@ def tiny() -> AmMrgExperiment:
                 finetune=STAGE_TWO | {"language_model": "full"},
                 losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=4,
+                epochs=10,
                 batch_size=16,
                 select="CIDEr",
                 augment=False,

@@ -16,7 +16,7 @@ from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
-from radweave.nn.vision.resnet3d import RESNET3D_MINI
+from radweave.nn.vision.resnet3d import TINY_RESNET3D
 from radweave.nn.word_head import LinearWordHeadConfig
 from radweave.train.stage import OptimizerConfig, StageConfig, Trainability
 
@@ -73,21 +73,28 @@ def tiny() -> BaselineExperiment:
 
 
 def tiny_ct() -> BaselineExperiment:
-    """``tiny`` with a 3D encoder, for scans; reports on CT are longer."""
+    """``tiny`` with a 3D encoder, for scans, of which there are fewer; their reports are longer."""
     plain = tiny()
+    stages = plain.stages
     data = plain.data.model_copy(
         update={
             "ct": CtPreprocessing(size=(32, 64, 64), fit="resize", window_hu=(-1000, 200)),
             "label_set": "ct18",
-            "max_tokens": 192,
+            "max_tokens": 160,
             "augmentation": LightAugmentation(contrast=0.04),
         }
     )
     return plain.model_copy(
         update={
             "data": data,
-            "model": plain.model.model_copy(update={"vision_encoder": RESNET3D_MINI}),
-            "decoding": plain.decoding.model_copy(update={"max_new_tokens": 192}),
+            "model": plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D}),
+            "stages": stages.model_copy(
+                update={
+                    "vision": stages.vision.model_copy(update={"epochs": 18}),
+                    "report": stages.report.model_copy(update={"epochs": 8}),
+                }
+            ),
+            "decoding": plain.decoding.model_copy(update={"max_new_tokens": 160}),
         }
     )
 

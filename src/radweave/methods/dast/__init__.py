@@ -69,7 +69,7 @@ def tiny() -> DastExperiment:
                 finetune=FUSION_SIDE | {"language_model": "full"},
                 losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=5,
+                epochs=10,
                 batch_size=16,
                 augment=False,
             ),

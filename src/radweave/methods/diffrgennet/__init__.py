@@ -74,7 +74,7 @@ def tiny() -> DiffRGenNetExperiment:
                 finetune=ALL_BUT_FROZEN,
                 losses=LOSSES,
                 optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
-                epochs=6,
+                epochs=10,
                 batch_size=16,
                 select="CIDEr",
             ),

@@ -96,7 +96,7 @@ def tiny() -> VdgenExperiment:
                 finetune=REPORT_PARTS,
                 losses=EQUAL_WEIGHTS,
                 optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
-                epochs=6,
+                epochs=10,
                 batch_size=16,
                 select="CIDEr",
             ),
