@@ -28,9 +28,11 @@ from radweave.stages import TrainingWatch
 from radweave.storage import write_folder, write_json, write_text
 from radweave.types import RESEARCH_ONLY, Study
 
-METHOD = "baseline"
+METHOD, PRESET = "diffvp", "tiny-xray"
+"""What the benchmark found to name most findings on such images."""
 METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
 STUDIES_SHOWN = 16
+FINDINGS_SHOWN = 5
 THUMBNAIL_PX = 192
 IMAGE_SIZE_PX = 160
 
@@ -75,7 +77,8 @@ def run_demo(
                 progress=progress,
             )
         with watch.training() as training:
-            train(METHOD, dataset.path, folder / "run", overrides=[f"seed={seed}", *overrides], watch=training)
+            options = [f"seed={seed}", *overrides]
+            train(METHOD, dataset.path, folder / "run", preset=PRESET, overrides=options, watch=training)
         run = restore(folder / "run")
         with watch.bar("writing reports") as progress:
             generate_split(run, run.predictor(), dataset.path, "test", folder / "predictions.jsonl", progress=progress)
@@ -135,9 +138,16 @@ def _study(dataset: Dataset, study: Study, row: dict[str, Any]) -> dict[str, Any
         "id": study.study_id,
         "images": [(ref.view.value, _data_uri(dataset.image_path(ref.path))) for ref in study.images],
         "sentences": row["evidence"].get("sentences", []),
+        "findings": _findings(row["evidence"]),
         "reference": row["ref"],
         "nearest": row["floors"].get("nearest_neighbour", ""),
     }
+
+
+def _findings(evidence: dict[str, Any]) -> list[tuple[str, float]]:
+    """The most probable classes of the method's classifier, if it has one; "No Finding" is not one to look for."""
+    found = {name: p for name, p in evidence.get("class_probabilities", {}).items() if name != "No Finding"}
+    return sorted(found.items(), key=lambda item: -item[1])[:FINDINGS_SHOWN]
 
 
 def _data_uri(path: Path) -> str:

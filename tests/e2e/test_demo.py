@@ -7,12 +7,14 @@ import re
 from pathlib import Path
 
 from conftest import TOY_OVERRIDES, TOY_SIZES
-from radweave.demo import METHOD, run_demo
+from radweave.demo import FINDINGS_SHOWN, METHOD, run_demo
 from radweave.runs import restore
 
 
 def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
-    overrides = [*TOY_OVERRIDES, *TOY_SIZES[METHOD], "stages.report.epochs=2"]
+    small = [option for option in TOY_SIZES[METHOD] if not option.startswith(("data.ct", "model.vision_encoder"))]
+    encoder = ["model.vision_encoder.embedding_size=8", "model.vision_encoder.hidden_sizes=[8,8,16,16]"]
+    overrides = [*TOY_OVERRIDES, *small, *encoder, "stages.report.epochs=2"]
     page = run_demo(tmp_path / "demo", num_studies=40, seed=3, overrides=overrides)
     assert page == tmp_path / "demo" / "index.html"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo"]
@@ -24,6 +26,7 @@ def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
     assert "<script" not in html
     assert html.count("<article>") == len((page.parent / "predictions.jsonl").read_text().splitlines())
     assert "one constant report" in html
+    assert html.count("<meter") == FINDINGS_SHOWN * html.count("<article>")
     scores = json.loads((page.parent / "evaluation.json").read_text())
     assert f"{scores['corpus']['BLEU_4']['value']:.3f}" in html
     run = restore(page.parent / "run")
