@@ -44,7 +44,8 @@ results: $(READY)
 	  [ -d $(BENCH)-iu ] || $(BIN)/radweave data import iu-xray "$(RADWEAVE_TEST_DATA)/iu_xray" --out $(BENCH)-iu || exit 1; \
 	  iu="--iu $(BENCH)-iu"; \
 	fi; \
-	OMP_NUM_THREADS=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --headline-seeds 5 --jobs $(JOBS) --pages docs/results $$iu
+	OMP_NUM_THREADS=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --headline-seeds 5 --headline-methods baseline,diffvp \
+	  --precision bfloat16 --jobs $(JOBS) --pages docs/results $$iu
 
 clean:
 	rm -rf $(VENV) demo

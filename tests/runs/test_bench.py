@@ -293,6 +293,7 @@ def test_requests_that_cannot_be_planned(toy_dataset: Dataset, tmp_path: Path) -
         ({"sets": ("iu",), "data": {}}, "must be given"),
         ({"methods": ("nobody",)}, "no such method"),
         ({"overrides": ("nobody:x=1",)}, "no such method"),
+        ({"precision": "float7"}, "float7"),
         ({"headline_methods": ("nobody",)}, "--headline-methods"),
         ({"reuse": (tmp_path / "nowhere",)}, "no such folder"),
         ({"data": {"xray": tmp_path / "nowhere"}}, "no such dataset"),
@@ -329,6 +330,16 @@ def test_tiny_presets_have_equal_passes() -> None:
         }
         assert len(found) >= 2
         assert set(found.values()) == {passes}, found
+
+
+def test_one_precision_for_every_stage_that_trains(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = replace(request_for(toy_dataset, tmp_path / "out"), overrides=(), precision="bfloat16")
+    stages = tasks_of(request, tmp_path / "out")[0].experiment().named_stages()
+    assert {name: stage.precision for name, stage in stages.items() if stage.epochs} == {
+        "vision": "bfloat16",
+        "report": "bfloat16",
+    }
+    assert stages["language"].precision == "float32"
 
 
 def test_more_seeds_go_to_the_methods_named(toy_dataset: Dataset, tmp_path: Path) -> None:

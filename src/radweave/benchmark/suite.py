@@ -65,10 +65,10 @@ class BenchRequest:
 
     ``data`` are dataset folders by set; a phantom set without one is drawn into ``out``. ``sets`` are those that are
     run, ``methods`` none for all. ``overrides`` are key=value, METHOD:key=value, SET:key=value or
-    SET:METHOD:key=value. ``studies`` draws phantoms of another size. ``headline_seeds`` go to the sets of
-    ``headline_sets`` and there to ``headline_methods``, none for all.
-    With ``pace`` a short run measures what runs that were taken over leave open. ``pages`` is where
-    the pages go, if not to ``out``/results.
+    SET:METHOD:key=value; ``precision`` is that of every stage that trains. ``studies`` draws phantoms of another size.
+    ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. With
+    ``pace`` a short run measures what runs that were taken over leave open. ``pages`` is where the pages go, if not to
+    ``out``/results.
     """
 
     out: Path
@@ -82,6 +82,7 @@ class BenchRequest:
     headline_methods: tuple[str, ...] = ()
     jobs: int = 1
     overrides: tuple[str, ...] = ()
+    precision: str | None = None
     studies: Mapping[str, int] = field(default_factory=dict)
     reuse: tuple[Path, ...] = ()
     pages: Path | None = None
@@ -138,7 +139,7 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
         InputError: if no method can be run on it.
     """
     kind = SETS[name]
-    overrides = overrides_of(name, request.overrides)
+    overrides = [*_precisions(request, kind.modality), *overrides_of(name, request.overrides)]
     rows, unable = [], {}
     headline = checked_methods(request.headline_methods, "--headline-methods")
     for method in checked_methods(request.methods):
@@ -171,6 +172,19 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
         own_processes=True,
     )
     return SuiteSet(name, kind, ablation, table, unable)
+
+
+def _precisions(request: BenchRequest, modality: Modality) -> list[str]:
+    """``precision`` as overrides: for each method, of those stages of its preset that train."""
+    if request.precision is None:
+        return []
+    return [
+        f"{method}:stages.{name}.precision={request.precision}"
+        for method in checked_methods(request.methods)
+        if (preset := preset_for(method, request.preset, modality, ()))
+        for name, stage in resolve(method, preset, ()).named_stages().items()
+        if stage.epochs > 0
+    ]
 
 
 def overrides_of(name: str, overrides: Sequence[str]) -> list[str]:

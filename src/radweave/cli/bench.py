@@ -28,6 +28,9 @@ def bench(
     headline_methods: Annotated[
         str, typer.Option(help="Methods with more seeds there, with commas between; all if not given.")
     ] = "",
+    precision: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16 in every stage; the presets' own if not given.")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)] = 1,
     phantom_studies: Annotated[int | None, typer.Option(help="Phantom radiographs to draw.", min=10)] = None,
     ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10)] = None,
@@ -63,6 +66,7 @@ def bench(
         headline_methods=_names(headline_methods),
         jobs=jobs,
         overrides=tuple(overrides or ()),
+        precision=precision,
         studies=studies,
         reuse=tuple(reuse or ()),
         pages=pages,
