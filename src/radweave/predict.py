@@ -93,7 +93,7 @@ def generate_split(
         compute_here(plan, _writer(predictor, prepared.examples, batch_size, count), ranks)
     if ranks.is_first:
         floors = floor_reports(dataset, cache, prepared.examples)
-        write_jsonl(out, _merged(plan, prepared.references, floors))
+        write_jsonl(out, _merged(plan, run.experiment.data.modality, prepared.references, floors))
         shutil.rmtree(folder)
     ranks.wait()
     return BulkResult(written=len(study_ids), left_out=prepared.left_out)
@@ -127,7 +127,9 @@ def _writer(
     return lambda study_ids, path: write_jsonl(path, rows(study_ids))
 
 
-def _merged(plan: Plan, references: Mapping[str, str], floors: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _merged(
+    plan: Plan, modality: Modality, references: Mapping[str, str], floors: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """The rows of all shards in the order of the plan, each study exactly once.
 
     Raises:
@@ -139,8 +141,8 @@ def _merged(plan: Plan, references: Mapping[str, str], floors: Mapping[str, Any]
             raise InputError("the shard does not hold the studies it should; remove it", file=plan.path(number))
         for row in rows:
             study_id = row["study_id"]
-            extra = {"ref": references.get(study_id), "floors": floors.get(study_id, {})}
-            order = ("study_id", "hyp", "ref", "floors", "evidence", "warnings")
+            extra = {"modality": modality, "ref": references.get(study_id), "floors": floors.get(study_id, {})}
+            order = ("study_id", "modality", "hyp", "ref", "floors", "evidence", "warnings")
             whole = {**row, **extra}
             yield {key: whole[key] for key in order}
 

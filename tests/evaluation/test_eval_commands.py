@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from radweave.cli import evaluation as verbs
 from radweave.errors import InputError
 from radweave.evaluation.judge import DIMENSIONS
-from radweave.labels import CHEXPERT14
+from radweave.labels import CHEXPERT14, CT18
 
 REPORTS = (
     "There is a small left pleural effusion. The heart is normal in size.",
@@ -72,6 +72,17 @@ def test_evaluate_json_has_what_is_promised(tmp_path: Path) -> None:
     paper = json.loads(run("evaluate", pairs, "--json", "--no-meteor", "--resamples", 0, "--protocol", "r2gen_iu_60"))
     assert paper["beside"]["protocol"]["name"] == "full"
     assert paper["beside"]["corpus"]["BLEU_4"]["value"] == result["corpus"]["BLEU_4"]["value"]
+
+
+def test_the_labeler_goes_by_what_the_reports_are_about(tmp_path: Path) -> None:
+    scan = write_pairs(tmp_path / "ct.jsonl", modality="ct")
+    result = json.loads(run("evaluate", scan, "--json", "--no-meteor", "--resamples", 0))
+    assert result["clinical"]["classes"] == list(CT18)
+    assert result["beside"]["protocol"]["name"] == "hf"
+    with pytest.raises(InputError, match="several modalities"):
+        run("evaluate", scan, write_pairs(tmp_path / "x.jsonl"), "--json", "--no-meteor", "--resamples", 0)
+    with pytest.raises(InputError, match="modality"):
+        run("evaluate", write_pairs(tmp_path / "mr.jsonl", modality="mr"), "--no-meteor")
 
 
 def test_evaluate_prints_and_writes_tables_of_several_runs(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from radweave.evaluation.protocols import IMPLEMENTATION
 from radweave.evaluation.statistics import Statistic
 from radweave.evaluation.systems import MODEL, score_systems
 from radweave.experiment import Experiment
-from radweave.labels import Labeler, get_labeler
+from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.predict import generate_split
 from radweave.runs import resolve, restore, train
 from radweave.stages import TrainingWatch
@@ -40,7 +40,6 @@ from radweave.train.loop import StoppedError, Watch
 FORMAT = "radweave-ablation-run"
 STOPPED = 3
 BATCH_SIZE = 16
-LABELERS = {"xray": "chexpert14", "ct": "ct18"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def finished_scores(task: Task, experiment: Experiment, dataset: Dataset) -> dic
 
 def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any]:
     """What scores must be of to be those of a task whose folder holds a finished run."""
-    labeler = get_labeler(LABELERS[dataset.card.modality])
+    labeler = get_labeler(LABELER_OF[dataset.card.modality])
     return {
         "config": config_hash(experiment),
         "seed": experiment.seed,
@@ -130,7 +129,7 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
         "version": 1,
         **{name: getattr(task, name) for name in ("label", "method", "preset", "overrides", "seed")},
         "identity": identity(task, experiment, dataset),
-        **_score(task, get_labeler(LABELERS[dataset.card.modality])),
+        **_score(task, get_labeler(LABELER_OF[dataset.card.modality])),
         "left_out": len(result.left_out),
         "trained_steps": run.card.trained_steps,
         "versions": run.card.versions,

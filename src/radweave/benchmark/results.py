@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from radweave.ablate.one_run import LABELERS
 from radweave.benchmark.costs import MethodCost, method_cost
 from radweave.benchmark.pace import pace_folder
 from radweave.benchmark.scores import (
@@ -26,7 +25,7 @@ from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.evaluation.evidence import EvidenceAgreement, evidence_agreement
 from radweave.evaluation.systems import FLOOR_NAMES
-from radweave.labels import get_labeler
+from radweave.labels import LABELER_OF, get_labeler
 from radweave.storage import read_json, read_jsonl
 
 TESTED = ("BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
@@ -75,7 +74,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     folders = _finished(suite.request.out, record)
     scores = {method: [read_json(folder / "scores.json") for folder in found] for method, found in folders.items()}
     studies = tuple(dataset.studies())
-    labeler = get_labeler(LABELERS[dataset.card.modality])
+    labeler = get_labeler(LABELER_OF[dataset.card.modality])
     train_texts = tuple(study.report for study in studies if study.split == "train" and study.report)
     patients = {study.study_id: study.patient_id for study in studies}
     scorings = [Scoring(name, labeler, train_texts, patients) for name in ("full", suite.kind.compatible)]
@@ -134,7 +133,7 @@ _FIGURES = ("heads", "recalled", "draft", "draft_heads", "draft_recalled", "per_
 
 
 def _evidence(folders: tuple[Path, ...], dataset: Dataset) -> MethodEvidence:
-    labeler = get_labeler(LABELERS[dataset.card.modality])
+    labeler = get_labeler(LABELER_OF[dataset.card.modality])
     found: list[EvidenceAgreement] = []
     kinds: dict[str, None] = {}
     for folder in folders:

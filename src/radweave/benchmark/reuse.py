@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from radweave.ablate.one_run import LABELERS, Task, identity
+from radweave.ablate.one_run import Task, identity
 from radweave.benchmark.scores import Scoring, read_run, same_scores, score_system
 from radweave.config import from_yaml
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
-from radweave.labels import get_labeler
+from radweave.labels import LABELER_OF, get_labeler
 from radweave.runs import restore
 from radweave.storage import read_json, write_folder, write_json
 
@@ -119,7 +119,7 @@ def _copy(folder: Path, task: Task, dataset: Dataset) -> None:
 
 
 def _are_of_the_predictions(task: Task, dataset: Dataset, scores: dict[str, Any]) -> bool:
-    scoring = Scoring(task.protocol, get_labeler(LABELERS[dataset.card.modality]), (), {})
+    scoring = Scoring(task.protocol, get_labeler(LABELER_OF[dataset.card.modality]), (), {})
     try:
         return same_scores(score_system([read_run(task.path, scoring)], scoring, resamples=0), 0, scores)
     except InputError:  # no predictions, or none that can be read

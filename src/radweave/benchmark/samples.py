@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from radweave.ablate.one_run import LABELERS
 from radweave.benchmark.results import SetResults
 from radweave.data.dataset import Dataset
 from radweave.evaluation.evidence import stated
-from radweave.labels import get_labeler
+from radweave.labels import LABELER_OF, get_labeler
 from radweave.storage import read_jsonl
 from radweave.types import Study
 
@@ -52,7 +51,7 @@ def chosen_studies(results: SetResults) -> list[str]:
     """Ids of the sample studies."""
     folders = next(iter(results.folders.values()))
     rows = [row for row in _predictions(folders[0]).values() if row["ref"]]
-    findings = stated([row["ref"] for row in rows], get_labeler(LABELERS[results.dataset.card.modality]))
+    findings = stated([row["ref"] for row in rows], get_labeler(LABELER_OF[results.dataset.card.modality]))
     ids = [row["study_id"] for row in rows]
     some = [study_id for study_id, found in zip(ids, findings, strict=True) if found]
     none = [study_id for study_id, found in zip(ids, findings, strict=True) if not found]

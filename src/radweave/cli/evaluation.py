@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-Ontology = Annotated[
-    str, typer.Option(help="Labeler: chexpert14, ct18, nih14 (rule-based), chexbert, radbert18 (with --weights), none.")
-]
+LABELERS = "chexpert14, ct18, nih14 (rule-based), chexbert, radbert18 (with --weights)"
+Ontology = Annotated[str, typer.Option(help=f"Labeler: {LABELERS}, none; auto goes by the reports' modality.")]
 Weights = Annotated[Path | None, typer.Option(help="Local folder with a trained labeler's weights and tokenizer.")]
 
 
@@ -17,7 +16,7 @@ def evaluate(
     pairs: Annotated[list[Path], typer.Argument(help="Pairs files (study_id, hyp, ref or refs), one per run.")],
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
     beside: Annotated[str, typer.Option(help="A second protocol to show beside; 'none' for none.")] = "auto",
-    ontology: Ontology = "chexpert14",
+    ontology: Ontology = "auto",
     weights: Weights = None,
     train: Annotated[Path | None, typer.Option(help="Dataset folder whose training reports make baselines.")] = None,
     train_labels: Annotated[
@@ -66,7 +65,7 @@ def evaluate(
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Pairs files of the same studies; the others against the first.")],
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
-    ontology: Ontology = "chexpert14",
+    ontology: Ontology = "auto",
     weights: Weights = None,
     seeds: Annotated[bool, typer.Option("--seeds", help="Two folders, each with one pairs file per seed.")] = False,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
@@ -106,7 +105,7 @@ def compare(
 
 def label(
     reports: Annotated[Path, typer.Argument(help="Reports as .jsonl or .csv.")],
-    ontology: Ontology = "chexpert14",
+    ontology: Annotated[str, typer.Option(help=f"Labeler: {LABELERS}.")] = "chexpert14",
     weights: Weights = None,
     text: Annotated[str, typer.Option(help="Field or column of the text; found by name if not given.")] = "",
     study: Annotated[str, typer.Option(help="Field or column of the id; found by name if not given.")] = "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.evaluation.evaluate import Evaluation, Options, evaluate_pairs
 from radweave.evaluation.long_tail import ClassFrequencies, class_frequencies
-from radweave.evaluation.pairs import PairsFile, read_pairs
+from radweave.evaluation.pairs import Pair, PairsFile, read_pairs
 from radweave.evaluation.protocols import get_protocol
 from radweave.evaluation.report_tables import result_tables
 from radweave.evaluation.tables import TextTable, latex_tables, markdown_tables, print_tables
-from radweave.labels import Labeler, get_labeler
+from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.storage import refuse_existing, write_folder, write_json, write_text
 
 
@@ -27,7 +27,7 @@ class EvaluateRequest:
     pairs: tuple[Path, ...]
     protocol: str = "full"
     beside: str = "auto"
-    ontology: str = "chexpert14"
+    ontology: str = "auto"
     weights: Path | None = None
     train: Path | None = None
     train_labels: Path | None = None
@@ -40,6 +40,20 @@ class EvaluateRequest:
     as_json: bool = False
     out: Path | None = None
     overwrite: bool = False
+
+
+def ontology_of(name: str, pairs: Iterable[Pair]) -> str:
+    """The label set of that name; for "auto" the one for what the pairs are about, radiographs where they do not say.
+
+    Raises:
+        InputError: if "auto" is to find one for radiographs and CT at once.
+    """
+    if name != "auto":
+        return name
+    found = sorted({pair.modality or "xray" for pair in pairs})
+    if len(found) > 1:
+        raise InputError("reports on several modalities have no label set in common", field="ontology", got=found)
+    return LABELER_OF[found[0]]
 
 
 def labeler_for(name: str, weights: Path | None = None) -> Labeler | None:
@@ -87,11 +101,12 @@ def run_evaluate(request: EvaluateRequest) -> None:
     if request.out is not None:
         refuse_existing(request.out, overwrite=request.overwrite)
     get_protocol(request.protocol)
-    beside = beside_protocol(request)
-    labeler = labeler_for(request.ontology, request.weights)
+    files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
+    ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
+    beside = beside_protocol(request, ontology)
+    labeler = labeler_for(ontology, request.weights)
     train_texts = train_reports(request.train)
     frequencies = train_frequencies(request.train_labels, labeler)
-    files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
     results = {
         name: _evaluated(file, request, beside, labeler, train_texts, frequencies) for name, file in files.items()
     }
@@ -118,7 +133,7 @@ def run_names(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return list(zip(names, paths, strict=True))
 
 
-def beside_protocol(request: EvaluateRequest) -> str | None:
+def beside_protocol(request: EvaluateRequest, ontology: str) -> str | None:
     """The protocol shown beside: the full references beside a paper's, a paper's beside the full references."""
     if request.beside == "none":
         return None
@@ -126,7 +141,7 @@ def beside_protocol(request: EvaluateRequest) -> str | None:
         return get_protocol(request.beside).name
     if request.protocol != "full":
         return "full"
-    return "hf" if request.ontology in ("ct18", "radbert18") else "r2gen_mimic"
+    return "hf" if ontology in ("ct18", "radbert18") else "r2gen_mimic"
 
 
 def _evaluated(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.errors import InputError
-from radweave.evaluation.commands import labeler_for, run_names
+from radweave.evaluation.commands import labeler_for, ontology_of, run_names
 from radweave.evaluation.comparison_tables import comparison_tables
 from radweave.evaluation.evaluate import Evaluation, Options, evaluate_pairs
 from radweave.evaluation.judge import judge, judge_items, summarise
@@ -33,7 +33,7 @@ class CompareRequest:
 
     runs: tuple[Path, ...]
     protocol: str = "full"
-    ontology: str = "chexpert14"
+    ontology: str = "auto"
     weights: Path | None = None
     seeds: bool = False
     meteor: bool = True
@@ -76,7 +76,7 @@ def _evaluation(pairs: Sequence[Pair], request: CompareRequest) -> Evaluation:
     return evaluate_pairs(
         pairs,
         request.protocol,
-        labeler=labeler_for(request.ontology, request.weights),
+        labeler=labeler_for(ontology_of(request.ontology, pairs), request.weights),
         options=Options(meteor=request.meteor, floors=False, resamples=0, seed=request.seed),
     )
 

@@ -3,7 +3,7 @@
 A line of a pairs file holds ``study_id``, ``hyp`` and ``ref`` or ``refs``. Optional: ``floors`` (name -> text, a
 baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "constant": "..."}``), ``patient_id`` (one
 patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
-``labels`` (class -> state, set by hand for the reference). Other keys are ignored.
+``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"). Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from radweave.errors import InputError
 from radweave.storage import read_jsonl
-from radweave.types import LabelState
+from radweave.types import LabelState, Modality
 
 # C0, DEL, C1, and the Unicode line and paragraph separators; tab, line feed and carriage return are ordinary blanks.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
@@ -26,7 +26,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One study: what was generated (``hyp``) and what was written (``refs``, at least one)."""
+    """One study: what was generated (``hyp``) and what was written (``refs``, at least one), on which ``modality``."""
 
     study_id: str
     hyp: str
@@ -35,6 +35,7 @@ class Pair:
     patient_id: str | None = None
     has_prior: bool | None = None
     labels: Mapping[str, LabelState] | None = None
+    modality: Modality | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,16 @@ def _pair_of(row: Mapping[str, Any], path: Path, number: int) -> Pair:
         patient_id=patient,
         has_prior=has_prior,
         labels=_labels_of(row.get("labels"), place),
+        modality=_modality_of(row.get("modality"), place),
     )
+
+
+def _modality_of(value: Any, place: dict[str, Any]) -> Modality | None:
+    if value not in (None, *get_args(Modality)):
+        expected = " or ".join(get_args(Modality))
+        raise InputError("no such modality", field="modality", got=repr(value)[:40], expected=expected, **place)
+    found: Modality | None = value
+    return found
 
 
 def _floors_of(value: Any, place: dict[str, Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radweave.labels.labeler import BLANK, Labeler, Mention
-from radweave.labels.registry import get_labeler
+from radweave.labels.registry import LABELER_OF, get_labeler
 from radweave.ontology import CHEXPERT5, CHEXPERT14, CLASSES, CT18, NIH14, NO_FINDING
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "CHEXPERT14",
     "CLASSES",
     "CT18",
+    "LABELER_OF",
     "NIH14",
     "NO_FINDING",
     "Labeler",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from radweave.errors import InputError
 from radweave.labels.labeler import Labeler
 from radweave.labels.rules import RuleLabeler
+from radweave.types import Modality
 
 RULE_BASED = ("chexpert14", "ct18", "nih14")
 TRAINED = ("chexbert", "radbert18")
+LABELER_OF: Mapping[Modality, str] = {"xray": "chexpert14", "ct": "ct18"}
+"""The rule-based labeler for reports on images of a modality."""
 
 
 def get_labeler(name: str, *, weights: Path | None = None, device: str = "cpu") -> Labeler:
