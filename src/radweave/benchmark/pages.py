@@ -51,7 +51,7 @@ def write_pages(sets: Mapping[str, SetResults], folder: Path, facts: Mapping[str
         "",
         RESEARCH_ONLY,
         "",
-        f"Machine: {facts['machine']}. The command ran {duration(facts['wall_s'])} in {facts['sessions']} sessions;"
+        f"Machine: {facts['machine']}. The command ran {duration(facts['wall_s'])} in {facts['sessions']} session{'s' * (facts['sessions'] > 1)};"
         f" training and writing of all runs, one after the other and those taken over too: {duration(wall)}.",
         "",
     ]
