@@ -52,8 +52,8 @@ def write_pages(sets: Mapping[str, SetResults], folder: Path, facts: Mapping[str
         RESEARCH_ONLY,
         "",
         f"Machine: {facts['machine']}. The command ran {duration(facts['wall_s'])} in {facts['sessions']} "
-        f"session{'s' * (facts['sessions'] > 1)}; training and writing of all runs, one after the other and those taken over "
-        f"too: {duration(wall)}.",
+        f"session{'s' * (facts['sessions'] > 1)}; training and writing of all runs, one after the other and those "
+        f"taken over too: {duration(wall)}.",
         "",
     ]
     for name, results in sets.items():
