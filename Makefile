@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two processes of one thread each: the suite is made for two cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
 .PHONY: setup demo test check bench results clean
@@ -21,14 +23,14 @@ demo: $(READY)
 	$(BIN)/radweave demo --out demo --overwrite
 
 test: $(READY)
-	$(BIN)/pytest
+	$(PYTEST)
 
 check: $(READY)
 	$(BIN)/ruff check src tests bench
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(PYTEST)
 
 # Benchmarks print ratios of two things measured in one run; they are run by hand.
 bench: $(READY)

@@ -25,24 +25,25 @@ from radweave.benchmark.tables import (
     short_table,
 )
 from radweave.evaluation.tables import TextTable, latex_tables, markdown_tables
-from radweave.storage import write_aside, write_json, write_text
+from radweave.storage import read_json, write_aside, write_json, write_text
 from radweave.types import RESEARCH_ONLY
 
 FORMAT = "radweave-bench"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 STEM = "benchmark"
 
 
 def write_pages(sets: Mapping[str, SetResults], folder: Path, facts: Mapping[str, Any]) -> Path:
     """Write all pages; return the one to begin with. What a set without a finished run lacks is left out.
 
+    Sets that another call has measured stay on the first page and in the JSON, each with its own machine and time.
     Texts and images of a study go onto a page only where the data are synthetic; for other data the samples are
     written beside the runs.
     """
     shown = {name: results for name, results in sets.items() if results.full}
     for name, results in shown.items():
         _write_set(name, results, folder)
-    wall = sum(cost.seconds for results in shown.values() for cost in results.costs.values())
+    records = _earlier(folder) | {name: _set_record(results, facts) for name, results in shown.items()}
     lines = [
         "# Benchmark",
         "",
@@ -51,28 +52,42 @@ def write_pages(sets: Mapping[str, SetResults], folder: Path, facts: Mapping[str
         "",
         RESEARCH_ONLY,
         "",
-        f"Machine: {facts['machine']}. The command ran {duration(facts['wall_s'])} in {facts['sessions']} "
-        f"session{'s' * (facts['sessions'] > 1)}; training and writing of all runs, one after the other and those "
-        f"taken over too: {duration(wall)}.",
-        "",
     ]
+    for name, record in records.items():
+        lines += [_summary(record), f"![seeds and floors]({STEM}_{name}_scores.png)\n"]
+        lines.append(f"[All tables of this set]({STEM}_{name}.md)" + _samples_link(name, record) + "\n")
     for name, results in sets.items():
-        if name not in shown:
+        if name not in records:
             missing = TextTable(results.suite.kind.title, notes=("no run is finished", *provenance(results)))
             lines.append(markdown_tables([missing]))
-            continue
-        lines.append(markdown_tables([short_table(results)]))
-        lines.append(f"![seeds and floors]({STEM}_{name}_scores.png)\n")
-        lines.append(f"[All tables of this set]({STEM}_{name}.md)" + _samples_link(name, results) + "\n")
-    lines += [markdown_tables([choice_table(results)]) for results in shown.values()]
+    lines += [record["page"]["choice"] for record in records.values()]
     page = folder / f"{STEM}.md"
     write_text(page, "\n".join(lines).rstrip() + "\n")
-    write_json(folder / f"{STEM}.json", _record(shown, facts))
+    head = {"format": FORMAT, "version": FORMAT_VERSION, "notice": RESEARCH_ONLY}
+    write_json(folder / f"{STEM}.json", {**head, "sets": records})
     return page
 
 
-def _samples_link(name: str, results: SetResults) -> str:
-    return f", [sample reports]({STEM}_{name}_samples.md)" if is_synthetic(results) else ""
+def _earlier(folder: Path) -> dict[str, Any]:
+    """The sets that are on the pages already, by name."""
+    path = folder / f"{STEM}.json"
+    record = read_json(path) if path.is_file() else {}
+    current = record.get("format") == FORMAT and record.get("version") == FORMAT_VERSION
+    return dict(record["sets"]) if current else {}
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    """The short table of a set, and where and how long it was made."""
+    made = record["made"]
+    return (
+        f"{record['page']['short']}\nMachine: {made['machine']}. The command ran {duration(made['wall_s'])} in "
+        f"{made['sessions']} session{'s' * (made['sessions'] > 1)}, for all its sets; training and writing "
+        f"of this set's runs, one after the other and those taken over too: {duration(made['runs_s'])}.\n"
+    )
+
+
+def _samples_link(name: str, record: Mapping[str, Any]) -> str:
+    return f", [sample reports]({STEM}_{name}_samples.md)" if record["page"]["samples"] else ""
 
 
 def is_synthetic(results: SetResults) -> bool:
@@ -121,17 +136,7 @@ def _write_bytes(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
 
 
-def _record(sets: Mapping[str, SetResults], facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
-        "notice": RESEARCH_ONLY,
-        **facts,
-        "sets": {name: _set_record(results) for name, results in sets.items()},
-    }
-
-
-def _set_record(results: SetResults) -> dict[str, Any]:
+def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]:
     systems = {
         protocol: {
             name: {
@@ -148,6 +153,12 @@ def _set_record(results: SetResults) -> dict[str, Any]:
     }
     return {
         "title": results.suite.kind.title,
+        "made": {**facts, "runs_s": sum(cost.seconds for cost in results.costs.values())},
+        "page": {
+            "short": markdown_tables([short_table(results)]),
+            "choice": markdown_tables([choice_table(results)]),
+            "samples": is_synthetic(results),
+        },
         "dataset": results.record["dataset"],
         "studies": results.record["studies"],
         "reference": results.reference,

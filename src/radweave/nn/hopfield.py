@@ -9,11 +9,13 @@ Shape letters: R states, N patterns, P width of a pattern, h heads, d width of a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
@@ -23,6 +25,9 @@ from radweave.config import Config
 MAX_SCORES = 1 << 22
 """Scores held at once: 16 MB in float32. A chunk of the memory has this many over the number of states."""
 NO_OWNER = -1
+# A weight of exp(-60) of the largest one, or of their sum, is taken for zero: float32 adds nothing below 6e-8 of a sum.
+# Left alone, such weights come out denormal, and a CPU takes nine times as long for their exponential.
+NEGLIGIBLE = -60.0
 
 Average = Callable[[Tensor], Tensor]
 """From scaled states to the average of the patterns, weighted by the softmax of their inner products."""
@@ -57,6 +62,11 @@ class Patterns:
         return [slice(start, min(start + size, len(self.values))) for start in range(0, len(self.values), size)]
 
 
+def _weights(scores: Tensor) -> Tensor:
+    """exp(scores), and exactly zero where that is negligible."""
+    return F.threshold(torch.exp(scores.clamp(min=NEGLIGIBLE)), math.exp(NEGLIGIBLE + 1), 0.0)
+
+
 class _Recall(torch.autograd.Function):
     """softmax(queries values^T) values in chunks; the backward pass computes the scores again, chunk by chunk.
 
@@ -75,7 +85,7 @@ class _Recall(torch.autograd.Function):
             new_top = torch.maximum(top, scores.max(dim=1, keepdim=True).values)
             # A state that owns all it has seen has no top yet: its weights are zero, not 0 / 0.
             reference = new_top.masked_fill(new_top == -torch.inf, 0.0)
-            weights = torch.exp(scores - reference)
+            weights = _weights(scores - reference)
             shrink = torch.exp(top - reference)
             total = total * shrink + weights.sum(dim=1, keepdim=True)
             summed = summed * shrink + weights @ chunk
@@ -98,7 +108,7 @@ class _Recall(torch.autograd.Function):
         d_values = torch.zeros_like(values) if ctx.needs_input_grad[1] else None
         for rows in memory.chunks(len(queries)):
             scores, chunk = memory.scores(queries, askers, rows)
-            weights = torch.exp(scores - log_total)
+            weights = _weights(scores - log_total)
             d_scores = weights * (gradient @ chunk.T - shared)
             d_queries += d_scores @ chunk
             if d_values is not None:

@@ -14,7 +14,7 @@ from radweave.methods.dast.model import DastExperiment, DastModelConfig, DastSta
 from radweave.methods.dast.retrieval import DmsrConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.disease_tokens import DiseaseTokensConfig
-from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import TINY_LLAMA, DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
@@ -30,7 +30,7 @@ STAGE_ONE = {"disease": 1.0, "contrastive": 1.0}
 
 
 def tiny() -> DastExperiment:
-    """A few million weights from nothing; minutes on one CPU core."""
+    """Under two million weights from nothing; minutes on one CPU core."""
     return DastExperiment(
         data=DataConfig(
             image_size=128,
@@ -45,7 +45,7 @@ def tiny() -> DastExperiment:
             fusion=DvafConfig(num_heads=4),
             retrieval=DmsrConfig(max_tokens=96),
             connector=LinearConnectorConfig(input_norm="batch"),
-            language_model=LlamaConfig(hidden_size=128, num_layers=3, num_heads=4, dropout=0.1, token_dropout=0.2),
+            language_model=TINY_LLAMA,
             prompt="{image}",
             exemplar_prompt="{exemplar}\n",
         ),
@@ -54,14 +54,14 @@ def tiny() -> DastExperiment:
                 finetune=VISION_SIDE,
                 losses=STAGE_ONE,
                 optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
-                epochs=10,
+                epochs=8,
                 batch_size=16,
             ),
             language=StageConfig(
                 finetune=training(language_model="full"),
                 losses={"text_in_context": 1.0},
                 optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=5,
+                epochs=4,
                 batch_size=16,
                 augment=False,
             ),
@@ -69,7 +69,7 @@ def tiny() -> DastExperiment:
                 finetune=FUSION_SIDE | {"language_model": "full"},
                 losses={"report": 1.0},
                 optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=10,
+                epochs=8,
                 batch_size=16,
                 augment=False,
             ),

@@ -19,7 +19,7 @@ from radweave.methods.diffvp.resampling import ResamplerConfig
 from radweave.methods.diffvp.stages import DiffvpStages, training
 from radweave.methods.diffvp.tables import ABLATIONS, ALL_LINEAR, TABLES
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import TINY_LLAMA, DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import ResNet3dConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
@@ -60,7 +60,7 @@ def tiny() -> DiffvpExperiment:
             resampler=ResamplerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0, sharpness=4.0),
             difference=DifferenceConfig(num_heads=4, ffn_ratio=2.0),
             connector=LinearConnectorConfig(input_norm="batch"),
-            language_model=LlamaConfig(hidden_size=128, num_layers=3, num_heads=4, dropout=0.1, token_dropout=0.2),
+            language_model=TINY_LLAMA,
             prompt=PLAIN_PROMPT,
         ),
         stages=DiffvpStages(
@@ -112,7 +112,7 @@ def tiny_xray() -> DiffvpExperiment:
     """``tiny`` with a 2D encoder, for radiographs, which are seen as often as the other methods' tiny presets do."""
     scans = tiny()
     stages = scans.stages
-    passes = {"vision": 10, "language": 5, "report": 10}
+    passes = {"vision": 8, "language": 4, "report": 8}
     data = DataConfig(
         image_size=128,
         max_tokens=96,

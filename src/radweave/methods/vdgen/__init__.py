@@ -11,7 +11,7 @@ from radweave.data.transforms import LightAugmentation
 from radweave.experiment import DataConfig
 from radweave.methods.vdgen.model import VdgenExperiment, VdgenModelConfig, VdgenStages
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.language_model import DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import TINY_LLAMA, DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
@@ -67,7 +67,7 @@ def language_from_reports(epochs: int) -> StageConfig:
 
 
 def tiny() -> VdgenExperiment:
-    """A few million weights from nothing; minutes on one CPU core."""
+    """Under two million weights from nothing; minutes on one CPU core."""
     return VdgenExperiment(
         data=DataConfig(
             image_size=128,
@@ -78,27 +78,19 @@ def tiny() -> VdgenExperiment:
         model=VdgenModelConfig(
             vision_encoder=TINY_RESNET,
             connector=LinearConnectorConfig(input_norm="batch"),
-            language_model=LlamaConfig(
-                hidden_size=128,
-                num_layers=3,
-                num_heads=4,
-                dropout=0.1,
-                token_dropout=0.2,
-                lora=LoraConfig(alpha=64, targets=ALL_LINEAR),
-            ),
+            language_model=TINY_LLAMA.model_copy(update={"lora": LoraConfig(alpha=64, targets=ALL_LINEAR)}),
             word_head=LinearWordHeadConfig(),
             prompt="{image}",
         ),
         stages=VdgenStages(
-            vision=words_from_images(10),
+            vision=words_from_images(8),
             language=language_from_reports(4),
             report=StageConfig(
                 finetune=REPORT_PARTS,
                 losses=EQUAL_WEIGHTS,
                 optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
-                epochs=10,
+                epochs=8,
                 batch_size=16,
-                select="CIDEr",
             ),
         ),
         decoding=DecodingConfig(max_new_tokens=96),

@@ -124,8 +124,8 @@ class ResNetConfig(Config):
         return _wrap(backbone, config.hidden_sizes[-1], config.num_channels)
 
 
-TINY_RESNET = ResNetConfig(embedding_size=32, hidden_sizes=(32, 64, 128, 192), depths=(1, 1, 1, 1), layer_type="basic")
-"""The encoder of the tiny presets for radiographs: 4 x 4 tokens of a 128 px image.
+TINY_RESNET = ResNetConfig(embedding_size=16, hidden_sizes=(16, 32, 64, 192), depths=(1, 1, 1, 1), layer_type="basic")
+"""The encoder of the tiny presets for radiographs: 4 x 4 tokens of a 128 px image, half a million weights.
 
 From nothing and some 1,500 images, convolutions learn what Swin and VMamba shapes of the same size do not: see
 docs/results/README.md.
