@@ -26,7 +26,7 @@ MAX_SCORES = 1 << 22
 """Scores held at once: 16 MB in float32. A chunk of the memory has this many over the number of states."""
 NO_OWNER = -1
 # A weight of exp(-60) of the largest one, or of their sum, is taken for zero: float32 adds nothing below 6e-8 of a sum.
-# Left alone, such weights come out denormal, and a CPU takes nine times as long for their exponential.
+# Left alone, such weights come out denormal, and a CPU is slow to take their exponential.
 NEGLIGIBLE = -60.0
 
 Average = Callable[[Tensor], Tensor]
