@@ -56,11 +56,12 @@ def run_demo(
     overwrite: bool = False,
     overrides: Sequence[str] = (),
     watch: DemoWatch | None = None,
+    jobs: int = 1,
 ) -> Path:
     """Make the phantom set, train on it, report on its test split, evaluate; return the path of ``index.html``.
 
-    The folder holds ``phantom/`` (the dataset), ``run/`` (the model), ``predictions.jsonl``, ``evaluation.json`` and
-    the page.
+    The folder holds ``phantom/`` (the dataset, drawn by ``jobs`` processes), ``run/`` (the model),
+    ``predictions.jsonl``, ``evaluation.json`` and the page.
 
     Raises:
         InputError: if ``out`` exists and ``overwrite`` is not set.
@@ -75,6 +76,7 @@ def run_demo(
                 seed=seed,
                 options=PhantomOptions(image_size=IMAGE_SIZE_PX),
                 progress=progress,
+                jobs=jobs,
             )
         with watch.training() as training:
             options = [f"seed={seed}", *overrides]

@@ -17,6 +17,7 @@ from typing import IO, Any
 import torch
 
 from radweave.ablate.one_run import STOPPED, Task
+from radweave.cores import usable_cores
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.storage import read_json, write_json
@@ -89,8 +90,7 @@ def _start(task: Task, slot: int, jobs: int) -> _Child:
 
 
 def _environment(slot: int, jobs: int) -> dict[str, str]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = max(1, cores // jobs)
+    threads = max(1, usable_cores() // jobs)
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdigit():
         threads = max(1, min(threads, int(given)))

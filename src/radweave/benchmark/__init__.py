@@ -121,7 +121,9 @@ def _data(request: BenchRequest, name: str, say: Callable[[str], None]) -> Path:
             )
         return folder
     say(f"{name}: drawing {count} studies")
-    write_phantom_dataset(folder, modality=kind.modality, num_studies=count, seed=DRAWN_SEED, options=kind.phantom)
+    write_phantom_dataset(
+        folder, modality=kind.modality, num_studies=count, seed=DRAWN_SEED, options=kind.phantom, jobs=request.jobs
+    )
     return folder
 
 

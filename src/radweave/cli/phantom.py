@@ -34,10 +34,12 @@ def phantom(
     volume_size: Annotated[int, typer.Option(min=16, max=512, help="Edge of a CT slice in voxels.")] = 96,
     slices: Annotated[int, typer.Option(min=8, max=512, help="Slices of a CT volume.")] = 48,
     masks: Annotated[bool, typer.Option("--masks", help="Write finding masks and finding-free twins too.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that draw; as many as cores if not given.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Write a synthetic chest data set with reports, labels and the truth behind them."""
     from radweave.cli.progress import bar
+    from radweave.cores import usable_cores
     from radweave.phantom.study import PhantomOptions
     from radweave.phantom_dataset import write_phantom_dataset
 
@@ -59,6 +61,7 @@ def phantom(
             options=options,
             overwrite=overwrite,
             progress=progress,
+            jobs=jobs or usable_cores(),
         )
     counts = ", ".join(f"{name.removeprefix('studies_')} {n}" for name, n in sorted(dataset.card.counts.items()))
     typer.echo(f"{out}: {counts}")

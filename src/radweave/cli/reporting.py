@@ -34,10 +34,19 @@ def demo(
 ) -> None:
     """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
     from radweave.cli.progress import bar, console, training_watch
+    from radweave.cores import usable_cores
     from radweave.demo import DemoWatch, run_demo
 
     watch = DemoWatch(bar=bar, training=training_watch, say=console.print)
-    page = run_demo(out, num_studies=studies, seed=seed, overwrite=overwrite, overrides=overrides or [], watch=watch)
+    page = run_demo(
+        out,
+        num_studies=studies,
+        seed=seed,
+        overwrite=overwrite,
+        overrides=overrides or [],
+        watch=watch,
+        jobs=usable_cores(),
+    )
     console.print(f"\nReport page: [bold]{page}[/bold]\n{RESEARCH_ONLY}")
 
 
