@@ -50,7 +50,7 @@ results: $(READY)
 	  iu="--iu $(BENCH)-iu"; \
 	fi; \
 	OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --headline-seeds 5 \
-	  --headline-methods baseline,dast --jobs $(JOBS) --pages docs/results $$iu $(IU_PASSES)
+	  --headline-methods baseline,diffvp --jobs $(JOBS) --pages docs/results $$iu $(IU_PASSES)
 
 clean:
 	rm -rf $(VENV) demo
