@@ -29,7 +29,7 @@ from radweave.storage import write_folder, write_json, write_text
 from radweave.types import RESEARCH_ONLY, Study
 
 METHOD, PRESET = "diffvp", "tiny-xray"
-"""Of the two methods that name most findings in the benchmark (docs/results) the one that trains faster."""
+"""The method that names most findings in the benchmark (docs/results)."""
 METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
 STUDIES_SHOWN = 16
 FINDINGS_SHOWN = 5
