@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from radweave import phantom_dataset
 from radweave.errors import InputError
 from radweave.phantom.study import PhantomOptions, draw_xray_study
-from radweave.phantom_dataset import STUDIES_PER_PROCESS, write_phantom_dataset
+from radweave.phantom_dataset import write_phantom_dataset
 from radweave.storage import sha256_file
 
 SMALL = PhantomOptions(image_size=32)
@@ -26,11 +27,10 @@ def test_same_seed_same_bytes(tmp_path: Path) -> None:
     assert folder_hashes(tmp_path / "a") == folder_hashes(tmp_path / "b")
 
 
-def test_the_number_of_processes_does_not_show(tmp_path: Path) -> None:
+def test_the_number_of_processes_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phantom_dataset, "STUDIES_PER_PROCESS", 3)
     for jobs in (1, 2):
-        write_phantom_dataset(
-            tmp_path / str(jobs), modality="xray", num_studies=2 * STUDIES_PER_PROCESS, seed=3, options=SMALL, jobs=jobs
-        )
+        write_phantom_dataset(tmp_path / str(jobs), modality="xray", num_studies=7, seed=3, options=SMALL, jobs=jobs)
     assert folder_hashes(tmp_path / "1") == folder_hashes(tmp_path / "2")
 
 
