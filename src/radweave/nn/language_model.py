@@ -184,6 +184,6 @@ class PretrainedLanguageModelConfig(Config):
 
 
 TINY_LLAMA = LlamaConfig(hidden_size=128, num_layers=2, num_heads=4, intermediate_size=256, token_dropout=0.2)
-"""The decoder of the tiny presets: half a million weights, the same for every method that has a causal one."""
+"""The decoder of the tiny presets: 0.6 million weights, the same for every method that has a causal one."""
 
 LanguageModelConfig = Annotated[LlamaConfig | PretrainedLanguageModelConfig, Field(discriminator="kind")]
