@@ -37,7 +37,7 @@ bench: $(READY)
 	@for script in bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # All methods on the phantoms, and on IU X-Ray where RADWEAVE_TEST_DATA is the folder of real data: docs/benchmark.md.
-# Some five hours on two cores; the same command goes on where it stopped. The runs stay in BENCH, the pages go to docs.
+# Hours on two cores; the same command goes on where it stopped. The runs stay in BENCH, the pages go to docs.
 BENCH ?= runs/bench
 JOBS ?= 2
 # Two views a study and reports that models of this size do not learn: fewer passes.
