@@ -138,6 +138,24 @@ def test_a_finished_run_is_not_done_again(
     assert "trained again" in result.record["rows"][0]["seeds"]["failed"][0]["reason"]
 
 
+def test_runs_of_another_table_are_taken_over(
+    finished: Path, request_: AblationRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Under another row's name, and a row whose configuration differs stays to be trained."""
+    shutil.copytree(finished / "runs" / "full", tmp_path / "old" / "ours")
+    monkeypatch.setattr(one_run_module, "train", lambda *arguments, **options: pytest.fail("trained again"))
+    said: list[str] = []
+    request = replace(request_, train=False, reuse=(tmp_path / "old",))
+    record = run_ablation(request, AblationWatch(say=said.append)).record
+    assert said[0] == "2 of 4 runs are taken over"
+    assert "model.views" in "".join(line for line in said if "not taken over" in line)
+    assert record["runs"] == {"planned": 4, "finished": 2, "failed": 0}
+    expected = read_json(finished / "table.json")["rows"][0]["metrics"]["CIDEr"]
+    assert record["rows"][0]["metrics"]["CIDEr"] == expected
+    with pytest.raises(InputError, match="no such folder"):
+        run_ablation(replace(request, reuse=(tmp_path / "nowhere",)))
+
+
 def test_parallel_is_serial(finished: Path, request_: AblationRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said: list[str] = []

@@ -18,13 +18,13 @@ import pytest
 from conftest import TOY_OVERRIDES, TOY_SIZES
 from radweave.ablate.one_run import Task, finished_scores, named_statistics
 from radweave.ablate.plan import make_plan
+from radweave.ablate.reuse import REUSED, take_over
 from radweave.benchmark import BenchRequest, BenchResult, run_bench
 from radweave.benchmark.cells import difference
 from radweave.benchmark.costs import given
 from radweave.benchmark.pace import UPDATES, lacks_pace, pace_task
 from radweave.benchmark.pages import write_pages
 from radweave.benchmark.plots import Axis, ticks
-from radweave.benchmark.reuse import REUSED, take_over
 from radweave.benchmark.scores import Contrast, Scoring, compare, read_run, score_system
 from radweave.benchmark.suite import check_sets, checked_methods, overrides_of, plan_set, preset_for, printed
 from radweave.data.dataset import Dataset

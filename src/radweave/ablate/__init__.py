@@ -16,6 +16,7 @@ from radweave.ablate.one_run import Task, finished_scores, run_task
 from radweave.ablate.parallel import run_parallel
 from radweave.ablate.plan import AblationRequest, Plan, make_plan
 from radweave.ablate.report import ablation_record, ablation_tables
+from radweave.ablate.reuse import take_over
 from radweave.ablation_tables import Table
 from radweave.errors import InputError
 from radweave.evaluation.tables import TextTable, latex_tables, markdown_tables
@@ -26,6 +27,7 @@ from radweave.train.loop import StoppedError
 __all__ = ["AblationRequest", "AblationResult", "AblationWatch", "Plan", "make_plan", "run_ablation"]
 
 Key = tuple[str, int]
+_SHOWN_REFUSALS = 8
 _SAME = ("method", "table", "preset", "overrides", "dataset")
 
 
@@ -65,6 +67,8 @@ def run_ablation(
     watch = watch or AblationWatch()
     plan = make_plan(request, table)
     with _held(request):
+        if request.reuse:
+            _take_over(plan, watch)
         campaign = _Campaign(plan, watch)
         campaign.collect_finished()
         campaign.write()
@@ -79,6 +83,15 @@ def run_ablation(
 
 def _key(task: Task) -> Key:
     return task.label, task.seed
+
+
+def _take_over(plan: Plan, watch: AblationWatch) -> None:
+    reused = take_over(plan.tasks, plan.dataset, plan.request.reuse)
+    watch.say(f"{reused.taken} of {len(plan.tasks)} runs are taken over")
+    for reason in reused.refused[:_SHOWN_REFUSALS]:
+        watch.say(f"  not taken over: {reason}")
+    if len(reused.refused) > _SHOWN_REFUSALS:
+        watch.say(f"  and {len(reused.refused) - _SHOWN_REFUSALS} more")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ from radweave.train.loop import StoppedError, Watch
 FORMAT = "radweave-ablation-run"
 STOPPED = 3
 BATCH_SIZE = 16
+CHECKED = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
+_SAME = 1e-9
+"""Scores of the same texts by the same program differ by nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +248,15 @@ def summary(evaluation: Evaluation) -> dict[str, float | None]:
     values = {name: evaluation.corpus[name].value for name in LANGUAGE_METRICS if name in evaluation.corpus}
     statistics = named_statistics(evaluation)
     return {**values, **{name: _number(statistics[name].corpus()) for name in CLINICAL_METRICS}}
+
+
+def same_scores(found: Mapping[str, float | None], noted: Mapping[str, float | None]) -> bool:
+    """Whether predictions give the scores that are noted of them."""
+    for metric in CHECKED:
+        ours, theirs = found.get(metric), noted.get(metric)
+        if (ours is None) != (theirs is None) or (ours is not None and abs(ours - theirs) > _SAME):
+            return False
+    return True
 
 
 def named_statistics(evaluation: Evaluation) -> dict[str, Statistic]:

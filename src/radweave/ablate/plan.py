@@ -24,7 +24,8 @@ class AblationRequest:
     ``seeds`` runs of every row, ``headline_seeds`` of headline rows if that is more. ``rows`` are labels or folder
     names; none for all. ``runs`` is where run folders lie; tables of one method and data set may share it. With
     ``own_processes`` a run has a process of its own even where one follows the other, so that its memory is its own.
-    Without ``train`` only the table of what is finished is written.
+    Without ``train`` only the table of what is finished is written. Finished runs found under the folders ``reuse`` are
+    taken over where they are a row's.
     """
 
     method: str
@@ -42,6 +43,7 @@ class AblationRequest:
     runs: Path | None = None
     own_processes: bool = False
     train: bool = True
+    reuse: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,16 @@ def make_plan(request: AblationRequest, table: Table | None = None) -> Plan:
     """Resolve every row of the table that the request names, or of the one that is given.
 
     Raises:
-        InputError: for an unknown method, table, row, data set or option, or overrides that fit no row.
+        InputError: for an unknown method, table, row, data set, option or folder, or overrides that fit no row.
     """
     table = table or find_table(request.method, request.table)
     for name, value in (("--seeds", request.seeds), ("--jobs", request.jobs)):
         if value < 1:
             raise InputError("must be 1 or more", field=name, got=value)
     get_protocol(request.protocol)
+    for folder in request.reuse:
+        if not folder.is_dir():
+            raise InputError("no such folder", file=folder, field="--reuse")
     dataset = Dataset.open(request.dataset)
     rows = tuple(_planned(row, request) for row in _chosen(table, request.rows))
     if all(row.refused for row in rows):

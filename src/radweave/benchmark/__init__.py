@@ -24,7 +24,6 @@ from radweave.ablate.plan import make_plan
 from radweave.benchmark.pace import measure_pace
 from radweave.benchmark.pages import write_pages
 from radweave.benchmark.results import SetResults, read_costs, set_results
-from radweave.benchmark.reuse import take_over
 from radweave.benchmark.suite import SETS, BenchRequest, SuiteSet, check_sets, plan_set
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
@@ -34,7 +33,6 @@ from radweave.storage import exclusive, read_jsonl, write_jsonl
 __all__ = ["BenchRequest", "BenchResult", "run_bench"]
 
 DRAWN_SEED = 0
-_SHOWN_REFUSALS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,6 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
         for suite in suites:
             for method, reason in suite.unable.items():
                 say(f"{suite.name}: without {method}: {reason}")
-            if request.reuse:
-                _take_over(suite, plans[suite.name].tasks, request, say)
         failed = 0
         records: dict[str, dict[str, Any]] = {}
         for suite in suites:
@@ -125,15 +121,6 @@ def _data(request: BenchRequest, name: str, say: Callable[[str], None]) -> Path:
         folder, modality=kind.modality, num_studies=count, seed=DRAWN_SEED, options=kind.phantom, jobs=request.jobs
     )
     return folder
-
-
-def _take_over(suite: SuiteSet, tasks: Any, request: BenchRequest, say: Callable[[str], None]) -> None:
-    reused = take_over(tasks, Dataset.open(suite.request.dataset), request.reuse)
-    say(f"{suite.name}: {reused.taken} of {len(tasks)} runs are taken over")
-    for reason in reused.refused[:_SHOWN_REFUSALS]:
-        say(f"  not taken over: {reason}")
-    if len(reused.refused) > _SHOWN_REFUSALS:
-        say(f"  and {len(reused.refused) - _SHOWN_REFUSALS} more")
 
 
 def _run(suite: SuiteSet, request: BenchRequest, say: Callable[[str], None]) -> tuple[dict[str, Any], int]:

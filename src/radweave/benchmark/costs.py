@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from radweave.benchmark.reuse import REUSED
+from radweave.ablate.reuse import REUSED
 from radweave.estimate import part_sizes
 from radweave.experiment import Experiment
 from radweave.runs import restore

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from radweave.ablate.one_run import same_scores
 from radweave.benchmark.costs import MethodCost, method_cost
 from radweave.benchmark.pace import pace_folder
 from radweave.benchmark.scores import (
@@ -17,7 +18,6 @@ from radweave.benchmark.scores import (
     compare,
     floor_systems,
     read_run,
-    same_scores,
     score_system,
 )
 from radweave.benchmark.suite import SuiteSet
@@ -82,7 +82,8 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     full, compatible = ({method: score_system(runs, scoring) for method, runs in pairs.items()} for scoring in scorings)
     for method, system in full.items():
         for place, folder in enumerate(folders[method]):
-            if not same_scores(system, place, scores[method][place]):
+            found = {metric: values[place] for metric, values in system.values.items()}
+            if not same_scores(found, scores[method][place]["metrics"]):
                 raise InputError(
                     "predictions.jsonl does not give the scores in scores.json; remove scores.json and run again",
                     file=folder,

@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,6 @@ from radweave.evaluation.systems import FLOOR_NAMES
 from radweave.labels import Labeler
 
 ALPHA = 0.05
-CHECKED = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
-_SAME = 1e-9
-"""Scores of the same texts by the same program differ by nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +176,3 @@ def _p_value(draws: Floats, observed: float) -> float:
     """Two-sided: the share of draws that lie as far from the difference found as nothing does; never 0."""
     far = np.isnan(draws) | (np.abs(draws - observed) >= abs(observed) - 1e-12)
     return (int(far.sum()) + 1) / (draws.size + 1)
-
-
-def same_scores(system: SystemScores, place: int, scores: Mapping[str, Any]) -> bool:
-    """Whether predictions give the scores that are noted of them."""
-    for metric in CHECKED:
-        ours, theirs = system.values[metric][place], scores["metrics"].get(metric)
-        if (ours is None) != (theirs is None) or (ours is not None and abs(ours - theirs) > _SAME):
-            return False
-    return True

@@ -170,6 +170,7 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
         overrides=tuple(overrides),
         meteor=request.meteor,
         own_processes=True,
+        reuse=request.reuse,
     )
     return SuiteSet(name, kind, ablation, table, unable)
 

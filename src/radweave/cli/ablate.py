@@ -27,6 +27,10 @@ def ablate(
     runs: Annotated[
         Path | None, typer.Option(help="Where run folders lie, if not in --out; tables may share it.")
     ] = None,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(help="Take over finished runs found in here, if they are the same. Repeatable."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Train and score the rows of a method's ablation table over seeds. The same command goes on where it stopped."""
@@ -51,6 +55,7 @@ def ablate(
         protocol=protocol,
         meteor=meteor,
         runs=runs,
+        reuse=tuple(reuse or ()),
     )
 
     def say(text: str) -> None:

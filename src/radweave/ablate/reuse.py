@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from radweave.ablate.one_run import Task, identity
-from radweave.benchmark.scores import Scoring, read_run, same_scores, score_system
+from radweave.ablate.one_run import Task, identity, same_scores, summary
 from radweave.config import from_yaml
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
+from radweave.evaluation import Options, evaluate_pairs, read_pairs
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.runs import restore
 from radweave.storage import read_json, write_folder, write_json
@@ -40,7 +40,7 @@ def take_over(tasks: Sequence[Task], dataset: Dataset, folders: Sequence[Path]) 
     """Put finished runs found under ``folders`` where the tasks would be trained.
 
     Raises:
-        InputError: if a folder is not there, or the run folders cannot be written.
+        InputError: if the run folders cannot be written.
     """
     known = _runs_under(folders)
     fingerprint = dataset.fingerprint()
@@ -62,8 +62,6 @@ def _runs_under(folders: Sequence[Path]) -> dict[tuple[str, int, str], list[Path
     """(method, seed, data fingerprint) -> run folders."""
     found: dict[tuple[str, int, str], list[Path]] = {}
     for top in folders:
-        if not top.is_dir():
-            raise InputError("no such folder", file=top, field="--reuse")
         for path in sorted(top.rglob("run.json")):
             try:
                 card = read_json(path)
@@ -119,11 +117,14 @@ def _copy(folder: Path, task: Task, dataset: Dataset) -> None:
 
 
 def _are_of_the_predictions(task: Task, dataset: Dataset, scores: dict[str, Any]) -> bool:
-    scoring = Scoring(task.protocol, get_labeler(LABELER_OF[dataset.card.modality]), (), {})
+    labeler = get_labeler(LABELER_OF[dataset.card.modality])
+    options = Options(meteor=False, floors=False, resamples=0)
     try:
-        return same_scores(score_system([read_run(task.path, scoring)], scoring, resamples=0), 0, scores)
+        pairs = read_pairs(task.path / "predictions.jsonl", skip_invalid=True).pairs
+        found = summary(evaluate_pairs(pairs, task.protocol, labeler=labeler, options=options))
     except InputError:  # no predictions, or none that can be read
         return False
+    return same_scores(found, scores["metrics"])
 
 
 def _link(source: str, destination: str) -> None:
