@@ -254,7 +254,10 @@ def same_scores(found: Mapping[str, float | None], noted: Mapping[str, float | N
     """Whether predictions give the scores that are noted of them."""
     for metric in CHECKED:
         ours, theirs = found.get(metric), noted.get(metric)
-        if (ours is None) != (theirs is None) or (ours is not None and abs(ours - theirs) > _SAME):
+        if ours is None or theirs is None:
+            if ours is not theirs:
+                return False
+        elif abs(ours - theirs) > _SAME:
             return False
     return True
 
