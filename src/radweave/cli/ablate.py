@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+Jobs = Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)]
+Meteor = Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")]
+Reuse = Annotated[
+    list[Path] | None, typer.Option(help="Take over finished runs found in here, if they are the same. Repeatable.")
+]
 
 
 def ablate(
@@ -21,16 +28,13 @@ def ablate(
     seeds: Annotated[int, typer.Option(help="Runs of each row.", min=1)] = 3,
     headline_seeds: Annotated[int | None, typer.Option(help="Runs of headline rows, if more.", min=1)] = None,
     rows: Annotated[str, typer.Option(help="Only these rows, with commas between.")] = "",
-    jobs: Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)] = 1,
+    jobs: Jobs = 1,
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
-    meteor: Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")] = False,
+    meteor: Meteor = False,
     runs: Annotated[
         Path | None, typer.Option(help="Where run folders lie, if not in --out; tables may share it.")
     ] = None,
-    reuse: Annotated[
-        list[Path] | None,
-        typer.Option(help="Take over finished runs found in here, if they are the same. Repeatable."),
-    ] = None,
+    reuse: Reuse = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Train and score the rows of a method's ablation table over seeds. The same command goes on where it stopped."""
@@ -58,9 +62,7 @@ def ablate(
         reuse=tuple(reuse or ()),
     )
 
-    def say(text: str) -> None:
-        console.print(text, markup=False)
-
+    say = partial(console.print, markup=False)
     try:
         result = run_ablation(request, AblationWatch(say=say, training=training_watch))
     except StoppedError:

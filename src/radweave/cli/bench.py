@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from radweave.cli.ablate import Jobs, Meteor, Reuse
+
 
 def bench(
     out: Annotated[Path, typer.Argument(help="Folder of drawn data, runs and pages.")],
@@ -31,15 +33,12 @@ def bench(
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16 in every stage; the presets' own if not given.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)] = 1,
+    jobs: Jobs = 1,
     phantom_studies: Annotated[int | None, typer.Option(help="Phantom radiographs to draw.", min=10)] = None,
     ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10)] = None,
-    reuse: Annotated[
-        list[Path] | None,
-        typer.Option(help="Take over finished runs found in here, if they are the same. Repeatable."),
-    ] = None,
+    reuse: Reuse = None,
     pages: Annotated[Path | None, typer.Option(help="Where the pages go, if not to OUT/results.")] = None,
-    meteor: Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")] = False,
+    meteor: Meteor = False,
     no_pace: Annotated[
         bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")
     ] = False,
