@@ -8,10 +8,8 @@ checkpoints/         while it trains, and to go on from; not part of the restore
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +58,6 @@ class RunCard(Record):
     def is_trained(self) -> bool:
         """Whether the last stage, the one that writes reports, was trained."""
         return list(self.trained_steps.values())[-1] > 0
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
-    names = ("radweave", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow", "pydicom")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
 def hash_files(folder: Path) -> dict[str, str]:

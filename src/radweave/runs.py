@@ -23,7 +23,8 @@ from radweave.labels import get_labeler
 from radweave.methods import load_method
 from radweave.nn.vision import modality_of
 from radweave.ontology import CLASSES
-from radweave.run_folder import DatasetFacts, RunCard, hash_files, library_versions, locked, read_card, write_card
+from radweave.provenance import library_versions
+from radweave.run_folder import DatasetFacts, RunCard, hash_files, locked, read_card, write_card
 from radweave.serve.predictor import Predictor
 from radweave.stages import ENCODER, Training, TrainingWatch, build_predictor, run_stages, set_memories
 from radweave.storage import refuse_existing, sha256_json, write_aside, write_folder, write_text

@@ -15,15 +15,17 @@ from radweave.data.cache import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit
 from radweave.data.loader import Features, StudyLoader
+from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.data.transforms import PREPROCESSING_VERSION, NoAugmentation
 from radweave.errors import InputError
 from radweave.experiment import Experiment
 from radweave.memory.bank import Bank, load_bank, save_bank
+from radweave.provenance import arithmetic, code_hash, library_versions
 from radweave.serve.predictor import Predictor
-from radweave.storage import exclusive, sha256_json
-from radweave.train.artefacts import code_hash, load_artefact, save_artefact
+from radweave.storage import exclusive, sha256_folder, sha256_json
+from radweave.train.artefacts import load_artefact, save_artefact
 from radweave.train.distributed import Parallel, Ranks
-from radweave.train.features import build_features
+from radweave.train.features import build_features, weights_hash
 from radweave.train.loop import Progress, StageTrainer, Watch
 from radweave.train.stage import StageConfig, total_loss
 from radweave.train.view import TrainingView
@@ -56,7 +58,7 @@ class TrainingWatch:
 
 @dataclass(slots=True)
 class Training:
-    """What one training run holds on to. ``trained_by`` says which kept stage a part's weights come from.
+    """What one training run holds on to. ``banks`` has the hash of each bank built so far, on the first rank.
 
     ``open_other`` reads the training split of another data set as this experiment reads its own.
     """
@@ -71,7 +73,7 @@ class Training:
     fingerprint: str
     watch: TrainingWatch
     splits: dict[Split, PreparedSplit] = field(default_factory=dict)
-    trained_by: dict[str, str] = field(default_factory=dict)
+    banks: dict[str, str] = field(default_factory=dict)
     ranks: Ranks = field(default_factory=Ranks)
     parallel: Parallel = "ddp"
     open_other: Callable[[Path], tuple[Dataset, PreparedSplit]] | None = None
@@ -104,7 +106,6 @@ def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool)
         return _train_stage(training, name, stage, features)
     key = _stage_key(training, name, stage)
     trained = tuple(part for part, how in stage.finetune.items() if how != "frozen")
-    training.trained_by.update(dict.fromkeys(trained, key))
     folder = training.dataset.path / ".cache" / "stages" / key
     ranks = training.ranks
     with _one_at_a_time(folder) if ranks.is_first else nullcontext():
@@ -193,6 +194,8 @@ def _features(training: Training, stage: StageConfig) -> Features | None:
         "size": data.image_size if data.modality == "xray" else data.ct.model_dump(mode="json"),
         "preprocessing": PREPROCESSING_VERSION,
         "code": code_hash(),
+        "libraries": library_versions(),
+        "arithmetic": arithmetic(),
     }
     folder = training.dataset.path / ".cache"
     with _one_at_a_time(folder / "features" / "all"):
@@ -237,6 +240,7 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
         bank.refuse_others(bank_name, allowed)
         if training.ranks.is_first:
             save_bank(bank, training.folder / "memories" / bank_name)
+            training.banks[bank_name] = sha256_folder(training.folder / "memories" / bank_name)
     training.ranks.wait()
     set_memories(training.model, training.folder)
 
@@ -278,19 +282,26 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
     read = _parts_read(training, stage)
     parts = {part for part, _ in training.model.named_children()}
     model = experiment.model.model_dump(mode="json")
+    ranks = training.ranks
     facts = {
         "method": experiment.method,
         "stage": {name: stage.model_dump(mode="json")},
         "model": {field: value for field, value in model.items() if field in read or field not in parts},
-        "weights": {part: training.trained_by.get(part) for part in sorted(read)},
+        # What the parts and banks hold by now says all of the stages before, and of checkpoints on this disk.
+        "weights": {part: weights_hash(child) for part, child in training.model.named_children() if part in read},
+        "banks": training.banks,
         "data": experiment.data.model_dump(mode="json", exclude={"keep_features", "keep_stages"}),
         "decoding": experiment.decoding.model_dump(mode="json"),
         "seed": experiment.seed,
         "dataset": training.dataset.fingerprint(),
+        "tokenizer": tokenizer_fingerprint(training.tokenizer),
         "classes": training.classes,
+        "processes": {"count": ranks.size, "parallel": training.parallel if ranks.size > 1 else None},
         "code": code_hash(),
+        "libraries": library_versions(),
+        "arithmetic": arithmetic(),
     }
-    return sha256_json(facts)[:16]
+    return str(ranks.from_first(sha256_json(facts)[:16]))
 
 
 def validate(training: Training, stage: StageConfig, features: Features | None = None) -> dict[str, float]:

@@ -35,6 +35,12 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def sha256_folder(path: Path) -> str:
+    """Hash over names and bytes of all files below a folder; that of nothing where there is none."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
+    return sha256_json({file.relative_to(path).as_posix(): sha256_file(file) for file in files})
+
+
 def sha256_json(value: Any) -> str:
     """Hash of a JSON value, independent of key order and spacing."""
     return sha256_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())

@@ -32,10 +32,10 @@ from radweave.evaluation.systems import MODEL, score_systems
 from radweave.experiment import Experiment
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.predict import generate_split
+from radweave.provenance import code_hash
 from radweave.runs import resolve, restore, train
 from radweave.stages import TrainingWatch
 from radweave.storage import read_json, sha256_json, write_json
-from radweave.train.artefacts import code_hash
 from radweave.train.loop import StoppedError, Watch
 
 FORMAT = "radweave-ablation-run"

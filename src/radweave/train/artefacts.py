@@ -2,14 +2,11 @@
 
 DATASET/.cache/stages/KEY/model.safetensors  state.json
 
-The key is a hash of all that decides what the stage gives: data, tokenizer, seed, source code, the records
-of the parts that the stage's losses read, its own record, and the same of the stages before it.
+The key (``radweave.stages``) is a hash of all that decides what the stage gives.
 """
 
 from __future__ import annotations
 
-import hashlib
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +15,6 @@ from torch import Tensor, nn
 
 from radweave.errors import InputError
 from radweave.storage import read_json, sha256_file, write_folder, write_json
-
-CODE = ("data", "memory", "methods", "nn", "train", "config.py", "experiment.py", "runs.py", "types.py")
-
-
-@cache
-def code_hash() -> str:
-    """SHA-256 over the source files that decide what training gives."""
-    root = Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for name in CODE:
-        path = root / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.relative_to(root).as_posix().encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
-
 
 def save_artefact(folder: Path, model: nn.Module, parts: tuple[str, ...], state: dict[str, Any]) -> None:
     """Write the weights of the named parts, whole or not at all. A folder that cannot be written is passed over."""
