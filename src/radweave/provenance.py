@@ -94,7 +94,7 @@ def arithmetic() -> dict[str, str | int | bool]:
     facts: dict[str, str | int | bool] = {
         "machine": platform.machine(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
-        "onednn": torch.backends.mkldnn.enabled and torch.backends.mkldnn.is_available(),
+        "onednn": bool(torch.backends.mkldnn.enabled),
         "threads": torch.get_num_threads(),
         "products": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -103,7 +103,7 @@ def arithmetic() -> dict[str, str | int | bool]:
         facts |= {
             "device": torch.cuda.get_device_name(),
             "cuda": str(torch.version.cuda),
-            "cudnn": torch.backends.cudnn.version() or 0,
-            "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+            "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+            "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),
         }
     return facts

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from radweave.errors import InputError
 from radweave.storage import read_json, sha256_file, write_folder, write_json
 
+
 def save_artefact(folder: Path, model: nn.Module, parts: tuple[str, ...], state: dict[str, Any]) -> None:
     """Write the weights of the named parts, whole or not at all. A folder that cannot be written is passed over."""
     from safetensors.torch import save_file
