@@ -18,6 +18,7 @@ from PIL import Image
 from radweave.data.dataset import Dataset
 from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
 from radweave.evaluation.systems import finding_f1, score_systems
+from radweave.figures import BLUE, can_draw, new_figure, png
 from radweave.labels import get_labeler
 from radweave.phantom.study import PhantomOptions
 from radweave.phantom_dataset import write_phantom_dataset
@@ -127,12 +128,19 @@ def _score_rows(predictions: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _curve(card: RunCard) -> list[tuple[float, float]]:
-    """Validation loss per epoch, scaled to a box of 100 x 100, origin at the top left."""
-    losses = [epoch["loss"] for epoch in list(card.validation.values())[-1]["epochs"]]
-    low, high = min(losses), max(losses)
-    span = (high - low) or 1.0
-    return [(100 * i / max(1, len(losses) - 1), 100 * (high - loss) / span) for i, loss in enumerate(losses)]
+def _curve(card: RunCard) -> str | None:
+    """Validation loss per epoch of the last stage, as the URI of a picture; None where figures cannot be drawn."""
+    if not can_draw():
+        return None
+    stage, history = list(card.validation.items())[-1]
+    losses = [epoch["loss"] for epoch in history["epochs"]]
+    figure = new_figure(5, 2.6)
+    panel = figure.subplots()
+    panel.plot(range(1, len(losses) + 1), losses, "o-", color=BLUE)
+    panel.set_xlabel(f"epoch of stage '{stage}'")
+    panel.set_ylabel("validation loss (nats a token)")
+    panel.grid(alpha=0.3)
+    return _uri(png(figure))
 
 
 def _study(dataset: Dataset, study: Study, row: dict[str, Any]) -> dict[str, Any]:
@@ -157,4 +165,8 @@ def _data_uri(path: Path) -> str:
         image.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
         buffer = io.BytesIO()
         image.convert("L").save(buffer, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return _uri(buffer.getvalue())
+
+
+def _uri(picture: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture).decode()

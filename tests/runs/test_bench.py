@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from conftest import TOY_OVERRIDES, TOY_SIZES
 from radweave.ablate.one_run import Task, finished_scores, named_statistics
@@ -24,7 +26,7 @@ from radweave.benchmark.cells import difference
 from radweave.benchmark.costs import given
 from radweave.benchmark.pace import UPDATES, lacks_pace, pace_task
 from radweave.benchmark.pages import write_pages
-from radweave.benchmark.plots import Axis, ticks
+from radweave.benchmark.plots import score_plot
 from radweave.benchmark.scores import Contrast, Scoring, compare, read_run, score_system
 from radweave.benchmark.suite import check_sets, checked_methods, overrides_of, plan_set, preset_for, printed
 from radweave.data.dataset import Dataset
@@ -370,8 +372,23 @@ def test_more_seeds_go_to_the_methods_named(toy_dataset: Dataset, tmp_path: Path
     assert {row.label: row.headline for row in suite.table.rows} == {"baseline": True, "dast": True, "vdgen": False}
 
 
-def test_axes() -> None:
-    assert ticks(0.0, 0.31) == [0.0, 0.1, 0.2, 0.3]
-    axis = Axis.over([1.0, 1.0], 0, 100)
-    assert axis.low < 1 < axis.high
-    assert axis.at(1.0) == pytest.approx(50)
+def test_a_benchmark_whose_figures_cannot_be_drawn_trains_nothing(
+    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radweave.figures.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"radweave\[plots\]"):
+        run_bench(request_for(toy_dataset, tmp_path / "out", methods=("baseline",)), print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_figures_are_the_same_bytes_each_time(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    request, result, _ = finished
+    first = (request.out / "results" / "benchmark_xray_scores.png").read_bytes()
+    assert score_plot(result.sets["xray"]) == first
+    with Image.open(io.BytesIO(first)) as picture:
+        width, height = picture.size
+        # Dots and bars are there: blue, and the colours of both floors.
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(width * height)}
+    assert {(0, 114, 178), (213, 94, 0), (0, 158, 115)} <= colours

@@ -27,6 +27,7 @@ from radweave.benchmark.results import SetResults, read_costs, set_results
 from radweave.benchmark.suite import SETS, BenchRequest, SuiteSet, check_sets, plan_set
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
+from radweave.figures import refuse_without_plots
 from radweave.phantom_dataset import write_phantom_dataset
 from radweave.storage import exclusive, read_jsonl, write_jsonl
 
@@ -54,6 +55,7 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
         StoppedError: after SIGTERM or an interrupt, when the runs have written their checkpoints.
     """
     check_sets(request)
+    refuse_without_plots()
     with _held(request.out), _session(request.out) as started:
         suites = [plan_set(request, name, _data(request, name, say)) for name in request.sets]
         plans = {suite.name: make_plan(suite.request, suite.table) for suite in suites}
