@@ -47,10 +47,20 @@ class InputError(ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the fields when the error crosses a process border."""
-        return (_rebuild, (self.reason, self.file, self.line, self.field, self.got, self.expected))
+        return (_rebuild, (type(self), self.reason, self.file, self.line, self.field, self.got, self.expected))
+
+
+class CannotWriteError(InputError):
+    """A file or folder cannot be written: no permission, a read-only file system, a full disk."""
 
 
 def _rebuild(
-    reason: str, file: str | None, line: int | None, field: str | None, got: object, expected: object
+    kind: type[InputError],
+    reason: str,
+    file: str | None,
+    line: int | None,
+    field: str | None,
+    got: object,
+    expected: object,
 ) -> InputError:
-    return InputError(reason, file=file, line=line, field=field, got=got, expected=expected)
+    return kind(reason, file=file, line=line, field=field, got=got, expected=expected)

@@ -134,7 +134,8 @@ def _prepare(
     else:
         write_text(config_path, to_yaml(experiment))
     _refuse_misfit(experiment, dataset)
-    cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct, progress=watch.images)
+    data = experiment.data
+    cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
     tokenizer = experiment.data.tokenizer.build(texts)
@@ -143,7 +144,6 @@ def _prepare(
             save_tokenizer(tokenizer, partial)
     classes = CLASSES[experiment.data.label_set]
     torch.manual_seed(experiment.seed)
-    data = experiment.data
     context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
     model: nn.Module = experiment.model.build(context).to(default_device())
     fingerprint = sha256_json(

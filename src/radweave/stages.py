@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,13 +16,13 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit
 from radweave.data.loader import Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
-from radweave.data.transforms import PREPROCESSING_VERSION, NoAugmentation
+from radweave.data.transforms import NoAugmentation
 from radweave.errors import InputError
 from radweave.experiment import Experiment
 from radweave.memory.bank import Bank, load_bank, save_bank
 from radweave.provenance import arithmetic, code_hash, library_versions
 from radweave.serve.predictor import Predictor
-from radweave.storage import exclusive, sha256_folder, sha256_json
+from radweave.storage import one_at_a_time, sha256_folder, sha256_json
 from radweave.train.artefacts import load_artefact, save_artefact
 from radweave.train.distributed import Parallel, Ranks
 from radweave.train.features import build_features, weights_hash
@@ -108,7 +108,7 @@ def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool)
     trained = tuple(part for part, how in stage.finetune.items() if how != "frozen")
     folder = training.dataset.path / ".cache" / "stages" / key
     ranks = training.ranks
-    with _one_at_a_time(folder) if ranks.is_first else nullcontext():
+    with one_at_a_time(folder) if ranks.is_first else nullcontext():
         ranks.wait()
         state = load_artefact(folder, training.model)
         ranks.refuse_difference("kept stages", state is None)
@@ -120,16 +120,6 @@ def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool)
         if ranks.is_first:
             save_artefact(folder, training.model, trained, {"stage": name, "progress": progress.as_dict()})
     return progress
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait for another run that makes the same thing; where the data set cannot be written there is none."""
-    try:
-        with exclusive(folder.with_suffix(".lock")):
-            yield
-    except PermissionError:
-        yield
 
 
 def _train_stage(training: Training, name: str, stage: StageConfig, features: Features | None) -> Progress:
@@ -190,16 +180,14 @@ def _features(training: Training, stage: StageConfig) -> Features | None:
     examples = [example for split in training.splits.values() for example in split.examples]
     identity = {
         "encoder": getattr(training.experiment.model, ENCODER).model_dump(mode="json"),
-        "manifest": training.dataset.fingerprint(),
-        "size": data.image_size if data.modality == "xray" else data.ct.model_dump(mode="json"),
-        "preprocessing": PREPROCESSING_VERSION,
+        "images": training.cache.digest,
         "code": code_hash(),
         "libraries": library_versions(),
         "arithmetic": arithmetic(),
     }
     folder = training.dataset.path / ".cache"
-    with _one_at_a_time(folder / "features" / "all"):
-        return build_features(encoder, examples, folder, identity, training.watch.features)
+    with one_at_a_time(folder / "features" / "all"):
+        return build_features(encoder, examples, folder, identity, training.watch.features, training.watch.note)
 
 
 def _build_memories(training: Training, name: str, features: Features | None) -> None:
@@ -294,6 +282,7 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
         "decoding": experiment.decoding.model_dump(mode="json"),
         "seed": experiment.seed,
         "dataset": training.dataset.fingerprint(),
+        "images": training.cache.digest,
         "tokenizer": tokenizer_fingerprint(training.tokenizer),
         "classes": training.classes,
         "processes": {"count": ranks.size, "parallel": training.parallel if ranks.size > 1 else None},

@@ -1,10 +1,12 @@
 """Files that are either whole or absent: atomic writes, hashes, JSON lines.
 
-Everything is written aside and renamed into place, so that a killed process leaves the old file or none.
+Everything is written aside and renamed into place, so that a killed process leaves the old file or none. What it has
+written by then lies aside, unlocked, and is removed by the next process that writes into the same folder.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -12,14 +14,17 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from radweave.errors import InputError
+from radweave.errors import CannotWriteError, InputError
 
 _CHUNK_BYTES = 1 << 20
+_LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>partial|old)")
 _NUMBERS = re.compile(r"\[\n\s+((?:(?:-?\d[\d.eE+-]*|null),?\s+)+)\]")
 
 
@@ -56,25 +61,16 @@ def _fsync(path: Path) -> None:
 
 @contextlib.contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; rename it into place if the block succeeds, else remove it.
+    """Give a temporary file beside ``path``; rename it into place if the block succeeds, else remove it.
 
     Raises:
-        InputError: if the disk is full or the folder cannot be written; the old file is untouched.
+        CannotWriteError: if the disk is full or the folder cannot be written; the old file is untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
+    with _partial(path, _new_file) as partial:
         yield partial
         _fsync(partial)
         partial.replace(path)
         _fsync(path.parent)
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=path) from error
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -83,24 +79,83 @@ def write_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     Raises:
         InputError: if ``path`` exists and ``overwrite`` is not set.
+        CannotWriteError: if the disk is full or the folder cannot be written; the old folder is untouched.
     """
     refuse_existing(path, overwrite=overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    partial.mkdir()
-    try:
+    with _partial(path, _new_folder) as partial:
         yield partial
-        if path.exists():
-            old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
+        if not path.exists():
+            partial.rename(path)
+            return
+        old = _beside(path, "old")
+        # Locked, so that nobody takes it for a leftover while no folder bears the name.
+        with _lock(path):
             path.rename(old)
             partial.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            partial.rename(path)
+            _remove(old)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.{kind}")
+
+
+@contextlib.contextmanager
+def _partial(path: Path, create: Callable[[Path], None]) -> Iterator[Path]:
+    """Something empty beside ``path``, locked as long as the block runs and then removed, if it is still there."""
+    partial, descriptor = None, None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep_once(path.parent)
+        partial, descriptor = _create_locked(path, create)
+        yield partial
     except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=path) from error
+        raise CannotWriteError(f"cannot write: {error.strerror or error}", file=path) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if partial is not None and descriptor is not None:
+            _remove(partial)
+            os.close(descriptor)
+
+
+def _new_file(path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
+
+def _new_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _create_locked(path: Path, create: Callable[[Path], None]) -> tuple[Path, int]:
+    """Create a partial file or folder and lock it, before anyone can take it for a leftover."""
+    while True:
+        partial = _beside(path, "partial")
+        create(partial)
+        with contextlib.suppress(FileNotFoundError):  # swept between these two lines: another one is made
+            descriptor = os.open(partial, os.O_RDONLY)
+            with contextlib.suppress(OSError):  # a file system without locks: nothing is ever swept there
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if partial.exists():
+                return partial, descriptor
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold an existing file or folder where the file system has locks."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 @contextlib.contextmanager
@@ -119,14 +174,61 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Wait for another process that makes the same thing; where nothing can be written there is none."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            held.enter_context(exclusive(path.with_suffix(".lock")))
+        yield
+
+
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed writers left in a folder. Only its one writer may ask for it."""
-    for pattern in (".*.partial", ".*.old"):
-        for path in folder.glob(pattern):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+    """Remove what killed writers left directly in a folder; what a living process writes is locked, and stays.
+
+    A folder that was moved away by a writer who was killed before its new one came gets its name back.
+    """
+    try:
+        found = [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name) and not path.is_symlink()]
+    except OSError:
+        return
+    for path in found:
+        with contextlib.suppress(OSError):  # held, gone by now, or not ours
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                match = _LEFTOVER.fullmatch(path.name)
+                assert match is not None
+                target = path.with_name(match["name"])
+                if match["kind"] == "old" and not target.exists():
+                    path.rename(target)
+                else:
+                    _remove(path)
+            finally:
+                os.close(descriptor)
+
+
+@lru_cache(maxsize=1024)
+def _sweep_once(folder: Path) -> None:
+    """Once per process is enough: what is left there later belongs to others who live."""
+    remove_leftovers(folder)
+
+
+def temporary_folder(name: str) -> Path:
+    """An empty folder for this process alone: it goes at its end, or at the next call of any process if it was killed.
+
+    Raises:
+        CannotWriteError: if there is no place for it.
+    """
+    top = Path(tempfile.gettempdir())
+    try:
+        remove_leftovers(top)
+        folder, _ = _create_locked(top / f"radweave-{name}", lambda path: path.mkdir(mode=0o700))
+    except OSError as error:
+        raise CannotWriteError(f"cannot write: {error.strerror or error}", file=top) from error
+    owner = os.getpid()
+    atexit.register(lambda: _remove(folder) if os.getpid() == owner else None)
+    return folder
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from radweave.errors import InputError
+from radweave.errors import CannotWriteError, InputError
 from radweave.storage import (
     read_json,
     read_jsonl,
     remove_leftovers,
     sha256_json,
+    temporary_folder,
     write_aside,
     write_folder,
     write_json,
@@ -87,11 +92,84 @@ def test_the_error_names_everything_it_was_given_and_survives_pickling() -> None
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / ".a.json.1234.partial").write_text("half")
-    (tmp_path / ".b.1234.old").mkdir()
-    (tmp_path / ".b.1234.old" / "file").write_text("old")
-    (tmp_path / ".lock").write_text("")
-    (tmp_path / "a.json").write_text("{}")
+def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / ".a.json.0123abcd.partial").write_text("half")
+    (tmp_path / ".b.0123abcd.old").mkdir()
+    (tmp_path / ".b.0123abcd.old" / "file").write_text("old")
+    (tmp_path / "b").mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / ".c.0123abcd.partial").symlink_to(outside)
+    others = [".lock", "a.json", ".download.partial", ".c.0123abcd.partial", "b", "outside"]
+    for name in others[:3]:
+        (tmp_path / name).write_text("{}")
     remove_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "a.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+    remove_leftovers(tmp_path / "no such folder")
+
+
+def test_a_folder_moved_away_by_a_killed_writer_gets_its_name_back(tmp_path: Path) -> None:
+    (tmp_path / ".b.0123abcd.old").mkdir()
+    (tmp_path / ".b.0123abcd.old" / "file").write_text("old")
+    (tmp_path / ".b.4567abcd.partial").mkdir()
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert (tmp_path / "b" / "file").read_text() == "old"
+
+
+WRITE = """
+import sys, time
+from pathlib import Path
+from radweave.storage import temporary_folder, write_aside, write_folder
+
+out = Path(sys.argv[1])
+with write_folder(out / "set") as folder, write_aside(out / "text") as file:
+    (folder / "patient").write_text("half")
+    file.write_text("half")
+    (temporary_folder("cache") / "patient").write_text("pixels")
+    print("written", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_living_process_writes_stays_and_what_a_killed_one_left_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, temporary = tmp_path / "out", tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITE, str(out)], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "written\n"
+        remove_leftovers(out)
+        remove_leftovers(temporary)
+        assert len(list(out.iterdir())) == 2
+        assert len(list(temporary.rglob("patient"))) == 1
+    finally:
+        writer.kill()
+        writer.wait()
+    assert len(list(out.iterdir())) == 2
+    write_json(out / "other.json", {})
+    assert [path.name for path in out.iterdir()] == ["other.json"]
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    mine = temporary_folder("cache")
+    assert list(temporary.iterdir()) == [mine]
+
+
+def test_a_temporary_folder_goes_with_its_process(tmp_path: Path) -> None:
+    code = "from radweave.storage import temporary_folder; (temporary_folder('x') / 'file').write_text('pixels')"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [write_aside, write_folder])
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, kind: Any) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotWriteError, match="out: cannot write: "), kind(tmp_path / "file" / "out"):
+        pass
+    error = CannotWriteError("cannot write", file="x")
+    assert type(pickle.loads(pickle.dumps(error))) is CannotWriteError

@@ -103,7 +103,7 @@ def test_the_cache_is_built_once_and_lists_what_it_cannot_read(tmp_path: Path) -
 
 
 def test_a_cached_square_equals_a_fresh_one(toy_dataset: Dataset) -> None:
-    from radweave.data.cache import read_square
+    from radweave.data.squares import read_square
 
     cache = build_cache(toy_dataset, size=32)
     for study in toy_dataset.studies():

@@ -5,98 +5,130 @@
     cache = build_cache(dataset, size=128, ct=CtPreprocessing(size=(32, 64, 64), fit="resize"))
     cache.pixels[cache.rows["images/a.nii.gz"]]   # (32, 64, 64) uint8
 
-The cache is keyed by the manifest and the preprocessing, so a changed data set or size makes a new one. An image that
-cannot be read is listed with the reason; it costs its study, never the others.
+A cache is found by the manifest, the preprocessing and the code that reads images. Whenever it is opened, the stamps of
+all image files are compared with those at their reading, and what it keeps is checked where its own files were touched:
+what differs is read again. An image that cannot be read is listed with the reason: it costs its study alone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.data.cache_index import Found, made_by
 from radweave.data.ct import CtPreprocessing
 from radweave.data.ct_cache import ScanRows
 from radweave.data.dataset import Dataset
-from radweave.data.scans import are_there, fill_scans, open_scans
-from radweave.errors import InputError
-from radweave.storage import read_json, sha256_json, write_folder, write_json
+from radweave.data.scans import fill_scans, find_scans
+from radweave.data.squares import fill_squares, find_squares
+from radweave.errors import CannotWriteError, InputError
+from radweave.storage import one_at_a_time, sha256_json, temporary_folder, write_json
 from radweave.types import ImageRef, Modality
 
 Progress = Callable[[int, int], None]
 NAMES: Final[dict[Modality, str]] = {"xray": "radiographs", "ct": "CT volumes"}
+LOGGER: Final = logging.getLogger(__name__)
+TRIES: Final = 3
+"""How often images are read that change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class PixelCache:
-    """``pixels`` (N, size, size) or (N, D, H, W) uint8; ``rows`` path -> row; ``unreadable`` path -> reason."""
+    """``pixels`` (N, size, size) or (N, D, H, W) uint8; ``rows`` path -> row; ``unreadable`` path -> reason.
+
+    ``digest`` is a hash of all pixels and their paths.
+    """
 
     pixels: NDArray[np.uint8] | ScanRows
     rows: dict[str, int]
     unreadable: dict[str, str]
+    digest: str = ""
 
 
 def build_cache(
-    dataset: Dataset, *, size: int, ct: CtPreprocessing | None = None, progress: Progress | None = None
+    dataset: Dataset,
+    *,
+    size: int,
+    ct: CtPreprocessing | None = None,
+    progress: Progress | None = None,
+    note: Callable[[str], None] = LOGGER.warning,
 ) -> PixelCache:
-    """Open the cache of a dataset at this size; decode every image where there is none yet.
+    """Open the cache of a dataset at this size; read what is not there, has changed since, or was damaged.
 
     ``ct`` with a size asks for scans prepared so; without, for radiographs as squares of ``size``. The cache lies in
-    ``DATASET/.cache``, or in a temporary folder when the dataset cannot be written.
+    ``DATASET/.cache``, or in a temporary folder that goes with the process where the dataset cannot be written.
+    ``note`` is told in one line when something was read again.
 
     Raises:
-        InputError: if the data set holds images of the other modality, or of both.
+        InputError: if the data set holds images of the other modality, or of both, or they change all the time.
+        CannotWriteError: if there is no place for temporary files either.
     """
     scans = ct if ct is not None and ct.size is not None else None
     modality: Modality = "xray" if scans is None else "ct"
     refuse_other(dataset, modality)
-    key = sha256_json(_identity(dataset, size, scans))[:16]
-    folder = dataset.path / ".cache" / key
-    if not _is_there(folder, scans):
+    folder = dataset.path / ".cache" / cache_key(dataset, size, scans)
+    found = _find(dataset, folder, size, scans)
+    for _ in range(TRIES):
+        if found.is_whole and not found.is_touched:
+            break
         refs = _references(dataset, modality)
         try:
-            _fill(dataset, refs, folder, size, scans, progress)
-        except (InputError, PermissionError):
-            folder = Path(mkdtemp(prefix="radweave-cache-")) / key
-            _fill(dataset, refs, folder, size, scans, progress)
-    index = read_json(folder / "index.json")
-    pixels: NDArray[np.uint8] | ScanRows
-    if scans is None or scans.size is None:
-        pixels = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
-    else:
-        pixels = open_scans(folder, index, scans.size)
-    return PixelCache(pixels=pixels, rows=index["rows"], unreadable=index["unreadable"])
+            with one_at_a_time(folder):
+                found = _find(dataset, folder, size, scans)  # another process may have filled it meanwhile
+                _tell(found, folder, len(refs), note)
+                _mend(dataset, refs, folder, size, scans, found, progress)
+        except CannotWriteError as error:
+            if found.is_whole:
+                break
+            note(f"the data set's cache cannot be used ({error.reason}): its images are read for this command alone")
+            folder = temporary_folder("cache") / folder.name
+            _mend(dataset, refs, folder, size, scans, found, progress)
+        found = _find(dataset, folder, size, scans)
+    if found.index is None or not found.is_whole:
+        raise InputError("image files change while they are read", file=dataset.path)
+    return PixelCache(found.pixels, found.index.rows, found.index.unreadable, found.index.digest)
 
 
-def _identity(dataset: Dataset, size: int, scans: CtPreprocessing | None) -> dict[str, Any]:
-    from radweave.data.transforms import PREPROCESSING_VERSION
-
+def cache_key(dataset: Dataset, size: int, scans: CtPreprocessing | None) -> str:
+    """Name of the cache's folder: a hash of all that decides its pixels but the image files."""
     shape = {"size": size} if scans is None else {"ct": scans.model_dump(mode="json")}
-    return {"manifest": dataset.fingerprint(), "version": PREPROCESSING_VERSION, **shape}
+    return sha256_json({"manifest": dataset.fingerprint(), **made_by(), **shape})[:16]
 
 
-def _is_there(folder: Path, scans: CtPreprocessing | None) -> bool:
-    return (folder / "index.json").is_file() if scans is None else are_there(folder)
+def _find(dataset: Dataset, folder: Path, size: int, scans: CtPreprocessing | None) -> Found:
+    return find_squares(dataset, folder, size) if scans is None else find_scans(dataset, folder, scans)
 
 
-def _fill(
+def _mend(
     dataset: Dataset,
     refs: Sequence[ImageRef],
     folder: Path,
     size: int,
     scans: CtPreprocessing | None,
+    found: Found,
     progress: Progress | None,
 ) -> None:
-    if scans is None:
-        _decode_all(dataset, refs, folder, size, progress)
+    """Read what is missing. Of files that were touched and found as they were, note the stamps."""
+    if found.index is not None and found.is_whole:
+        write_json(folder / "index.json", found.index.model_copy(update={"kept": found.kept}).model_dump())
+    elif scans is None:
+        fill_squares(dataset, refs, folder, size, found, progress)
     else:
-        fill_scans(dataset, refs, folder, scans, progress)
+        fill_scans(dataset, refs, folder, scans, found, progress)
+
+
+def _tell(found: Found, folder: Path, images: int, note: Callable[[str], None]) -> None:
+    """Say what is read again; the first reading is no news."""
+    if found.stale:
+        note(f"{len(found.stale)} of {images} cached images are read again: their files or the cache changed since")
+    elif found.index is None and folder.exists():
+        note("the cache of decoded images is damaged: it is made again")
 
 
 def refuse_other(dataset: Dataset, wanted: Modality) -> None:
@@ -135,42 +167,3 @@ def _references(dataset: Dataset, wanted: Modality) -> list[ImageRef]:
             expected="one modality, the one that dataset.json states",
         )
     return refs
-
-
-def _decode_all(dataset: Dataset, refs: Sequence[ImageRef], folder: Path, size: int, progress: Progress | None) -> None:
-    rows: dict[str, int] = {}
-    unreadable: dict[str, str] = {}
-
-    def decode(ref: ImageRef) -> NDArray[np.uint8] | str:
-        try:
-            return read_square(dataset, ref, size)
-        except InputError as error:
-            return error.reason
-
-    with write_folder(folder) as partial:
-        shape = (max(1, len(refs)), size, size)
-        pixels = np.lib.format.open_memmap(partial / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            for done, (ref, result) in enumerate(zip(refs, pool.map(decode, refs), strict=True), start=1):
-                if isinstance(result, str):
-                    unreadable[ref.path] = result
-                else:
-                    rows[ref.path] = len(rows)
-                    pixels[rows[ref.path]] = result
-                if progress is not None:
-                    progress(done, len(refs))
-        pixels.flush()
-        write_json(partial / "index.json", {"rows": rows, "unreadable": unreadable})
-
-
-def read_square(dataset: Dataset, ref: ImageRef, size: int) -> NDArray[np.uint8]:
-    """Read one image of a dataset as the model sees it.
-
-    Raises:
-        InputError: if the file is missing, broken or no radiograph.
-    """
-    from radweave.data.reading.images import read_radiograph
-    from radweave.data.transforms import to_square
-
-    radiograph = read_radiograph(dataset.image_path(ref.path), original_size_wh=ref.original_size_wh)
-    return to_square(radiograph.pixels, size)

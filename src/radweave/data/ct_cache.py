@@ -9,19 +9,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.data.cache_index import made_by
 from radweave.data.ct import CtPreprocessing, preprocess, to_bytes
 from radweave.data.reading.series import series_files
 from radweave.data.reading.volumes import read_volume
 from radweave.errors import InputError
 from radweave.storage import sha256_file, sha256_json, write_aside
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Of the files: an array, and behind it the SHA-256 of all before."""
+SUM_BYTES: Final = 32
 Depth = Literal["int16", "uint8"]
 
 
@@ -48,16 +52,18 @@ class CtCache:
         return self._open(place)
 
     def is_whole(self, place: Path) -> bool:
-        """Whether a cached scan lies at ``place`` and can be opened."""
+        """Whether a cached scan lies at ``place``, with all the bytes that were written."""
         try:
             self._open(place)
+            data = place.read_bytes()
         except (ValueError, EOFError, OSError):
             return False
-        return True
+        return hashlib.sha256(data[:-SUM_BYTES]).digest() == data[-SUM_BYTES:]
 
     def place(self, path: Path) -> Path:
         """Where the scan of ``path`` lies or will lie."""
-        key = sha256_json([FORMAT, content_sha256(path), self._options.model_dump(mode="json"), self._depth])
+        options = self._options.model_dump(mode="json")
+        key = sha256_json([FORMAT, made_by(), content_sha256(path), options, self._depth])
         return self._folder / key[:2] / f"{key}.npy"
 
     def prepare(self, path: Path) -> NDArray[np.int16] | NDArray[np.uint8]:
@@ -74,10 +80,14 @@ class CtCache:
         """Write a prepared scan, whole or not at all.
 
         Raises:
-            InputError: if it cannot be written.
+            CannotWriteError: if it cannot be written.
         """
+        array = BytesIO()
+        np.lib.format.write_array(array, scan, allow_pickle=False)
+        data = array.getbuffer()
         with write_aside(place) as partial, partial.open("wb") as file:
-            np.lib.format.write_array(file, scan, allow_pickle=False)
+            file.write(data)
+            file.write(hashlib.sha256(data).digest())
 
     def _open(self, place: Path) -> NDArray[np.int16] | NDArray[np.uint8]:
         scan = np.load(place, mmap_mode="r", allow_pickle=False)

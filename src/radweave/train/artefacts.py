@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from radweave.errors import InputError
+from radweave.errors import CannotWriteError, InputError
 from radweave.storage import read_json, sha256_file, write_folder, write_json
 
 
 def save_artefact(folder: Path, model: nn.Module, parts: tuple[str, ...], state: dict[str, Any]) -> None:
     """Write the weights of the named parts, whole or not at all. A folder that cannot be written is passed over."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors = {
@@ -31,7 +32,7 @@ def save_artefact(folder: Path, model: nn.Module, parts: tuple[str, ...], state:
             save_file(tensors, str(partial / "model.safetensors"))
             digest = sha256_file(partial / "model.safetensors")
             write_json(partial / "state.json", {**state, "parts": list(parts), "sha256": digest})
-    except (InputError, PermissionError):
+    except (CannotWriteError, SafetensorError):
         return
 
 

@@ -1,0 +1,70 @@
+"""Arrays on disk that can be trusted: written in one go, checked when they are opened.
+
+A stamp tells cheaply, without reading, whether a file may have changed. Checksums tell whether it has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+def stamp(path: Path) -> str:
+    """Size and times of a file, or of all files of a folder, as 16 digits; empty where there is none.
+
+    The time of the last change of its record counts too: tools that copy a file may set the time of its bytes back.
+    """
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        records = [(file.name, file.stat()) for file in files]
+    except (OSError, ValueError):  # missing, or a name that no file can have
+        return ""
+    facts = [(name, record.st_size, record.st_mtime_ns, record.st_ctime_ns) for name, record in records]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def checksum(row: NDArray[Any]) -> str:
+    """Of the bytes of a row, 16 digits."""
+    return hashlib.sha256(np.ascontiguousarray(row).data).hexdigest()[:16]
+
+
+@contextmanager
+def write_rows(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[Callable[[NDArray[Any]], None]]:
+    """Write an array of ``shape`` to a ``.npy`` file by giving some rows after the other; what is not given is 0.
+
+    Written to and not mapped: a full disk is then an error, where a map would end the process.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    kind = np.dtype(dtype)
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        end = file.tell() + kind.itemsize * int(np.prod(shape))
+
+        def give(rows: NDArray[Any]) -> None:
+            assert rows.dtype == kind
+            assert rows.shape[1:] == shape[1:]
+            file.write(np.ascontiguousarray(rows).data)
+
+        yield give
+        assert file.tell() <= end
+        file.truncate(end)
+
+
+def open_rows(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Map an array of exactly this type and shape; None where there is none, or another. Nothing is unpickled."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError):
+        return None
+    if not isinstance(found, np.memmap) or found.dtype != np.dtype(dtype) or found.shape != shape:
+        return None
+    return found
