@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
 from radweave.ontology import CLASSES
+from radweave.outside_models import make_shape, read_shape
 from radweave.published_shapes import PUBLISHED
 from radweave.runs import resolve
 from radweave.train.stage import Trainability, apply_finetune
@@ -169,20 +169,14 @@ def _stand_in_tokenizer(size: int) -> Any:
 
 def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
     """What a run folder keeps of a pretrained part."""
-    from transformers import AutoConfig
-
     folder.mkdir()
     if record.kind in OWN_SHAPE:
         return
     if record.path in PUBLISHED:
         shape = dict(PUBLISHED[record.path])
-        config = AutoConfig.for_model(shape.pop("model_type"), **shape)
+        config = make_shape(shape.pop("model_type"), **shape)
     else:
-        try:
-            config = AutoConfig.from_pretrained(record.path)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise InputError(f"the shape of this checkpoint is not known: {reason}", file=record.path) from None
+        config = read_shape(record.path, what="the shape of a checkpoint")
     if hasattr(record, "lora") and config.model_type == "bert":
         config.is_decoder = config.add_cross_attention = True
     config.save_pretrained(str(folder))

@@ -111,7 +111,7 @@ def test_activations_grow_with_batch_and_tokens_and_shrink_with_precision_and_ch
 
 
 def test_a_checkpoint_of_unknown_shape_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere.*shape of this checkpoint is not known"):
+    with pytest.raises(InputError, match=r"nowhere.*cannot load the shape of a checkpoint"):
         estimate("baseline", "tiny", [f"model.vision_encoder={{kind: swin, path: {tmp_path / 'nowhere'}}}"])
 
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from radweave.config import Config
 from radweave.errors import InputError
+from radweave.outside_models import read_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,14 +62,14 @@ class PretrainedTokenizerConfig(Config):
 
     def build(self, texts: Iterable[str]) -> PreTrainedTokenizerBase:
         """Load it; ``texts`` are not looked at."""
-        return load_tokenizer(Path(self.path))
+        return load_tokenizer(self.path)
 
 
 TokenizerConfig = Annotated[BpeTokenizerConfig | PretrainedTokenizerConfig, Field(discriminator="kind")]
 
 
-def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """Load a saved tokenizer.
+def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from a folder, or, where ``path`` is a text, a hub name.
 
     A BERT tokenizer's [CLS] and [SEP] become begin and end tokens, as in the BERT decoders of Rothe et al. (TACL 2020).
     A missing pad token is filled with the end token.
@@ -76,12 +77,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     Raises:
         InputError: if there is none, or it has no end token.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"cannot load a tokenizer: {str(error).strip().splitlines()[0]}", file=path) from None
+    tokenizer: Any = read_tokenizer(path)
     if tokenizer.eos_token_id is None and tokenizer.sep_token_id is not None:
         tokenizer.bos_token, tokenizer.eos_token = tokenizer.cls_token, tokenizer.sep_token
     if tokenizer.eos_token_id is None:

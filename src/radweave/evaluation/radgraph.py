@@ -26,6 +26,7 @@ from radweave.evaluation.radgraph_network import ReadEntities, SpanNetwork, Span
 from radweave.evaluation.radgraph_reward import RADGRAPH_DEFINITIONS, Entity, best_radgraph_f1
 from radweave.evaluation.statistics import Statistic, mean_statistic
 from radweave.labels.trained import load_strictly, read_state
+from radweave.outside_models import model_of_shape, read_shape, read_tokenizer
 from radweave.storage import read_json, sha256_file
 
 # The word patterns of the two generations of checkpoints.
@@ -207,20 +208,14 @@ def _max_length(config: Mapping[str, Any], folder: Path) -> int:
 
 def _encoder(config: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
     """The text encoder without its weights, and its tokenizer, from ``encoder/``."""
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
-
     home = folder / "encoder"
     wanted = f"config.json and the tokenizer of {_bert(config, folder)['model_name']} in encoder/"
     has_words = any((home / name).is_file() for name in ("vocab.txt", "tokenizer.json"))
     if not (home / "config.json").is_file() or not has_words:
         raise InputError("RadGraph needs files that are missing", file=folder, expected=wanted)
-    try:
-        shape = AutoConfig.from_pretrained(str(home), local_files_only=True, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(str(home), local_files_only=True, trust_remote_code=False)
-        return AutoModel.from_config(shape, trust_remote_code=False), tokenizer
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise InputError(f"the text encoder cannot be built: {reason}", file=home, expected=wanted) from None
+    what = "the text encoder"
+    shape = read_shape(home, what=what)
+    return model_of_shape(shape, "encoder", what=what, file=home), read_tokenizer(home, what=what)
 
 
 def _special_ids(tokenizer: Any, folder: Path) -> tuple[list[int], list[int]]:

@@ -18,6 +18,7 @@ from radweave.errors import InputError
 from radweave.labels.labeler import Mention
 from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
 from radweave.ontology import CHEXPERT14
+from radweave.outside_models import read_shape, read_tokenizer
 from radweave.storage import sha256_file
 from radweave.types import LabelState
 
@@ -56,10 +57,10 @@ class CheXbertLabeler:
         path = weights_file(folder, labeler=self.name)
         require_files(folder, (("vocab.txt",), ("tokenizer.json",)), labeler=self.name)
         has_config = (folder / "config.json").is_file()
-        config = BertConfig.from_json_file(str(folder / "config.json")) if has_config else BertConfig()
+        config = read_shape(folder, what=self.name, kind=BertConfig) if has_config else BertConfig()
         self.version = sha256_file(path)[:12]
         self._device = device
-        self._tokenizer = BertTokenizer.from_pretrained(str(folder), do_lower_case=True, local_files_only=True)
+        self._tokenizer = read_tokenizer(folder, what=self.name, kind=BertTokenizer, do_lower_case=True)
         if len(self._tokenizer) > config.vocab_size:
             raise InputError(
                 "the vocabulary does not fit the network",

@@ -17,6 +17,7 @@ from radweave.errors import InputError
 from radweave.labels.labeler import BLANK, Mention
 from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
 from radweave.ontology import CT18
+from radweave.outside_models import read_shape, read_tokenizer
 from radweave.storage import sha256_file
 from radweave.types import LabelState
 
@@ -56,10 +57,10 @@ class RadBertLabeler:
         path = weights_file(folder, labeler=self.name)
         require_files(folder, (("config.json",),), labeler=self.name)
         require_files(folder, (("vocab.json", "merges.txt"), ("tokenizer.json",)), labeler=self.name)
-        config = RobertaConfig.from_json_file(str(folder / "config.json"))
+        config = read_shape(folder, what=self.name, kind=RobertaConfig)
         self.version = sha256_file(path)[:12]
         self._device = device
-        self._tokenizer = RobertaTokenizer.from_pretrained(str(folder), local_files_only=True)
+        self._tokenizer = read_tokenizer(folder, what=self.name, kind=RobertaTokenizer)
         if len(self._tokenizer) > config.vocab_size:
             raise InputError(
                 "the vocabulary does not fit the network",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from radweave.errors import InputError
+from radweave.outside_models import model_of_shape, read_model, read_shape
 
 Precision = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["none", "8bit", "4bit"]
@@ -42,39 +43,28 @@ def load_language_model(
         InputError: if there is no such checkpoint, it is of another family, a file of it is missing or broken, it
             lacks weights of the model, or the quantisation cannot run here.
     """
-    from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    precision = getattr(torch, dtype)
-    try:
-        if saved is not None:
-            config = AutoConfig.from_pretrained(str(saved))
-            return AutoModelForCausalLM.from_config(config, dtype=precision), frozenset()
-        config = AutoConfig.from_pretrained(path, **(options or {}))
-        if model_type not in (None, config.model_type):
-            raise InputError(
-                "not a checkpoint of this family",
-                file=path,
-                field="model_type",
-                got=config.model_type,
-                expected=model_type,
-            )
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            path,
-            config=config,
-            dtype=precision,
-            quantization_config=_quantization_config(quantization, dtype),
-            output_loading_info=True,
+    what, precision = "a language model", getattr(torch, dtype)
+    if saved is not None:
+        shape = read_shape(saved, what=what)
+        return model_of_shape(shape, "causal_lm", what=what, file=saved, dtype=precision), frozenset()
+    shape = read_shape(path, what=what, options=options)
+    if model_type not in (None, shape.model_type):
+        raise InputError(
+            "not a checkpoint of this family",
+            file=path,
+            field="model_type",
+            got=shape.model_type,
+            expected=model_type,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        broken = _broken_file(Path(path))
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"cannot load a language model: {reason}", file=broken or path) from None
-    missing = frozenset(loading["missing_keys"])
-    lost = sorted(name for name in missing if not any(part in name for part in may_be_new))
-    if lost:
-        some = ", ".join(lost[:3]) + (" ..." if len(lost) > 3 else "")
-        raise InputError(f"the checkpoint lacks {len(lost)} weights of the model: {some}", file=path)
+    model, missing = read_model(
+        path,
+        "causal_lm",
+        what=what,
+        dtype=precision,
+        shape=shape,
+        may_be_new=may_be_new,
+        quantization_config=_quantization_config(quantization, dtype),
+    )
     if missing:
         warnings.warn(
             f"{path}: {len(missing)} weights are not in this checkpoint and start from nothing, among them "
@@ -99,19 +89,6 @@ def check_vocabulary(model: Any, vocab_size: int, path: str) -> None:
             got=f"{vocab_size} tokens",
             expected=f"at most {rows}",
         )
-
-
-def _broken_file(folder: Path) -> Path | None:
-    """The first weight file of a folder that cannot be opened."""
-    from safetensors import SafetensorError, safe_open
-
-    for path in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
-        try:
-            with safe_open(str(path), framework="pt"):
-                pass
-        except (OSError, SafetensorError):
-            return path
-    return None
 
 
 def _quantization_config(quantization: Quantization, dtype: Precision) -> Any:

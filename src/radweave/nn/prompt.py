@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from radweave.data.reading.templates import render_turn
 from radweave.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class PromptTemplate:
         """Parse a template for a tokenizer: after its begin token, or inside its chat template as a user's turn.
 
         Raises:
-            InputError: for wrong slots, or a chat format where the tokenizer has no chat template.
+            InputError: for wrong slots, or a chat format where the tokenizer has no chat template or one that
+                cannot be rendered.
         """
         bos_id = tokenizer.bos_token_id
         if prompt_format == "chat":
@@ -67,8 +69,7 @@ class PromptTemplate:
                 raise InputError(
                     "the tokenizer has no chat template", field="prompt_format", got="chat", expected="plain"
                 )
-            turn = [{"role": "user", "content": template}]
-            template = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+            template = render_turn(_chat_template(tokenizer), template, tokenizer.special_tokens_map)
             bos_id = None  # the chat template brings its own
 
         def encode(text: str) -> list[int]:
@@ -94,6 +95,15 @@ class PromptTemplate:
             parts.append(tokens.to(first.dtype))
             masks.append(mask)
         return left_pad(torch.cat(parts, dim=1), torch.cat(masks, dim=1))
+
+
+def _chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The template for plain conversations, where a tokenizer brings several."""
+    template = tokenizer.chat_template
+    chosen = template.get("default") if isinstance(template, dict) else template
+    if not isinstance(chosen, str):
+        raise InputError("the tokenizer's chat template is no text", field="chat_template", got=type(chosen).__name__)
+    return chosen
 
 
 def left_pad(

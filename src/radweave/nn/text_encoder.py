@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from radweave.config import Config
 from radweave.errors import InputError
+from radweave.outside_models import model_of_shape, read_model, read_shape, read_tokenizer
 
 
 class TextEncoder(Protocol):
@@ -154,19 +155,13 @@ class PretrainedTextEncoderConfig(Config):
         Raises:
             InputError: if there is no such checkpoint.
         """
-        from transformers import AutoConfig, AutoModel, AutoTokenizer
-
-        try:
-            if saved is not None:
-                model = AutoModel.from_config(AutoConfig.from_pretrained(str(saved)))
-                tokenizer = AutoTokenizer.from_pretrained(str(saved))
-            else:
-                model = AutoModel.from_pretrained(self.path)
-                tokenizer = AutoTokenizer.from_pretrained(self.path)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise InputError(f"cannot load a text encoder: {reason}", file=self.path) from None
-        return PretrainedTextEncoder(model, tokenizer, self.max_tokens)
+        what = "a text encoder"
+        if saved is not None:
+            model = model_of_shape(read_shape(saved, what=what), "encoder", what=what, file=saved)
+        else:
+            # Only the words' last states are used, and many checkpoints come without a pooler.
+            model, _ = read_model(self.path, "encoder", what=what, may_be_new=("pooler",))
+        return PretrainedTextEncoder(model, read_tokenizer(saved or self.path, what=what), self.max_tokens)
 
 
 TextEncoderConfig = Annotated[LsaTextEncoderConfig | PretrainedTextEncoderConfig, Field(discriminator="kind")]

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from radweave.config import Config
 from radweave.errors import InputError
+from radweave.outside_models import read_model, read_shape
 from radweave.types import VisionFeatures
 
+WHAT = "a vision encoder"
 Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
@@ -70,25 +72,21 @@ def _wrap(backbone: nn.Module, dim: int, channels: int) -> TransformersEncoder:
 
 def _pretrained(path: Path | str, expected: type) -> Any:
     """Load a checkpoint's configuration, and refuse another architecture."""
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(str(path))
-        if not isinstance(config, expected):
-            raise InputError(
-                "the checkpoint is of another architecture",
-                file=path,
-                field="vision_encoder.path",
-                got=config.model_type,
-                expected=expected.model_type,  # type: ignore[attr-defined]
-            )
-        return config
-    except OSError as error:
-        raise InputError(f"cannot load a vision encoder: {_first_line(error)}", file=path) from None
+    config = read_shape(path, what=WHAT)
+    if not isinstance(config, expected):
+        raise InputError(
+            "the checkpoint is of another architecture",
+            file=path,
+            field="vision_encoder.path",
+            got=config.model_type,
+            expected=expected.model_type,  # type: ignore[attr-defined]
+        )
+    return config
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _with_weights(path: str, kind: Any, **options: Any) -> Any:
+    model, _ = read_model(path, kind, what=WHAT, **options)
+    return model
 
 
 class ResNetConfig(Config):
@@ -109,7 +107,7 @@ class ResNetConfig(Config):
 
         if self.path is not None:
             config = _pretrained(saved or self.path, HFConfig)
-            backbone = ResNetModel(config) if saved else ResNetModel.from_pretrained(self.path, dtype=torch.float32)
+            backbone = ResNetModel(config) if saved else _with_weights(self.path, ResNetModel)
         else:
             config = HFConfig(
                 num_channels=self.channels,
@@ -154,7 +152,7 @@ class SwinConfig(Config):
             if saved:
                 backbone = SwinModel(config, add_pooling_layer=False)
             else:
-                backbone = SwinModel.from_pretrained(self.path, add_pooling_layer=False, dtype=torch.float32)
+                backbone = _with_weights(self.path, SwinModel, add_pooling_layer=False)
         else:
             config = HFConfig(
                 image_size=image_size,
@@ -190,7 +188,7 @@ class ViTConfig(Config):
             if saved:
                 backbone = ViTModel(config, add_pooling_layer=False)
             else:
-                backbone = ViTModel.from_pretrained(self.path, add_pooling_layer=False, dtype=torch.float32)
+                backbone = _with_weights(self.path, ViTModel, add_pooling_layer=False)
         else:
             config = HFConfig(
                 image_size=image_size,

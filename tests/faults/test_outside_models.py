@@ -1,0 +1,271 @@
+"""What a model folder of others may not do: run code, ask, wait, reach out, or take all memory."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import radweave
+from conftest import TOY_REPORTS
+from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, load_tokenizer, save_tokenizer
+from radweave.errors import InputError
+from radweave.nn.language_model import PretrainedLanguageModelConfig
+from radweave.nn.prompt import PromptTemplate
+from radweave.nn.text_encoder import PretrainedTextEncoderConfig
+from radweave.nn.vision.pretrained import SwinConfig, ViTConfig
+from radweave.run_folder import hash_files
+from radweave.runs import restore
+
+SOURCE = Path(radweave.__file__).parent
+SPECIAL: dict[str, Any] = {"vocab_size": 280, "bos_id": 1, "eos_id": 2, "pad_id": 0}
+EVIL = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nPath({here!r}, 'ran').touch()\n"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama with its tokenizer, as transformers writes them. Copy it before a change."""
+    folder = tmp_path_factory.mktemp("published") / "llama"
+    tokenizer = BpeTokenizerConfig(vocab_size=300).build(list(TOY_REPORTS.values()))
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    LlamaForCausalLM(shape).save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
+    return folder
+
+
+@pytest.fixture
+def checkpoint(published: Path, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    return Path(shutil.copytree(published, tmp_path / "checkpoint"))
+
+
+def load_model(folder: Path) -> Any:
+    return PretrainedLanguageModelConfig(path=str(folder)).build(**SPECIAL)
+
+
+def change(path: Path, **fields: Any) -> None:
+    """Set fields of a JSON file; None removes one."""
+    content = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def rehash(run: Path) -> None:
+    change(run / "run.json", files=hash_files(run))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every question put to standard input; each is answered with yes."""
+    questions: list[str] = []
+
+    def answer(question: object = "") -> str:
+        questions.append(str(question))
+        return "yes"
+
+    monkeypatch.setattr(builtins, "input", answer)
+    return questions
+
+
+def test_code_in_a_tokenizer_folder_is_never_run_and_nobody_is_asked(
+    toy_run: Path, tmp_path: Path, asked: list[str]
+) -> None:
+    run = Path(shutil.copytree(toy_run, tmp_path / "run"))
+    (run / "tokenizer" / "evil.py").write_text(EVIL.format(here=str(tmp_path)) + "class E: pass\n")
+    change(
+        run / "tokenizer" / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "evil.E"]}, tokenizer_class=None
+    )
+    rehash(run)
+    with pytest.raises(InputError, match="cannot load a tokenizer"):
+        restore(run)
+    assert asked == []
+    assert not list(tmp_path.rglob("ran"))
+
+
+def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
+    checkpoint: Path, tmp_path: Path, asked: list[str]
+) -> None:
+    names = "class C: pass\nclass M: pass\n"
+    (checkpoint / "evil.py").write_text(EVIL.format(here=str(tmp_path)) + names)
+    auto = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M", "AutoModel": "evil.M"}
+    change(checkpoint / "config.json", model_type="evil", auto_map=auto)
+    readers: list[Callable[[], Any]] = [
+        lambda: load_model(checkpoint),
+        lambda: PretrainedTextEncoderConfig(path=str(checkpoint)).build(),
+        lambda: SwinConfig(path=str(checkpoint)).build(32),
+        lambda: ViTConfig(path=str(checkpoint)).build(32, saved=checkpoint),
+    ]
+    for read in readers:
+        with pytest.raises(InputError, match="cannot load a"):
+            read()
+    assert asked == []
+    assert not list(tmp_path.rglob("ran"))
+
+
+def test_every_model_of_others_comes_through_one_door() -> None:
+    calls = re.compile(
+        r"\.(from_pretrained|from_config|from_json_file|for_model)\(|snapshot_download|hf_hub_download|torch\.hub"
+        r"|\bAuto(Config|Model\w*|Tokenizer\w*|Processor|ImageProcessor)\b|apply_chat_template|trust_remote_code"
+    )
+    beside = [
+        f"{path.relative_to(SOURCE)}: {line.strip()}"
+        for path in SOURCE.rglob("*.py")
+        if path.name != "outside_models.py"
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if calls.search(line)
+    ]
+    assert beside == []
+    door = (SOURCE / "outside_models.py").read_text(encoding="utf-8")
+    opened = door.count(".from_pretrained(")
+    assert opened == door.count("local_files_only=True, trust_remote_code=False") + door.count(
+        "local_files_only=True,\n            trust_remote_code=False"
+    )
+    assert door.count("trust_remote_code=False") == opened + door.count(".from_config(")
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "./no/such", "~/no-such-folder-here", "a/b/c", "models/", ""])
+def test_a_missing_folder_is_not_looked_for_on_a_network(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[str] = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: asked_for.append(name))
+    monkeypatch.setattr("transformers.utils.hub.hf_api", lambda *_, **__: asked_for.append(path))
+    with pytest.raises(InputError, match=r"no such folder|config\.json is missing"):
+        PretrainedLanguageModelConfig(path=path).build(**SPECIAL)
+    assert asked_for == []
+
+
+def test_a_missing_folder_beside_one_that_is_here_is_not_a_hub_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: pytest.fail(f"asked for {name}"))
+    with pytest.raises(InputError, match="weights/lama: cannot load a tokenizer: no such folder"):
+        load_tokenizer("weights/lama")
+
+
+def test_a_hub_name_is_downloaded_without_pickles_and_then_read_as_a_folder(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[tuple[str, bool]] = []
+
+    def download(name: str, *, allow_patterns: list[str], local_files_only: bool = False, **_: Any) -> str:
+        assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in allow_patterns if pattern != "vocab.*")
+        wanted.append((name, local_files_only))
+        if local_files_only:
+            raise FileNotFoundError
+        return str(checkpoint)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    tokenizer = PretrainedTokenizerConfig(path="someone/llama").build([])
+    assert len(tokenizer) > 256
+    assert wanted == [("someone/llama", True), ("someone/llama", False)]
+
+
+def test_pickled_weights_are_not_opened(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    torch.save({}, checkpoint / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"no weights in safetensors \(got pytorch_model\.bin.*expected model\.safe"):
+        load_model(checkpoint)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.move(checkpoint / "config.json", tmp_path / "elsewhere.json")
+    (checkpoint / "config.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(InputError, match=r"config\.json: a link out of the folder"):
+        load_model(checkpoint)
+
+
+def test_the_links_of_the_hubs_own_cache_are_followed(checkpoint: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "models--someone--llama"
+    (cache / "blobs").mkdir(parents=True)
+    (cache / "snapshots" / "abc").mkdir(parents=True)
+    for file in checkpoint.iterdir():
+        shutil.move(file, cache / "blobs" / file.name)
+        (cache / "snapshots" / "abc" / file.name).symlink_to(cache / "blobs" / file.name)
+    assert load_model(cache / "snapshots" / "abc").width == 16
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 5000, '{"vocab_size": ' + "9" * 5000 + "}", "null", "[]"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_json_that_is_nested_without_end_or_no_object_is_one_clear_error(
+    checkpoint: Path, name: str, content: str
+) -> None:
+    (checkpoint / name).write_text(content)
+    with pytest.raises(InputError, match=rf"{name}: not (valid JSON|a JSON object)"):
+        load_model(checkpoint) if name == "config.json" else load_tokenizer(checkpoint)
+
+
+@pytest.mark.parametrize("depth", [100, 400, 900])
+def test_json_nested_less_deeply_than_python_can_read_is_one_clear_error_too(checkpoint: Path, depth: int) -> None:
+    (checkpoint / "tokenizer.json").write_text('{"model":' * depth + "1" + "}" * depth)
+    with pytest.raises(InputError, match="cannot load a tokenizer"):
+        load_tokenizer(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_hidden_layers": 1_000_000}, "num_hidden_layers.*too many.*at most"),
+        ({"hidden_size": 10**15}, "hidden_size.*too large"),
+        ({"hidden_size": 2**20, "head_dim": 8}, "weights do not belong to this configuration"),
+        ({"attn_implementation": "someone/kernel"}, "attn_implementation.*code of others"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config"),
+        ({"transformers_weights": "../other.safetensors"}, "transformers_weights"),
+    ],
+)
+def test_a_configuration_that_asks_for_too_much_is_refused(
+    checkpoint: Path, fields: dict[str, Any], message: str
+) -> None:
+    change(checkpoint / "config.json", **fields)
+    with pytest.raises(InputError, match=message):
+        load_model(checkpoint)
+
+
+def test_weights_are_not_read_from_elsewhere(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.move(checkpoint / "model.safetensors", tmp_path / "other.safetensors")
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "../other.safetensors"}}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"weight_map.*not a safetensors file of this folder"):
+        load_model(checkpoint)
+
+
+def test_adapters_that_name_another_model_are_refused(checkpoint: Path) -> None:
+    (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/else"}')
+    with pytest.raises(InputError, match="adapters of another model"):
+        load_model(checkpoint)
+
+
+def chat_prompt(template: str) -> PromptTemplate:
+    tokenizer = BpeTokenizerConfig(vocab_size=300).build([])
+    tokenizer.chat_template = template
+    return PromptTemplate.for_tokenizer("{image} Report.", tokenizer, "chat", slots=("image",))
+
+
+HOSTILE_TEMPLATES = {
+    "endless": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
+    "{% endfor %}{% endfor %}",
+    "giant": "{{ 'A' * 4000000000 }}",
+    "long": "{{ 'A' * 2000000 }}",
+    "refusing": "{{ raise_exception('no') }}",
+    "broken": "{% for",
+    "escaping": "{{ messages.__class__.__mro__ }}{{ cycler.__init__.__globals__.os.system('true') }}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_TEMPLATES)
+def test_a_chat_template_that_loops_or_grows_without_end_is_one_clear_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radweave.data.reading.templates.TIMEOUT_S", 1.0)
+    with pytest.raises(InputError, match="field 'chat_template': the tokenizer's chat template cannot be rendered"):
+        chat_prompt(HOSTILE_TEMPLATES[name])
