@@ -26,9 +26,17 @@ from radweave.ontology import CLASSES
 from radweave.provenance import library_versions
 from radweave.run_folder import DatasetFacts, RunCard, hash_files, locked, read_card, write_card
 from radweave.serve.predictor import Predictor
-from radweave.stages import ENCODER, Training, TrainingWatch, build_predictor, run_stages, set_memories
+from radweave.stages import (
+    ENCODER,
+    Training,
+    TrainingWatch,
+    build_predictor,
+    refuse_impossible_stages,
+    run_stages,
+    set_memories,
+)
 from radweave.storage import refuse_existing, sha256_json, write_aside, write_folder, write_text
-from radweave.train.checkpoint import load_weights, save_weights
+from radweave.train.checkpoint import load_weights, refuse_checkpoints_of_others, save_weights
 from radweave.train.distributed import Parallel, Ranks, joined_ranks
 from radweave.train.loop import use_deterministic_kernels
 from radweave.types import LabelState, Modality, Split
@@ -133,19 +141,12 @@ def _prepare(
             raise InputError("--resume needs the options the run was started with", file=config_path)
     else:
         write_text(config_path, to_yaml(experiment))
+    # What is quick to find out comes before the images, which may take hours to decode.
     _refuse_misfit(experiment, dataset)
-    data = experiment.data
-    cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
+    _refuse_empty_splits(dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
     tokenizer = experiment.data.tokenizer.build(texts)
-    if ranks.is_first:
-        with write_folder(out / "tokenizer", overwrite=True) as partial:
-            save_tokenizer(tokenizer, partial)
-    classes = CLASSES[experiment.data.label_set]
-    torch.manual_seed(experiment.seed)
-    context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
-    model: nn.Module = experiment.model.build(context).to(default_device())
     fingerprint = sha256_json(
         {
             "experiment": experiment.model_dump(mode="json"),
@@ -154,16 +155,41 @@ def _prepare(
             "version": library_versions()["radweave"],
         }
     )
+    refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
+    data, classes = experiment.data, CLASSES[experiment.data.label_set]
+    torch.manual_seed(experiment.seed)
+    context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
+    model: nn.Module = experiment.model.build(context).to(default_device())
+    refuse_impossible_stages(experiment, model)
+    if ranks.is_first:
+        with write_folder(out / "tokenizer", overwrite=True) as partial:
+            save_tokenizer(tokenizer, partial)
+    cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
     training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
     training.open_other = lambda path: _open_other(experiment, tokenizer, path)
     for split in ("train", "val"):
         prepared = prepare(dataset, split, experiment, tokenizer, cache, need_text=True)
         if not prepared.examples:
-            raise InputError(f"the data set has no usable study in split '{split}'", file=dataset.path)
+            raise _no_usable_study(dataset, split)
         if prepared.left_out:
             watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
         training.splits[split] = prepared
     return training
+
+
+def _refuse_empty_splits(dataset: Dataset) -> None:
+    """Refuse a data set that cannot be trained on whatever its images turn out to be.
+
+    Raises:
+        InputError: naming the split.
+    """
+    for split in ("train", "val"):
+        if not any(study.images and (study.report or "").strip() for study in dataset.studies(split)):
+            raise _no_usable_study(dataset, split)
+
+
+def _no_usable_study(dataset: Dataset, split: Split) -> InputError:
+    return InputError(f"the data set has no usable study in split '{split}'", file=dataset.path)
 
 
 def _open_other(

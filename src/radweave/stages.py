@@ -27,7 +27,7 @@ from radweave.train.artefacts import load_artefact, save_artefact
 from radweave.train.distributed import Parallel, Ranks
 from radweave.train.features import build_features, weights_hash
 from radweave.train.loop import Progress, StageTrainer, Watch
-from radweave.train.stage import StageConfig, total_loss
+from radweave.train.stage import StageConfig, apply_finetune, check_terms, total_loss
 from radweave.train.view import TrainingView
 from radweave.types import Split
 
@@ -83,6 +83,31 @@ class Training:
         return int(self.tokenizer.pad_token_id)
 
 
+def refuse_impossible_stages(experiment: Experiment, model: nn.Module) -> None:
+    """Refuse stages that this model cannot run, before the first one does.
+
+    Raises:
+        InputError: naming the stage's field.
+    """
+    trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    for name, stage in experiment.named_stages().items():
+        if _is_passed_over(experiment, name, stage):
+            continue
+        try:
+            check_terms(tuple(stage.losses), tuple(model.LOSS_PARTS))  # type: ignore[arg-type]
+            apply_finetune(model, stage.finetune)
+        except InputError as error:
+            field = f"stages.{name}.{error.field}"
+            raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
+    for parameter, before in trained.items():
+        parameter.requires_grad_(before)
+
+
+def _is_passed_over(experiment: Experiment, name: str, stage: StageConfig) -> bool:
+    """Whether the stage has nothing to do. The last one always runs: it is what a run is."""
+    return (stage.epochs == 0 or stage.max_steps == 0) and name != list(experiment.named_stages())[-1]
+
+
 def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
     """Run every stage of the experiment; return the updates done and the validation figures of each."""
     steps: dict[str, int] = {}
@@ -90,7 +115,7 @@ def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
     stages = training.experiment.named_stages()
     for name, stage in stages.items():
         last = name == list(stages)[-1]
-        if (stage.epochs == 0 or stage.max_steps == 0) and not last:
+        if _is_passed_over(training.experiment, name, stage):
             progress = Progress()
         else:
             progress = _run_stage(training, name, stage, keep=training.experiment.data.keep_stages and not last)

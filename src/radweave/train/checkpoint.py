@@ -17,6 +17,8 @@ from radweave.errors import InputError
 from radweave.storage import read_json, remove_leftovers, sha256_file, write_folder, write_json
 from radweave.train.distributed import cut_like, whole_tensor
 
+OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"
+
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write every parameter and persistent buffer; tensors that share memory are stored once.
@@ -100,6 +102,21 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     if optimizer is not None:
         _restore_optimizer(optimizer, load_file(str(folder / "optimizer.safetensors")))
     return state
+
+
+def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:
+    """Refuse to go on where checkpoints of another configuration, data set or version lie; damaged ones do not count.
+
+    Raises:
+        InputError: naming the first one.
+    """
+    for path in sorted(folder.glob("*/*/state.json")):
+        try:
+            state = read_json(path)
+        except InputError:
+            continue
+        if isinstance(state, dict) and state.get("fingerprint", fingerprint) != fingerprint:
+            raise InputError(OTHER_RUN, file=path.parent)
 
 
 def keep_newest(folder: Path, count: int) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from radweave.errors import InputError
 from radweave.nn.global_batch import one_slice_of
 from radweave.storage import remove_leftovers, write_text
-from radweave.train.checkpoint import keep_newest, load_checkpoint, save_checkpoint
+from radweave.train.checkpoint import OTHER_RUN, keep_newest, load_checkpoint, save_checkpoint
 from radweave.train.distributed import Parallel, Ranks, Replica, make_replica
 from radweave.train.stage import (
     StageConfig,
@@ -235,7 +235,7 @@ class StageTrainer:
                 broken.append(str(error))
                 continue
             if state["fingerprint"] != self.fingerprint:
-                raise InputError("the checkpoint belongs to another configuration, data set or version", file=path)
+                raise InputError(OTHER_RUN, file=path)
             self.progress = Progress(**state["progress"])
             return
         if broken:

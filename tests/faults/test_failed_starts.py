@@ -1,0 +1,59 @@
+"""A training that cannot run is refused before any image is decoded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave import runs
+from radweave.data.dataset import Dataset
+from radweave.errors import InputError
+from radweave.runs import train
+
+SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
+
+
+@pytest.fixture
+def dataset(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    """A copy whose images must not be looked at."""
+    shutil.copytree(toy_dataset.path, tmp_path / "data", ignore=shutil.ignore_patterns(".cache"))
+    monkeypatch.setattr(runs, "build_cache", lambda *given, **more: pytest.fail("images are decoded"))
+    return Dataset.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.tokenizer={kind: pretrained, path: /no/such/folder}", "tokenizer"),
+        ("model.language_model={kind: pretrained, path: /no/such/folder}", "no/such/folder"),
+        ("stages.report.finetune={vision_encoder: full}", r"stages\.report\.finetune.*every part"),
+        ("stages.report.finetune.language_model=lora", r"stages\.report\.finetune\.language_model.*no adapters"),
+        ("stages.report.losses={other: 1.0}", r"stages\.report\.losses.*no such loss"),
+    ],
+)
+def test_what_the_options_name_is_looked_at_first(dataset: Dataset, tmp_path: Path, change: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train("baseline", dataset.path, tmp_path / "run", overrides=[*SIZES, change])
+
+
+@pytest.mark.parametrize(("split", "lack"), [("train", {"report": " "}), ("val", {"images": []})])
+def test_a_split_without_a_usable_study_is_found_first(
+    dataset: Dataset, tmp_path: Path, split: str, lack: dict[str, object]
+) -> None:
+    rows = [json.loads(line) for line in dataset.manifest_path.read_text().splitlines()]
+    changed = [{**row, **lack} if row["split"] == split else row for row in rows]
+    dataset.manifest_path.write_text("".join(json.dumps(row) + "\n" for row in changed))
+    with pytest.raises(InputError, match=f"no usable study in split '{split}'"):
+        train("baseline", dataset.path, tmp_path / "run", overrides=SIZES)
+
+
+def test_checkpoints_of_another_data_set_are_found_first(dataset: Dataset, tmp_path: Path) -> None:
+    place = tmp_path / "run" / "checkpoints" / "report" / "step-00000001"
+    place.mkdir(parents=True)
+    (place / "state.json").write_text('{"fingerprint": "of others", "files": {}}')
+    with pytest.raises(InputError, match="the checkpoint belongs to another"):
+        train("baseline", dataset.path, tmp_path / "run", overrides=SIZES, resume=True)
