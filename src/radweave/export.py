@@ -3,7 +3,7 @@
 OUT/run.json              what made it, and the SHA-256 of every other file
 OUT/README.md             model card        OUT/LICENSES.md  what the licences of its parts ask for
 OUT/preprocessing.json    the numbers another program needs to prepare images as this model wants them
-OUT/config.yaml  weights.safetensors  tokenizer/  parts/  memories/
+OUT/config.yaml  weights.safetensors  tokenizer/  parts/  memories/  familiarity/
 
 Left behind: checkpoints, training curves, local paths, and who the studies are. Rows of a memory keep their texts and
 get new names (``case-1``), the same for one study in all memories; their patients get numbers.
@@ -30,7 +30,7 @@ from radweave.runs import UNTRAINED, restore
 from radweave.storage import read_jsonl, refuse_existing, sha256_file, write_folder, write_json, write_jsonl, write_text
 from radweave.types import Record
 
-AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/")
+AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/", "familiarity/")
 LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
 
 

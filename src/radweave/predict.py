@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from radweave.data.loader import Example
 from radweave.data.reading.images import read_radiograph
 from radweave.errors import InputError
 from radweave.runs import Run, prepare, restore
+from radweave.serve.familiar import is_unlike
 from radweave.serve.predictor import Predictor
 from radweave.storage import read_jsonl, refuse_existing, write_jsonl
 from radweave.train.distributed import Ranks
@@ -28,10 +30,14 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """How many reports were written, and the studies left out with the reason."""
+    """How many reports were written, and the studies left out with the reason.
+
+    ``unlike`` counts reports on images that are refused where files are given: unlike those the run was trained on.
+    """
 
     written: int
     left_out: dict[str, str]
+    unlike: int = 0
 
 
 def generate_split(
@@ -56,6 +62,9 @@ def generate_split(
     The work is done in shards (see ``radweave.bulk``) that lie in ``OUT.shards`` until all are there, so that a job
     that was stopped goes on where it was. It is shared out among ``ranks``, or over ``ray_workers`` workers of Ray.
 
+    Images unlike those the run was trained on are reported on, with a warning, and counted: a score over a split is
+    one over all of it.
+
     Raises:
         InputError: if ``out`` exists, or the split holds no study that can be used.
     """
@@ -76,6 +85,7 @@ def generate_split(
         plan = open_plan(
             folder, study_ids, shard_size=shard_size, identity=_identity(run, predictor, dataset, split, batch_size)
         )
+    counts: Counter[str] = Counter()
     done = len(study_ids) - sum(len(plan.shards[number]) for number in plan.missing())
 
     def count(more: int) -> None:
@@ -93,10 +103,11 @@ def generate_split(
         compute_here(plan, _writer(predictor, prepared.examples, batch_size, count), ranks)
     if ranks.is_first:
         floors = floor_reports(dataset, cache, prepared.examples)
-        write_jsonl(out, _merged(plan, run.experiment.data.modality, prepared.references, floors))
+        rows = _merged(plan, run.experiment.data.modality, prepared.references, floors)
+        write_jsonl(out, _counted(rows, counts))
         shutil.rmtree(folder)
     ranks.wait()
-    return BulkResult(written=len(study_ids), left_out=prepared.left_out)
+    return BulkResult(written=len(study_ids), left_out=prepared.left_out, unlike=counts["unlike"])
 
 
 def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, batch_size: int) -> dict[str, Any]:
@@ -145,6 +156,13 @@ def _merged(
             order = ("study_id", "modality", "hyp", "ref", "floors", "evidence", "warnings")
             whole = {**row, **extra}
             yield {key: whole[key] for key in order}
+
+
+def _counted(rows: Iterator[dict[str, Any]], counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    """The same rows, counting what a user is told at the end."""
+    for row in rows:
+        counts["unlike"] += is_unlike(row["evidence"])
+        yield row
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 run.json             what made it, with what, and the SHA-256 of every other file
 config.yaml          the resolved experiment
 weights.safetensors  tokenizer/  metrics.jsonl
+familiarity/         tells images like the training images from others
 checkpoints/         while it trains, and to go on from; not part of the restored model
 """
 
@@ -22,7 +23,7 @@ from radweave.types import RESEARCH_ONLY, Record
 
 FORMAT = "radweave-run"
 FORMAT_VERSION = 1
-HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts", "memories")
+HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts", "memories", "familiarity")
 
 
 class DatasetFacts(Record):

@@ -15,6 +15,13 @@ from radweave.config import from_yaml, override, to_yaml
 from radweave.data.cache import NAMES, PixelCache, build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, prepare_split, refuse_leaks
+from radweave.data.familiarity import (
+    Familiarity,
+    TrainingPictures,
+    fit_familiarity,
+    load_familiarity,
+    save_familiarity,
+)
 from radweave.data.tokenizer import encode, load_tokenizer, save_tokenizer, tokenizer_fingerprint
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
@@ -107,6 +114,7 @@ def train(
             with write_aside(out / "weights.safetensors") as partial:
                 save_weights(training.model, partial)
             _save_shapes(training.model, out / "parts")
+            _save_familiarity(training, out / "familiarity")
             write_card(out, card.model_copy(update={"files": hash_files(out)}))
         ranks.wait()
     return out
@@ -121,6 +129,15 @@ def _save_shapes(model: nn.Module, folder: Path) -> None:
                 architecture.save_pretrained(str(partial / name))
             if getattr(part, "tokenizer", None) is not None:
                 part.tokenizer.save_pretrained(str(partial / name))  # type: ignore[operator, union-attr]
+
+
+def _save_familiarity(training: Training, folder: Path) -> None:
+    """Learn to tell images like the training images from others, and keep it with the run."""
+    pictures = TrainingPictures(training.splits["train"].examples)
+    test = fit_familiarity(pictures, seed=training.experiment.seed)
+    if test.reason is not None:
+        training.watch.note(f"the run will not tell images of another kind: {test.reason}")
+    save_familiarity(test, folder)
 
 
 def _clear(out: Path, *, overwrite: bool) -> None:
@@ -308,6 +325,7 @@ class Run:
     experiment: Experiment
     tokenizer: PreTrainedTokenizerBase
     model: nn.Module
+    familiarity: Familiarity | None = None
 
     def predictor(self, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
         """A predictor with the run's decoding options, or with some of them overridden."""
@@ -323,6 +341,7 @@ class Run:
             decoding=override(self.experiment.decoding, decoding),
             warnings=tuple(warnings),
             refusal=None if self.card.is_trained or untrained else UNTRAINED,
+            familiarity=self.familiarity,
         )
 
 
@@ -349,7 +368,8 @@ def restore(folder: Path) -> Run:
     load_weights(model, folder / "weights.safetensors")
     set_memories(model, folder)
     model.to(default_device()).eval()
-    return Run(folder=folder, card=card, experiment=experiment, tokenizer=tokenizer, model=model)
+    familiarity = load_familiarity(folder / "familiarity")
+    return Run(folder, card, experiment, tokenizer, model, familiarity)
 
 
 def load(run: Path | str, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:

@@ -23,7 +23,7 @@ def explain(
     threshold: Annotated[
         float, typer.Option(help="Probability from which a finding counts.", min=0.01, max=0.99)
     ] = 0.5,
-    force: Annotated[bool, typer.Option("--force", help="Report on an image whose integrity is doubtful.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Report on a doubtful image, or one of another kind.")] = False,
     untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
     decoding: Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,

@@ -101,7 +101,7 @@ def generate(
     out: Annotated[Path | None, typer.Option("--out", help="predictions.jsonl of a dataset.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with evidence.")] = False,
     one_study: Annotated[bool, typer.Option("--one-study", help="All images are views of one study.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Report on an image whose integrity is doubtful.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Report on a doubtful image, or one of another kind.")] = False,
     untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
     batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1)] = 16,
     shard_size: Annotated[int, typer.Option(help="Studies per shard; finished shards are kept.", min=1)] = 256,
@@ -154,6 +154,8 @@ def _generate_split(
         console.print(f"left out {study_id}: {reason}", style="yellow", markup=False)
     if result.left_out:
         console.print(f"{len(result.left_out)} studies left out", style="yellow")
+    if result.unlike:
+        console.print(f"{result.unlike} studies do not look like those the run was trained on", style="yellow")
 
 
 def _generate_files(predictor: Any, images: list[Path], *, one_study: bool, as_json: bool, force: bool) -> None:

@@ -22,6 +22,7 @@ from radweave.explain.study import read_dataset_study
 from radweave.labels import get_labeler
 from radweave.predict import group_images
 from radweave.runs import Run
+from radweave.serve.familiar import refuse_strangers
 from radweave.serve.pictures import Picture, view_of
 from radweave.serve.predictor import Predictor
 from radweave.storage import json_text, refuse_existing, write_folder, write_text
@@ -50,7 +51,7 @@ def explain_files(
     refuse_existing(out, overwrite=overwrite)
     group = group_images(images, one_study=True, modality=predictor.modality)[0]
     views, warnings = predictor.read_views(group.images, force=force)
-    report = predictor.report_on(views, study_id=group.name, warnings=warnings)
+    report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
     subjects = [
         _subject(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, start=1)
     ]
@@ -78,7 +79,10 @@ def explain_study(
     refuse_existing(out, overwrite=overwrite)
     dataset = Dataset.open(dataset_path)
     found = read_dataset_study(run, dataset, study_id, force=force)
-    report = next(iter(predictor.reports([found.example])))
+    files = [dataset.path / ref.path for ref, _ in found.views]
+    if not force:
+        refuse_strangers(predictor.familiarity, found.example, files)
+    report = next(iter(predictor.reports([found.example], names={study_id: [file.name for file in files]})))
     views = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in found.views]
     warnings = (*report.warnings, *found.warnings, *_seen_before(run, dataset, found.study))
     return write_explanation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from radweave.data.ct import NO_SCANS, CtPreprocessing
+from radweave.data.familiarity import Familiarity
 from radweave.data.loader import Example, collate, view_id
 from radweave.data.tokenizer import decode
 from radweave.errors import InputError
 from radweave.serve.evidence import json_value
+from radweave.serve.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
 from radweave.serve.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
 from radweave.types import Modality, Report, ReportModel
 
@@ -29,7 +31,8 @@ class Predictor:
 
     ``ct`` has a size where the model reads CT scans; else it reads radiographs in squares of ``image_size`` pixels.
     ``decoding`` holds the run's decoding options. ``warnings`` are added to every report. ``refusal`` is set for a
-    run that must not report (its weights were never trained): asking it raises.
+    run that must not report (its weights were never trained): asking it raises. ``familiarity`` tells whether images
+    look like those the run was trained on.
     """
 
     model: ReportModel
@@ -40,6 +43,7 @@ class Predictor:
     warnings: tuple[str, ...] = ()
     refusal: str | None = None
     ct: CtPreprocessing = NO_SCANS
+    familiarity: Familiarity | None = None
 
     @property
     def modality(self) -> Modality:
@@ -57,27 +61,31 @@ class Predictor:
 
         A scan is a NIfTI or NRRD file or the folder of a DICOM series.
 
-        ``force`` lets an image through whose integrity is doubtful; the report then says so.
+        ``force`` lets an image through whose integrity is doubtful, or that is unlike those the run was trained on; the
+        report then says so.
 
         Raises:
             InputError: for a file that cannot be used, images of more than one patient or study, no image at all, or
                 a run whose weights were never trained.
         """
         views, warnings = self.read_views([Path(image) for image in images], force=force)
-        return self.report_on(views, study_id=study_id, warnings=warnings)
+        return self.report_on(views, study_id=study_id, warnings=warnings, force=force)
 
     def report_on(
-        self, views: Sequence[tuple[Path, Picture]], *, study_id: str, warnings: Sequence[str] = ()
+        self, views: Sequence[tuple[Path, Picture]], *, study_id: str, warnings: Sequence[str] = (), force: bool = False
     ) -> Report:
         """Write the draft of the views that ``read_views`` gave, with its warnings.
 
         Raises:
-            InputError: if the run's weights were never trained.
+            InputError: if a view is unlike those the run was trained on and not ``force``, or the run's weights were
+                never trained.
         """
-        report = next(iter(self.reports([self._example(views, study_id)])))
+        example = self._example(views, study_id)
+        self._admit(example, [path for path, _ in views], force=force)
+        report = next(iter(self.reports([example], names={study_id: [path.name for path, _ in views]})))
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
         seen = [{"file": path.name, "view": view_of(picture).value} for path, picture in views]
-        return Report(report.text, study_id, {**report.evidence, "views": seen}, (*self.warnings, *warnings))
+        return Report(report.text, study_id, {**report.evidence, "views": seen}, (*report.warnings, *warnings))
 
     def read_study(
         self, images: Sequence[Path], study_id: str, *, force: bool = False
@@ -88,7 +96,13 @@ class Predictor:
             InputError: as ``report`` does.
         """
         views, warnings = self.read_views(images, force=force)
-        return self._example(views, study_id), warnings
+        example = self._example(views, study_id)
+        self._admit(example, [path for path, _ in views], force=force)
+        return example, warnings
+
+    def _admit(self, example: Example, files: Sequence[Path], *, force: bool) -> None:
+        if not force:
+            refuse_strangers(self.familiarity, example, files)
 
     def read_views(
         self, images: Sequence[Path], *, force: bool = False
@@ -126,8 +140,11 @@ class Predictor:
         *,
         batch_size: int = 16,
         progress: Callable[[int], None] | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
     ) -> Iterator[Report]:
         """Write reports in batches, in the order given.
+
+        ``names`` says what a study's views are called in warnings: study id -> a name for each view.
 
         Raises:
             InputError: if the run's weights were never trained.
@@ -144,8 +161,13 @@ class Predictor:
             if progress is not None:
                 progress(done)
             for example, ids, values in zip(chunk, generation.token_ids, generation.intermediates, strict=True):
-                text = decode(self.tokenizer, ids)
-                yield Report(text, example.study_id, self._evidence(ids, values), self.warnings)
+                evidence = self._evidence(ids, values)
+                judgements = judge(self.familiarity, example)
+                if self.familiarity is not None:
+                    evidence[EVIDENCE] = evidence_of(self.familiarity, judgements)
+                called = (names or {}).get(example.study_id) or [f"view {n + 1}" for n in range(len(example.rows))]
+                unlike = warnings_of(self.familiarity, judgements, called)
+                yield Report(decode(self.tokenizer, ids), example.study_id, evidence, (*self.warnings, *unlike))
 
     def _evidence(self, ids: list[int], values: dict[str, Any]) -> dict[str, Any]:
         """Intermediates as JSON values; token log-probabilities become a confidence per sentence."""

@@ -1,0 +1,239 @@
+"""Images of another kind than a run was trained on are told, named, refused, and let through only with force."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from radweave.cli import main
+from radweave.data.dataset import Dataset
+from radweave.data.familiarity import (
+    Familiarity,
+    Verdict,
+    fit_familiarity,
+    load_familiarity,
+    model,
+    save_familiarity,
+)
+from radweave.data.familiarity.strangers import KINDS, stranger
+from radweave.data.transforms import to_square
+from radweave.errors import InputError
+from radweave.explain import explain_files
+from radweave.export import export
+from radweave.predict import FileGroup, generate_files, generate_split, group_images
+from radweave.run_folder import hash_files, read_card, write_card
+from radweave.runs import restore
+from radweave.serve.predictor import Predictor
+from radweave.types import Report
+
+SIZE = 64
+
+
+def chest(seed: int, size: int = SIZE) -> np.ndarray:
+    """A made-up frontal radiograph in [0, 1]: bright trunk, two dark lungs, a bright middle, some ribs."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[0:size, 0:size] / (size - 1) * 2 - 1
+    grey = 0.75 - 0.2 * np.abs(x) + 0.1 * y
+    for side in (-1, 1):
+        middle, wide, high = side * random.uniform(0.4, 0.5), random.uniform(0.25, 0.33), random.uniform(0.55, 0.7)
+        grey -= random.uniform(0.3, 0.45) * (((x - middle) / wide) ** 2 + ((y + 0.1) / high) ** 2 < 1)
+    heart = ((x - 0.15) / random.uniform(0.25, 0.35)) ** 2 + ((y - 0.25) / 0.3) ** 2 < 1
+    grey += 0.15 * heart + 0.05 * np.sin(14 * y + 3 * np.abs(x) + random.uniform(0, 6))
+    grey = ndimage.gaussian_filter(grey, 1.5) + random.normal(0, 0.01, grey.shape)
+    return grey.clip(0, 1)
+
+
+def square(seed: int, size: int = SIZE) -> np.ndarray:
+    return (chest(seed, size) * 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Familiarity:
+    return fit_familiarity([square(seed) for seed in range(160)], seed=0)
+
+
+def test_images_of_the_run_s_own_kind_are_familiar(fitted: Familiarity) -> None:
+    verdicts = [fitted.judge(square(seed)).verdict for seed in range(1000, 1060)]
+    assert verdicts.count(Verdict.FAMILIAR) >= 57
+    assert Verdict.REFUSED not in verdicts
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("upside down", "detail")])
+def test_strangers_are_not_familiar(fitted: Familiarity, kind: str) -> None:
+    random = np.random.default_rng(7)
+    scores = [fitted.judge(stranger(kind, square(2000 + n), square(3000 + n), random)) for n in range(10)]
+    assert sum(judgement.verdict is Verdict.FAMILIAR for judgement in scores) <= 1
+
+
+def test_pictures_that_no_stranger_was_made_like_are_refused(fitted: Familiarity) -> None:
+    y, x = np.mgrid[0:SIZE, 0:SIZE]
+    rings = 127 + 120 * np.sin(np.hypot(x - 30, y - 34) / 2)
+    letters = 255 * (((x // 3) * 7 + (y // 5) * 3) % 5 == 0)
+    mirrored = np.hstack([square(1)[:, ::-1][:, 32:], square(1)[:, :32]])
+    for picture in (rings, letters, mirrored):
+        assert fitted.judge(picture.astype(np.uint8)).verdict is Verdict.REFUSED
+
+
+def test_the_same_images_and_seed_give_the_same_test(fitted: Familiarity, tmp_path: Path) -> None:
+    again = fit_familiarity([square(seed) for seed in range(160)], seed=0)
+    for name, test in (("a", fitted), ("b", again)):
+        save_familiarity(test, tmp_path / name)
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+    restored = load_familiarity(tmp_path / "a")
+    assert restored is not None
+    assert restored.judge(square(5)) == fitted.judge(square(5))
+    assert sum(file.stat().st_size for file in (tmp_path / "a").iterdir()) < 500_000
+
+
+def test_a_test_that_does_not_fit_together_is_refused(fitted: Familiarity, tmp_path: Path) -> None:
+    for number, (name, values) in enumerate(
+        {"axes": fitted.arrays["axes"][:-1], "units": np.array([np.nan, 1], np.float32)}.items()
+    ):
+        folder = tmp_path / str(number)
+        save_familiarity(dataclasses.replace(fitted, arrays={**fitted.arrays, name: values.copy()}), folder)
+        with pytest.raises(InputError, match="cannot be read"):
+            load_familiarity(folder)
+
+
+def test_scans_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "MIN_IMAGES", 40)
+
+    def scan(seed: int) -> np.ndarray:
+        """A trunk (8, 16, 16) with lungs that shrink from head to feet."""
+        random = np.random.default_rng(seed)
+        z, y, x = np.meshgrid(*(np.linspace(-1, 1, n) for n in (8, 16, 16)), indexing="ij")
+        grey = np.where((x / 0.9) ** 2 + (y / random.uniform(0.6, 0.7)) ** 2 < 1, 160.0, 5.0)
+        for side in (-1, 1):
+            lung = ((x - 0.4 * side) / 0.3) ** 2 + (y / 0.45) ** 2 < random.uniform(0.7, 0.9) - 0.5 * z
+            grey = np.where(lung, 30.0, grey)
+        return (ndimage.gaussian_filter(grey, 0.4) + random.normal(0, 2, grey.shape)).clip(0, 255).astype(np.uint8)
+
+    test = fit_familiarity([scan(seed) for seed in range(60)], seed=0)
+    own = [test.judge(scan(seed)).verdict for seed in range(100, 120)]
+    assert own.count(Verdict.FAMILIAR) >= 17
+    abdomen = np.where((scan(7) < 100) & (scan(7) > 15), 160, scan(7)).astype(np.uint8)
+    for odd in (abdomen, np.rot90(scan(8), axes=(1, 2)), scan(9).transpose(0, 2, 1), 255 - scan(10)):
+        assert test.judge(odd).verdict is not Verdict.FAMILIAR
+
+
+@pytest.fixture(scope="module")
+def predictor(toy_run: Path) -> Predictor:
+    """The toy run with a test that was fitted to made-up chests of its image size."""
+    own = restore(toy_run).predictor()
+    pictures = [to_square(chest(seed).astype(np.float32), own.image_size) for seed in range(160)]
+    return dataclasses.replace(own, familiarity=fit_familiarity(pictures, seed=0))
+
+
+def png(path: Path, pixels: np.ndarray) -> Path:
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A chest, and a picture of something else that looks neither like noise nor like a pattern."""
+    y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE
+    fingers = 230 * np.clip(1 - (6 * (x % 0.2) - 0.6) ** 2, 0, None) * (y > 0.2) + 3 * y
+    return png(tmp_path / "chest.png", square(1)), png(tmp_path / "hand.png", ndimage.gaussian_filter(fingers, 1.5))
+
+
+def test_a_stranger_is_refused_by_name_and_let_through_with_force(
+    predictor: Predictor, files: tuple[Path, Path]
+) -> None:
+    own, hand = files
+    report = predictor.report([own])
+    assert report.evidence["familiarity"]["verdicts"] == ["familiar"]
+    assert not any("trained on" in warning for warning in report.warnings)
+    with pytest.raises(InputError, match="does not look like the images that this run was trained on") as caught:
+        predictor.report([own, hand])
+    assert caught.value.file == str(hand)
+    assert "--force" in str(caught.value)
+    forced = predictor.report([own, hand], force=True)
+    assert forced.evidence["familiarity"]["verdicts"] == ["familiar", "refused"]
+    assert [warning.split(":")[0] for warning in forced.warnings if "trained on" in warning] == ["hand.png"]
+
+
+def test_a_doubted_image_is_reported_on_with_a_warning(predictor: Predictor, files: tuple[Path, Path]) -> None:
+    test = predictor.familiarity
+    assert test is not None
+    strict = dataclasses.replace(test, facts={**test.facts, "doubt_below": 5.0, "refuse_below": -50.0})
+    report = dataclasses.replace(predictor, familiarity=strict).report([files[0]])
+    assert report.evidence["familiarity"]["verdicts"] == ["doubted"]
+    (warning,) = [warning for warning in report.warnings if "trained on" in warning]
+    assert warning.startswith("chest.png: does not look quite like")
+
+
+def test_in_a_batch_the_others_go_on(predictor: Predictor, files: tuple[Path, Path]) -> None:
+    results = list(generate_files(predictor, group_images(files, one_study=False)))
+    assert isinstance(results[0], Report)
+    assert isinstance(results[1], FileGroup)
+    assert results[1].refused is not None
+    assert "hand.png" in results[1].refused
+    forced = generate_files(predictor, group_images(files, one_study=False), force=True)
+    assert all(isinstance(result, Report) for result in forced)
+
+
+def test_a_split_is_reported_on_whole_and_what_is_unlike_is_counted(
+    predictor: Predictor, toy_run: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    out = tmp_path / "predictions.jsonl"
+    result = generate_split(restore(toy_run), predictor, toy_dataset.path, "test", out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    # Patches beside the middle, as the toy images are, are nothing like the made-up chests.
+    assert result.written == result.unlike == len(rows) == 6
+    assert all(any("view 1: does not look like" in warning for warning in row["warnings"]) for row in rows)
+
+
+def test_the_page_shows_the_score(
+    predictor: Predictor, toy_run: Path, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = restore(toy_run)
+    page = explain_files(run, predictor, [files[0]], tmp_path / "own").read_text()
+    assert "<dt>familiarity</dt><dd>scores [" in page
+    assert "refused below -" in page
+    with pytest.raises(InputError, match="trained on"):
+        explain_files(run, predictor, [files[1]], tmp_path / "hand")
+    assert not (tmp_path / "hand").exists()
+    forced = explain_files(run, predictor, [files[1]], tmp_path / "hand", force=True).read_text()
+    assert "hand.png: does not look like the images that this run was trained on" in forced
+
+
+def test_a_run_with_few_training_images_says_so(
+    toy_run: Path, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["radweave", "generate", str(toy_run), str(files[1]), "--json"])
+    with suppress(SystemExit):
+        main()
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["evidence"]["familiarity"] == {"not judged": "too few training images for this test (16, at least 150)"}
+    card = json.loads((toy_run / "run.json").read_text())
+    assert "familiarity/familiarity.json" in card["files"]
+
+
+def test_an_export_judges_as_its_run(toy_run: Path, fitted: Familiarity, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(toy_run, run)
+    save_familiarity(fitted, run / "familiarity")
+    card = read_card(toy_run)
+    write_card(run, card.model_copy(update={"files": hash_files(run)}))
+    restored = restore(export(run, tmp_path / "export"))
+    assert restored.familiarity is not None
+    assert restored.familiarity.judge(square(3)) == fitted.judge(square(3))
+    (run / "familiarity" / "familiarity.json").write_text("{}")
+    with pytest.raises(InputError, match="changed after training"):
+        read_card(run)
+
+
+def test_a_run_from_before_the_test_reports_without_it(toy_run: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    assert load_familiarity(tmp_path) is None
+    own = dataclasses.replace(restore(toy_run).predictor(), familiarity=None)
+    assert "familiarity" not in own.report([files[1]]).evidence
