@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,45 @@ def write_series(folder: Path, hu: np.ndarray | None = None, *, step_mm: float =
             setattr(ds, name, value)
         paths.append(save(ds, folder / f"{(index * 7919) % 1000:03d}.dcm"))
     return paths
+
+
+_MET_TYPES = {"i1": "CHAR", "u1": "UCHAR", "i2": "SHORT", "u2": "USHORT", "i4": "INT", "f4": "FLOAT", "f8": "DOUBLE"}
+
+
+def write_metaimage(
+    path: Path,
+    values: np.ndarray,
+    *,
+    compressed: bool = False,
+    big_endian: bool = False,
+    matrix: str = "1 0 0 0 1 0 0 0 1",
+    offset: str = "1 2 3",
+    spacing: str = "2 2 5",
+) -> Path:
+    """``values`` (z, y, x) as MetaImage: in one file (.mha), or as a header and a ``.raw`` file beside it (.mhd)."""
+    data = values.astype(values.dtype.newbyteorder(">" if big_endian else "<")).tobytes()
+    data = zlib.compress(data) if compressed else data
+    detached = path.suffix == ".mhd"
+    lines = [
+        "ObjectType = Image",
+        "NDims = 3",
+        "BinaryData = True",
+        f"BinaryDataByteOrderMSB = {big_endian}",
+        f"CompressedData = {compressed}",
+        *([f"CompressedDataSize = {len(data)}"] if compressed else []),
+        f"TransformMatrix = {matrix}",
+        f"Offset = {offset}",
+        "CenterOfRotation = 0 0 0",
+        "AnatomicalOrientation = RAI",
+        f"ElementSpacing = {spacing}",
+        f"DimSize = {' '.join(str(n) for n in values.shape[::-1])}",
+        f"ElementType = MET_{_MET_TYPES[values.dtype.str[1:]]}",
+        f"ElementDataFile = {path.stem + '.raw' if detached else 'LOCAL'}",
+    ]
+    path.write_bytes("\n".join(lines).encode() + b"\n" + (b"" if detached else data))
+    if detached:
+        path.with_suffix(".raw").write_bytes(data)
+    return path
 
 
 def edit(path: Path, **tags: Any) -> Path:

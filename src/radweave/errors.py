@@ -10,7 +10,7 @@ class InputError(ValueError):
 
     The message names the file, the field, what was found and what was expected, as far as they apply. It never
     holds a patient's name, id or date: give field names and shapes in ``got``, not values from a header that
-    could identify someone.
+    could identify someone. It is one line, with control characters escaped.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class InputError(ValueError):
             details.append(f"got {self.got}")
         if self.expected is not None:
             details.append(f"expected {self.expected}")
-        return text + (f" ({', '.join(details)})" if details else "")
+        return printable(text + (f" ({', '.join(details)})" if details else ""))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the fields when the error crosses a process border."""
@@ -64,3 +64,11 @@ def _rebuild(
     expected: object,
 ) -> InputError:
     return kind(reason, file=file, line=line, field=field, got=got, expected=expected)
+
+
+def printable(text: object) -> str:
+    """Text from outside, a file name above all, as one line that a terminal shows as it is.
+
+    Line breaks, escape and direction codes, and bytes that are no text become escapes such as ``\\x1b``.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

@@ -15,7 +15,7 @@ from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.data.reading.images import read_radiograph
-from radweave.errors import InputError
+from radweave.errors import InputError, printable
 from radweave.runs import Run, prepare, restore
 from radweave.serve.familiar import is_unlike
 from radweave.serve.predictor import Predictor
@@ -24,7 +24,7 @@ from radweave.train.distributed import Ranks
 from radweave.training_floors import floor_reports
 from radweave.types import Modality, Report, Split
 
-SCAN_SUFFIXES = (".nii", ".nii.gz", ".nrrd")
+SCAN_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")
 
 
@@ -217,7 +217,7 @@ def group_images(paths: Sequence[Path], *, one_study: bool, modality: Modality =
         try:
             radiograph = read_radiograph(file)
         except InputError as error:
-            refused.append(FileGroup(name=file.name, refused=str(error)))
+            refused.append(FileGroup(name=printable(file.name), refused=str(error)))
             continue
         key = f"{radiograph.patient_key}/{radiograph.study_key}" if radiograph.study_key else str(index)
         groups.setdefault(key, []).append(file)
@@ -225,7 +225,7 @@ def group_images(paths: Sequence[Path], *, one_study: bool, modality: Modality =
 
 
 def _name(file: Path) -> str:
-    return file.name if file.is_dir() else Path(file.name.removesuffix(".gz")).stem
+    return printable(file.name if file.is_dir() else Path(file.name.removesuffix(".gz")).stem)
 
 
 def _scans(path: Path) -> list[Path]:
@@ -234,7 +234,9 @@ def _scans(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     if not files:
-        raise InputError("no scan in this folder", file=path, expected="NIfTI or NRRD files, or a DICOM series")
+        raise InputError(
+            "no scan in this folder", file=path, expected="NIfTI, NRRD or MetaImage files, or a DICOM series"
+        )
     return [file for file in files if file.name.lower().endswith(SCAN_SUFFIXES)] or [path]
 
 

@@ -75,6 +75,8 @@ class ImageRef(Record):
         parts = path.split("/")
         if not path or path.startswith("/") or "\\" in path or "\0" in path or ".." in parts or ":" in parts[0]:
             raise ValueError("path must be relative and stay inside the dataset folder")
+        if any("\ud800" <= c <= "\udfff" for c in path):  # half of a surrogate pair: no file has such a name
+            raise ValueError("path must be valid Unicode")
         return path
 
 

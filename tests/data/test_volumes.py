@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from image_files import edit, thorax_hu, write_series
+from image_files import edit, thorax_hu, write_metaimage, write_series
 from radweave.data.reading.hounsfield import chest_warnings, value_warnings
 from radweave.data.reading.volumes import Geometry, StoredVolume, read_stored, read_volume, to_standard
 from radweave.errors import InputError
@@ -40,13 +40,63 @@ def test_all_formats_give_the_same_volume(tmp_path: Path) -> None:
     write_nifti(tmp_path / "b.nii", hu)
     header = {"space": "left-posterior-superior", "space directions": np.diag(SPACING), "space origin": ORIGIN_LPS}
     nrrd.write(str(tmp_path / "c.nrrd"), np.ascontiguousarray(hu.T), header)
-    for name in ("series", "a.nii.gz", "b.nii", "c.nrrd"):
+    stated = {"offset": " ".join(str(v) for v in ORIGIN_LPS), "spacing": " ".join(str(v) for v in SPACING)}
+    write_metaimage(tmp_path / "d.mha", hu, **stated)
+    write_metaimage(tmp_path / "e.mha", hu, compressed=True, big_endian=True, **stated)
+    write_metaimage(tmp_path / "f.mhd", hu, **stated)
+    for name in ("series", "a.nii.gz", "b.nii", "c.nrrd", "d.mha", "e.mha", "f.mhd"):
         volume = read_volume(tmp_path / name)
         np.testing.assert_array_equal(volume.hu, hu, err_msg=name)
         assert volume.spacing_mm == pytest.approx((2.0, 1.5, 1.25)), name
         assert volume.geometry.origin_lps == pytest.approx(tuple(ORIGIN_LPS)), name
         assert volume.geometry.direction == pytest.approx((1, 0, 0, 0, 1, 0, 0, 0, 1)), name
         assert volume.warnings == (), name
+
+
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "f4", "f8"])
+@pytest.mark.parametrize("big_endian", [True, False])
+def test_types_and_byte_orders_of_metaimage(tmp_path: Path, kind: str, big_endian: bool) -> None:
+    values = (np.arange(60).reshape(3, 4, 5) - (0 if kind[0] == "u" else 30)).astype(kind)
+    path = write_metaimage(tmp_path / "a.mha", values, big_endian=big_endian)
+    for order in ("BinaryDataByteOrderMSB", "ElementByteOrderMSB"):
+        path.write_bytes(path.read_bytes().replace(b"BinaryDataByteOrderMSB", order.encode()))
+        loaded = read_stored(path)
+        np.testing.assert_array_equal(loaded.values, values)
+        assert loaded.values.dtype == np.dtype(kind)
+        assert loaded.source == "metaimage"
+
+
+def test_a_metaimage_states_one_axis_after_the_other(tmp_path: Path) -> None:
+    """Three numbers of TransformMatrix are one axis: here x runs to the back, y to the head, z to the left."""
+    hu = thorax_hu(6, 8, 10)
+    path = write_metaimage(tmp_path / "a.mha", hu, matrix="0 1 0 0 0 1 1 0 0", offset="5 6 7", spacing="1 2 3")
+    volume = read_stored(path)
+    np.testing.assert_array_equal(volume.geometry.matrix(), [[0, 0, 1], [1, 0, 0], [0, 1, 0]])
+    assert volume.geometry.spacing_xyz_mm == (1, 2, 3)
+    assert volume.geometry.origin_lps == (5, 6, 7)
+    turned = read_volume(path)
+    np.testing.assert_array_equal(turned.hu, hu.transpose(1, 2, 0))
+    assert turned.spacing_mm == (2, 1, 3)
+
+
+def test_a_metaimage_without_orientation_says_so(tmp_path: Path) -> None:
+    path = write_metaimage(tmp_path / "a.mha", thorax_hu(6, 8, 10))
+    path.write_bytes(path.read_bytes().replace(b"TransformMatrix = 1 0 0 0 1 0 0 0 1\n", b""))
+    assert any("no orientation" in text for text in read_volume(path).warnings)
+
+
+def test_a_detached_metaimage_may_skip_a_header(tmp_path: Path) -> None:
+    hu = thorax_hu(6, 8, 10)
+    path = write_metaimage(tmp_path / "a.mhd", hu)
+    raw = tmp_path / "a.raw"
+    raw.write_bytes(b"notes" + raw.read_bytes())
+    for skip in (5, -1):
+        path.write_bytes(
+            path.read_bytes().replace(b"ElementDataFile", f"HeaderSize = {skip}\nElementDataFile".encode())
+        )
+        np.testing.assert_array_equal(read_stored(path).values, hu)
+        write_metaimage(path, hu)
+        raw.write_bytes(b"notes" + raw.read_bytes())
 
 
 def stored(values: np.ndarray, direction: np.ndarray, origin: np.ndarray, spacing: tuple[float, ...]) -> StoredVolume:

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from radweave.errors import printable
+
 if TYPE_CHECKING:
     from radweave.data.reading.inspect import Inspection
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A PNG, JPEG, DICOM, NIfTI or NRRD file, a DICOM series, a folder.")],
+    path: Annotated[
+        Path, typer.Argument(help="A PNG, JPEG, DICOM, NIfTI, NRRD or MetaImage file, a series, a folder.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each file.")] = False,
 ) -> None:
     """Show what is read in an image, volume or DICOM series: kind, shape, geometry, pixel hash, warnings.
@@ -37,9 +41,9 @@ def inspect(
 def lines(record: Inspection) -> list[str]:
     """The record for reading: one line of facts, then one each for geometry, values and warnings."""
     if record.accepted:
-        text = [f"{record.file}: {record.kind} ({record.format})"]
+        text = [f"{printable(record.file)}: {record.kind} ({record.format})"]
     else:
-        text = [f"{record.file}: refused: {record.reason}"]
+        text = [f"{printable(record.file)}: refused: {record.reason}"]
     if record.shape is not None:
         facts = [
             " x ".join(str(n) for n in record.shape),

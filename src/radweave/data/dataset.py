@@ -28,6 +28,8 @@ from radweave.types import Modality, Record, Split, Study
 
 FORMAT = "radweave-dataset"
 FORMAT_VERSION = 1
+# A MetaImage header without its voxels: hashes and caches know one file for each image.
+DETACHED_HEADER = ".mhd"
 
 
 class SourceFile(Record):
@@ -195,11 +197,15 @@ class Dataset:
         """Absolute path of an image.
 
         Raises:
-            InputError: if a link leads out of the folder or the file is missing.
+            InputError: if a link leads out of the folder, or the file is missing, no plain file, or one of two.
         """
         full = self.path / path
         if not full.exists():
             raise InputError("image is missing", file=full)
         if not full.resolve().is_relative_to(self.path.resolve()):
             raise InputError("image lies outside the dataset folder", file=full)
+        if not full.is_dir() and not full.is_file():
+            raise InputError("image is not a file or a folder", file=full)
+        if full.suffix.lower() == DETACHED_HEADER:
+            raise InputError("image has its voxels in another file; convert it to one .mha file", file=full)
         return full

@@ -15,7 +15,7 @@ from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.familiarity import Familiarity
 from radweave.data.loader import Example, collate, view_id
 from radweave.data.tokenizer import decode
-from radweave.errors import InputError
+from radweave.errors import InputError, printable
 from radweave.serve.evidence import json_value
 from radweave.serve.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
 from radweave.serve.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
@@ -119,7 +119,7 @@ class Predictor:
         if not force:
             refuse_doubtful(pictures, images)
         pairs = list(zip(images, pictures, strict=True))
-        warnings = [f"{path.name}: {text}" for path, item in pairs for text in item.warnings]
+        warnings = [f"{printable(path.name)}: {text}" for path, item in pairs for text in item.warnings]
         if len(images) > self.max_views:
             warnings.append(f"{len(images)} views given, the model reads {self.max_views}")
         pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(view_of(pair[1]))])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import tarfile
 import xml.etree.ElementTree as ET
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 from xml.parsers import expat
 
 from radweave.errors import InputError
@@ -13,11 +18,14 @@ from radweave.errors import InputError
 LARGEST_MEMBER_BYTES = 4 << 20
 LARGEST_ARCHIVE_BYTES = 2 << 30
 MOST_MEMBERS = 1_000_000
+MOST_PADDING_BYTES = 1 << 20
 DEEPEST_ELEMENT = 64
 
 
 def tar_texts(archive: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
     """Yield ``(name, bytes)`` of the files with ``suffix`` in a tar file, compressed or not, in the archive's order.
+
+    The checksum of the whole is compared after the last file: what was yielded counts only if nothing is raised.
 
     Raises:
         InputError: for a damaged archive, a member that is a link or device, whose name leads out of the archive,
@@ -26,7 +34,7 @@ def tar_texts(archive: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
     total = 0
     try:
         # As a stream, so that a member's size is seen before it is unpacked.
-        with tarfile.open(archive, "r|*") as members:
+        with _plain(archive) as plain, tarfile.open(fileobj=plain, mode="r|") as members:
             for number, member in enumerate(members):
                 _check_member(archive, number, member)
                 total += member.size
@@ -36,8 +44,29 @@ def tar_texts(archive: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
                     content = members.extractfile(member)
                     if content is not None:
                         yield member.name, content.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
+            _read_to_end(archive, plain)
+    except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"not a readable archive: {error}", file=archive) from None
+
+
+def _plain(archive: Path) -> BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile:
+    """The archive's bytes without their compression, by a reader that compares checksums; tarfile's does not."""
+    with archive.open("rb") as file:
+        head = file.read(6)
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(archive)
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(archive)
+    return lzma.LZMAFile(archive) if head == b"\xfd7zXZ\0" else archive.open("rb")
+
+
+def _read_to_end(archive: Path, plain: BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile) -> None:
+    """Read on behind the mark that ends the archive, where tarfile stops: the checksum lies behind it."""
+    rest = 0
+    while chunk := plain.read(1 << 16):
+        rest += len(chunk)
+        if rest > MOST_PADDING_BYTES:
+            raise InputError("data goes on behind the end of the archive", file=archive)
 
 
 def _check_member(archive: Path, number: int, member: tarfile.TarInfo) -> None:

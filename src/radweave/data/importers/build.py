@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from radweave.data.cleaning import Cleaner, cleaner
-from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter, SourceFile
+from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, DatasetWriter, SourceFile
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.importers.splitting import SOURCE_SPLIT, splitter
 from radweave.errors import InputError
@@ -166,8 +166,12 @@ def _judge(image: RawImage, root: Path, verify: bool) -> Verdict:
             reason = "file is missing"
         elif image.file.is_dir() and image.modality == "xray":
             reason = "path is a folder"
+        elif not image.file.is_dir() and not image.file.is_file():
+            reason = "is no plain file"
         elif image.file.is_file() and image.file.stat().st_size == 0:
             reason = "file is empty"
+        elif image.file.suffix.lower() == DETACHED_HEADER:
+            reason = "has its voxels in another file; convert it to one .mha file"
         elif verify:
             view = _read(image)
     except InputError as error:

@@ -48,7 +48,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
 _SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
-_VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha")
+_VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd")
 _TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
 
 

@@ -8,6 +8,7 @@ The kind of a file is told by its content, never by its name.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -20,6 +21,7 @@ from radweave.data.reading.dicom import DicomHeader, DicomImage, FloatImage, dis
 from radweave.data.reading.dicom_codes import CHEST_PARTS
 from radweave.data.reading.dicom_scan import looks_like_dicom
 from radweave.data.reading.integrity import DOUBTFUL, integrity_warnings, polarity_warnings
+from radweave.data.reading.one_file import one_file
 from radweave.data.reading.sandbox import sandbox
 from radweave.errors import InputError
 from radweave.types import View
@@ -35,8 +37,11 @@ NOT_SQUARE: Final = "pixels are not square; the image is stretched"
 RADIOGRAPH_MODALITIES: Final = frozenset({"CR", "DX", "DR", "XR", "RG"})
 UNSTATED_MODALITIES: Final = frozenset({"OT", "SC"})
 
+# A header may begin with a comment, but says soon that it is an image, or how many dimensions it has.
+METAIMAGE_START: Final = re.compile(rb"(?:[A-Za-z]+ *= *[^\r\n=]*\r?\n)*(?:ObjectType *= *Image|NDims *= *\d)")
+
 Source = Literal["png", "jpeg", "dicom"]
-Kind = Literal["png", "jpeg", "dicom", "nifti", "gzip", "nrrd"]
+Kind = Literal["png", "jpeg", "dicom", "nifti", "gzip", "nrrd", "metaimage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +64,15 @@ class Radiograph:
 
 @dataclass(frozen=True, slots=True)
 class Raster:
-    """A decoded PNG or JPEG: stored values (H, W) or (H, W, channels), and the EXIF orientation (1: as it is)."""
+    """A decoded PNG or JPEG: stored values (H, W) or (H, W, channels), and the EXIF orientation (1: as it is).
+
+    ``doubts`` are signs of damage in the compressed data, in words.
+    """
 
     source: Literal["png", "jpeg"]
     pixels: wire.Array
     orientation: int
+    doubts: tuple[str, ...] = ()
 
 
 def read_radiograph(path: Path, *, original_size_wh: tuple[int, int] | None = None) -> Radiograph:
@@ -77,17 +86,21 @@ def read_radiograph(path: Path, *, original_size_wh: tuple[int, int] | None = No
     Raises:
         InputError: if the file is missing, empty, cut, damaged, too large, or no single grey radiograph.
     """
-    kind = sniff(path)
-    if kind == "dicom":
-        radiograph = radiograph_from_dicom(read_dicom(path, max_pixel_bytes=4 * MAX_PIXELS))
-    elif kind in ("png", "jpeg"):
-        radiograph = radiograph_from_raster(path, read_raster(path))
-    else:
-        raise InputError(f"is a volume ({kind}), not a radiograph", file=path, expected="PNG, JPEG or DICOM")
+    with one_file(path):
+        radiograph = _radiograph(path)
     if original_size_wh is None:
         return radiograph
     pixels = undo_stretch(radiograph.pixels, original_size_wh, path)
     return Radiograph(pixels, radiograph.view, None, radiograph.source, radiograph.warnings, None, None)
+
+
+def _radiograph(path: Path) -> Radiograph:
+    kind = sniff(path)
+    if kind == "dicom":
+        return radiograph_from_dicom(read_dicom(path, max_pixel_bytes=4 * MAX_PIXELS))
+    if kind in ("png", "jpeg"):
+        return radiograph_from_raster(path, read_raster(path))
+    raise InputError(f"is a volume ({kind}), not a radiograph", file=path, expected="PNG, JPEG or DICOM")
 
 
 def sniff(path: Path) -> Kind:
@@ -123,7 +136,9 @@ def sniff(path: Path) -> Kind:
         return "nifti"
     if looks_like_dicom(head):
         return "dicom"
-    raise InputError("is of no kind that can be read", file=path, expected="PNG, JPEG, DICOM, NIfTI or NRRD")
+    if METAIMAGE_START.match(head):
+        return "metaimage"
+    raise InputError("is of no kind that can be read", file=path, expected="PNG, JPEG, DICOM, NIfTI, NRRD or MetaImage")
 
 
 def read_raster(path: Path) -> Raster:
@@ -141,7 +156,8 @@ def read_raster(path: Path) -> Raster:
     source: Literal["png", "jpeg"] = "png" if header.get("format") == "png" else "jpeg"
     if "pixels" not in arrays or arrays["pixels"].ndim not in (2, 3):
         raise InputError("the reader gave no sensible answer", file=path)
-    return Raster(source, arrays["pixels"], int(header.get("orientation", 1)))
+    doubts = tuple(str(doubt) for doubt in header.get("doubts", ()))
+    return Raster(source, arrays["pixels"], int(header.get("orientation", 1)), doubts)
 
 
 def radiograph_from_raster(path: Path, raster: Raster) -> Radiograph:
@@ -150,7 +166,7 @@ def radiograph_from_raster(path: Path, raster: Raster) -> Radiograph:
     Raises:
         InputError: if it is coloured, constant or too small.
     """
-    warnings: list[str] = []
+    warnings = [DOUBTFUL + doubt for doubt in raster.doubts]
     grey = _grey(path, raster.pixels, warnings)
     if raster.orientation != 1:
         warnings.append("the file says that it lies turned or mirrored; it was set upright")

@@ -23,6 +23,7 @@ from radweave.data.reading.images import (
     read_raster,
     sniff,
 )
+from radweave.data.reading.one_file import one_file
 from radweave.data.reading.volumes import StoredVolume, read_stored, to_standard
 from radweave.errors import InputError
 from radweave.storage import sha256_bytes
@@ -120,12 +121,13 @@ def _is_ct_slice(path: Path) -> bool:
 def _file(path: Path, name: str) -> Inspection:
     kind = None
     try:
-        kind = sniff(path)
-        if kind == "dicom":
-            return _dicom(path, name)
-        if kind in ("png", "jpeg"):
-            return _raster(path, name)
-        return _volume(path, name, "nifti" if kind == "gzip" else kind)
+        with one_file(path):
+            kind = sniff(path)
+            if kind == "dicom":
+                return _dicom(path, name)
+            if kind in ("png", "jpeg"):
+                return _raster(path, name)
+            return _volume(path, name, "nifti" if kind == "gzip" else kind)
     except InputError as error:
         return Inspection(file=name, format=kind, reason=_reason(error))
 
@@ -138,10 +140,12 @@ def _reason(error: InputError) -> str:
 def _describe(values: wire.Array) -> _Values:
     """Shape and statistics; the hash is of the values as little-endian int32 in C order."""
     exact = values.astype(np.float64) if values.dtype.kind == "f" else values
+    limits = np.iinfo(np.int32)
+    hashed = np.clip(exact, limits.min, limits.max) if values.dtype.kind == "f" else values
     return _Values(
         tuple(int(n) for n in values.shape),
         values.dtype.name,
-        sha256_bytes(np.ascontiguousarray(values, dtype="<i4").tobytes()),
+        sha256_bytes(np.ascontiguousarray(hashed, dtype="<i4").tobytes()),
         float(exact.min()),
         float(exact.max()),
         float(exact.mean(dtype=np.float64)),

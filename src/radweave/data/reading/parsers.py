@@ -24,9 +24,17 @@ def parse_nrrd(request: dict[str, object]) -> wire.Message:
     return parse(request)
 
 
+def parse_metaimage(request: dict[str, object]) -> wire.Message:
+    """As ``metaimage_parse.parse_metaimage``."""
+    from radweave.data.reading.metaimage_parse import parse_metaimage as parse
+
+    return parse(request)
+
+
 TASKS: Final[dict[str, Task]] = {
     "dicom": parse_dicom,
     "raster": parse_raster,
     "nifti": parse_nifti,
     "nrrd": parse_nrrd,
+    "metaimage": parse_metaimage,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from radweave.data.reading import wire
+from radweave.data.reading import jpeg_ends, wire
 from radweave.errors import InputError
 
 _EXIF_ORIENTATION = 0x0112
@@ -19,16 +20,18 @@ _MODES = ("1", "L", "LA", "I;16", "I;16B", "I", "P", "PA", "RGB", "RGBA")
 def parse_raster(request: dict[str, Any]) -> wire.Message:
     """Stored values of the file ``path``: (height, width), or (height, width, channels) with a colour palette applied.
 
-    The size is checked in the header, before a pixel is decoded.
+    The size is checked in the header, before a pixel is decoded. PNG has checksums, which Pillow compares; where the
+    data of a JPEG does not end with its image, ``doubts`` says so.
 
     Raises:
         InputError: if the image is larger than ``max_side_px`` or ``max_pixels``, cut, damaged or of an unknown kind.
     """
     max_side, max_pixels = int(request["max_side_px"]), int(request["max_pixels"])
+    path = Path(request["path"])
     Image.MAX_IMAGE_PIXELS = max_pixels
     warnings.simplefilter("error", Image.DecompressionBombWarning)
     try:
-        with Image.open(Path(request["path"]), formats=("PNG", "JPEG")) as image:
+        with Image.open(path, formats=("PNG", "JPEG")) as image:
             width, height = image.size
             if max(width, height) > max_side or width * height > max_pixels or min(width, height) < 1:
                 raise InputError(
@@ -44,7 +47,8 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
                 raise InputError("the colour mode cannot be used", got=mode, expected="grey or RGB")
             image.load()
             orientation = int(image.getexif().get(_EXIF_ORIENTATION, 1))
-            pixels = _values(image)
+            decoded, pixels = np.asarray(image), _values(image)
+        odd = jpeg_ends.doubts(path.read_bytes(), decoded, _decode_jpeg) if kind == "JPEG" else []
     except InputError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -55,7 +59,12 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
         cut = "truncated" in str(error)
         raise InputError("truncated: the image data ends too early" if cut else "the image data is damaged") from None
     header = {"format": kind.lower(), "mode": mode, "bits": 16 if pixels.dtype.itemsize > 1 else 8}
-    return {**header, "orientation": orientation}, {"pixels": pixels}
+    return {**header, "orientation": orientation, "doubts": odd}, {"pixels": pixels}
+
+
+def _decode_jpeg(data: bytes) -> wire.Array:
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        return np.asarray(image)
 
 
 def _values(image: Image.Image) -> wire.Array:

@@ -103,7 +103,7 @@ def no_slice(header: DicomHeader) -> InputError | None:
         ("PixelSpacing", header.pixel_spacing_mm, 2),
     ):
         if value is None or len(value) != count:
-            return InputError("is missing or cannot be used", field=field)
+            return _no_geometry(header, field)
     if header.pixel_spacing_mm is not None and min(header.pixel_spacing_mm) <= 0:
         return InputError("is not positive", field="PixelSpacing", got=header.pixel_spacing_mm)
     for field, number in (("RescaleSlope", header.slope), ("RescaleIntercept", header.intercept)):
@@ -113,6 +113,17 @@ def no_slice(header: DicomHeader) -> InputError | None:
     if header.slope == 0:
         return InputError("is 0", field="RescaleSlope")
     return None
+
+
+def _no_geometry(header: DicomHeader, field: str) -> InputError:
+    """Without its place an image that says CT may be anything; a radiograph with a wrong tag is the usual case."""
+    if header.modality == "CT" and (header.sop_class is None or "CT " not in header.sop_class):
+        kind = "no SOP class" if header.sop_class is None else f"SOP class {header.sop_class}"
+        return InputError(
+            f"says CT, but the file has no usable {field} and {kind}: the modality may be wrong",
+            field="Modality", got="CT",
+        )  # fmt: skip
+    return InputError("is missing or cannot be used", field=field)
 
 
 def _axial(images: list[DicomImage], folder: Path, warnings: list[str]) -> list[DicomImage]:
@@ -258,4 +269,4 @@ def _stack(slices: list[Slice]) -> wire.Array:
 def slice_values(image: DicomImage) -> wire.Array:
     """Hounsfield units of one slice, (rows, columns) (PS3.3 C.11.1.1.2)."""
     stored = significant_bits(image.stored_pixels(), image.header)
-    return rescaled(stored, image.header.slope, image.header.intercept)
+    return rescaled(stored, image.header.slope, image.header.intercept, image.path)

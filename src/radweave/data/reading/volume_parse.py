@@ -5,7 +5,6 @@ Sizes come from the header and are checked before anything is inflated or alloca
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import math
 import zlib
@@ -19,6 +18,7 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
 from radweave.data.reading import wire
+from radweave.data.reading.inflate import MORE, bunzip_exactly, inflate_exactly, read_to_end
 from radweave.errors import InputError
 
 MAX_VALUE_BYTES: Final = 2 << 30
@@ -26,6 +26,8 @@ MAX_VALUE_BYTES: Final = 2 << 30
 SUSPECT_RATIO: Final = 250
 SUSPECT_FROM_BYTES: Final = 64 << 20
 NIFTI1_HEADER, NIFTI2_HEADER = 348, 540
+# What may lie between the header and the voxels: a program's notes.
+MAX_EXTENSION_BYTES: Final = 1 << 20
 _NUMERIC: Final = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<f8"})
 
 _NRRD_SPACES: Final = {  # factors that turn a space's axes into left, posterior, superior
@@ -33,6 +35,7 @@ _NRRD_SPACES: Final = {  # factors that turn a space's axes into left, posterior
     **dict.fromkeys(("right-anterior-superior", "ras"), (-1.0, -1.0, 1.0)),
     **dict.fromkeys(("left-anterior-superior", "las"), (1.0, -1.0, 1.0)),
 }
+_NRRD_MM: Final = frozenset({"", "mm", "millimeter", "millimeters", "millimetre", "none", "nan"})
 _NRRD_RAW: Final = frozenset({"raw"})
 _NRRD_GZIP: Final = frozenset({"gzip", "gz"})
 _NRRD_BZIP: Final = frozenset({"bzip2", "bz2"})
@@ -41,7 +44,8 @@ _NRRD_BZIP: Final = frozenset({"bzip2", "bz2"})
 def parse_nifti(request: dict[str, Any]) -> wire.Message:
     """A NIfTI-1 or NIfTI-2 file, gzipped or not: values (x, y, z) as (z, y, x), and the affine in RAS, mm.
 
-    ``slope`` and ``intercept`` are None where the file has none; they are not applied here.
+    ``slope`` and ``intercept`` are None where the file has none; they are not applied here. A gzip file is read to its
+    end, where its checksum is.
 
     Raises:
         InputError: if it is no NIfTI, not 3D, of a type that is no number, cut, or too large.
@@ -53,12 +57,13 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
         stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
         try:
             image, pixdim = _nifti_image(stream, zipped=zipped)
-            _check_size(image.shape, image.get_data_dtype().itemsize, path.stat().st_size if zipped else None)
+            check_size(image.shape, image.get_data_dtype().itemsize, path.stat().st_size if zipped else None)
             values = np.asanyarray(image.dataobj.get_unscaled())
+            rest = read_to_end(stream) if zipped else path.stat().st_size - image.dataobj.offset - values.nbytes
         except InputError:
             raise
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise InputError("truncated or damaged: the compressed data ends too early") from None
+            raise InputError("truncated or damaged: the compressed data is cut or not what its checksum says") from None
         except (OSError, ValueError, ImageFileError):
             raise InputError("truncated or damaged: fewer voxels than the header declares") from None
     header = image.header
@@ -71,8 +76,9 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
         "units": header.get_xyzt_units()[0],
         "slope": _finite(slope),
         "intercept": _finite(intercept),
+        "doubts": [MORE] if rest else [],
     }
-    return {"nifti": result}, {"values": _sendable(values.reshape(values.shape[:3]).T)}
+    return {"nifti": result}, {"values": sendable(values.reshape(values.shape[:3]).T)}
 
 
 def _nifti_image(stream: Any, *, zipped: bool) -> tuple[Any, list[float]]:
@@ -87,19 +93,18 @@ def _nifti_image(stream: Any, *, zipped: bool) -> tuple[Any, list[float]]:
     kind = nib.Nifti2Image if start[4:7] == b"n+2" else nib.Nifti1Image
     try:
         size = NIFTI2_HEADER if kind is nib.Nifti2Image else NIFTI1_HEADER
-        pixdim = kind.header_class(start[:size], check=False)["pixdim"][1:4]
+        header = kind.header_class(start[:size], check=False)
+        pixdim, offset = header["pixdim"][1:4], float(header["vox_offset"])
+        if not offset <= size + MAX_EXTENSION_BYTES:  # nibabel reads all of it
+            raise InputError("too much lies before the voxels", field="vox_offset", expected="at most 1 MB")
         return kind.from_stream(stream), [float(v) for v in pixdim]
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-        ImageFileError,
-        HeaderDataError,
-    ):
+    except InputError:
+        raise
+    except (ValueError, TypeError, OverflowError, ImageFileError, HeaderDataError):
         raise InputError("the NIfTI header is damaged") from None
 
 
-def _check_size(shape: tuple[int, ...], item_bytes: int, zipped_bytes: int | None) -> None:
+def check_size(shape: tuple[int, ...], item_bytes: int, zipped_bytes: int | None) -> None:
     if len(shape) < 3 or any(n != 1 for n in shape[3:]):
         raise InputError("is not one 3D volume", field="dim", got=f"{len(shape)}D {shape}", expected="3 dimensions")
     if any(n < 1 for n in shape):
@@ -132,7 +137,8 @@ def parse_nrrd(request: dict[str, Any]) -> wire.Message:
             raise InputError("the NRRD header is damaged") from None
         if "data file" in header or "datafile" in header:
             raise InputError("has its data in another file, which is not followed", field="data file")
-        values = _nrrd_values(file.read(), header, path.stat().st_size)
+        _check_units(header)
+        values, rest = _nrrd_values(file.read(), header, path.stat().st_size)
     space = str(header.get("space", "")).lower()
     directions = header.get("space directions")
     spacings = header.get("spacings")
@@ -141,37 +147,45 @@ def parse_nrrd(request: dict[str, Any]) -> wire.Message:
         "directions_lps": None if directions is None else _to_lps(directions, space),
         "origin_lps": None if header.get("space origin") is None else _to_lps([header["space origin"]], space)[0],
         "spacings_mm": None if spacings is None else [_finite(v) for v in spacings],
+        "doubts": [MORE] if rest else [],
     }
-    return {"nrrd": result}, {"values": _sendable(values)}
+    return {"nrrd": result}, {"values": sendable(values)}
 
 
-def _nrrd_values(data: bytes, header: Any, file_bytes: int) -> wire.Array:
+def _check_units(header: Any) -> None:
+    """Lengths are in mm where nothing else is said."""
+    for field in ("space units", "units"):
+        units = header.get(field)
+        words = [units] if isinstance(units, str) else list(units or [])
+        if any(str(word or "").strip().strip('"').lower() not in _NRRD_MM for word in words):
+            raise InputError("is not in mm", field=field, expected="mm")
+
+
+def _nrrd_values(data: bytes, header: Any, file_bytes: int) -> tuple[wire.Array, int]:
+    """The voxels, and how many bytes are left over behind uncompressed ones."""
     sizes = tuple(int(n) for n in header.get("sizes", ()))
     try:
         kind = np.dtype(nrrd.reader._determine_datatype(header))
     except (nrrd.NRRDError, KeyError, TypeError, ValueError):
         raise InputError("has values of a type that cannot be used", field="type") from None
     encoding = str(header.get("encoding", "")).lower()
-    _check_size(sizes, kind.itemsize, file_bytes if encoding in _NRRD_GZIP | _NRRD_BZIP else None)
+    check_size(sizes, kind.itemsize, file_bytes if encoding in _NRRD_GZIP | _NRRD_BZIP else None)
     if int(header.get("byte skip", header.get("byteskip", 0))) or int(
         header.get("line skip", header.get("lineskip", 0))
     ):
         raise InputError("skips bytes before its data, which is not supported", field="byte skip")
     need = math.prod(sizes) * kind.itemsize
-    try:
-        if encoding in _NRRD_RAW:
-            plain = data
-        elif encoding in _NRRD_GZIP:
-            plain = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, need + 1)
-        elif encoding in _NRRD_BZIP:
-            plain = bz2.BZ2Decompressor().decompress(data, need + 1)
-        else:
-            raise InputError("has an encoding that is not read", field="encoding", expected="raw, gzip or bzip2")
-    except (zlib.error, OSError, EOFError):
-        raise InputError("the compressed data is damaged") from None
+    if encoding in _NRRD_RAW:
+        plain = data
+    elif encoding in _NRRD_GZIP:
+        plain = inflate_exactly(data, need)
+    elif encoding in _NRRD_BZIP:
+        plain = bunzip_exactly(data, need)
+    else:
+        raise InputError("has an encoding that is not read", field="encoding", expected="raw, gzip or bzip2")
     if len(plain) < need:
         raise InputError("truncated: fewer voxels than the header declares")
-    return np.frombuffer(plain, dtype=kind, count=math.prod(sizes)).reshape(sizes[2::-1])
+    return np.frombuffer(plain, dtype=kind, count=math.prod(sizes)).reshape(sizes[2::-1]), len(plain) - need
 
 
 def _to_lps(vectors: Any, space: str) -> list[list[float | None]]:
@@ -183,7 +197,7 @@ def _to_lps(vectors: Any, space: str) -> list[list[float | None]]:
     return rows
 
 
-def _sendable(values: wire.Array) -> wire.Array:
+def sendable(values: wire.Array) -> wire.Array:
     plain = values.astype(values.dtype.newbyteorder("<"), copy=False)
     if plain.dtype.kind in "iu" and plain.dtype.itemsize == 8:
         plain = plain.astype(np.float64)

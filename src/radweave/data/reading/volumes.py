@@ -1,4 +1,4 @@
-"""CT volumes from NIfTI, NRRD and DICOM series, in Hounsfield units.
+"""CT volumes from NIfTI, NRRD, MetaImage and DICOM series, in Hounsfield units.
 
     stored = read_stored(Path("scan.nii.gz"))      # as the file has it, geometry as ITK states it
     volume = read_volume(Path("series_folder"))    # in the one orientation that everything else here uses
@@ -18,15 +18,19 @@ from pydantic import ValidationError
 
 from radweave.data.reading import wire
 from radweave.data.reading.images import sniff
+from radweave.data.reading.integrity import DOUBTFUL
+from radweave.data.reading.one_file import one_file
 from radweave.data.reading.sandbox import sandbox
 from radweave.errors import InputError
 from radweave.types import Record
 
-VolumeSource = Literal["nifti", "nrrd", "dicom"]
+VolumeSource = Literal["nifti", "nrrd", "metaimage", "dicom"]
 
 READ_TIMEOUT_S: Final = 120.0
 AIR_HU: Final = -1024
 MAX_HU: Final = 31_000
+# Of slope and intercept: beyond it, no stored value but 0 is a Hounsfield unit.
+MAX_SCALE: Final = 1e6
 MAX_ANISOTROPY: Final = 8.0
 OBLIQUE_DEGREES: Final = 1.0
 # Axes of a direction matrix may lean this much (cosine) before the volume counts as sheared.
@@ -94,13 +98,17 @@ class _NiftiHeader(Record):
     units: str
     slope: float | None
     intercept: float | None
+    doubts: tuple[str, ...]
 
 
-class _NrrdHeader(Record):
+class _AxesHeader(Record):
+    """What NRRD and MetaImage state: a vector for each axis of the array, or spacings alone."""
+
     space_known: bool
     directions_lps: tuple[_Vector, _Vector, _Vector] | None
     origin_lps: _Vector | None
     spacings_mm: _Vector | None
+    doubts: tuple[str, ...]
 
 
 def read_volume(path: Path) -> Volume:
@@ -119,6 +127,11 @@ def read_stored(path: Path) -> StoredVolume:
     Raises:
         InputError: as ``read_volume``.
     """
+    with one_file(path):
+        return _stored(path)
+
+
+def _stored(path: Path) -> StoredVolume:
     if path.is_dir():
         from radweave.data.reading.series import read_series
 
@@ -126,11 +139,13 @@ def read_stored(path: Path) -> StoredVolume:
     kind = sniff(path)
     if kind in ("nifti", "gzip"):
         return _from_nifti(*_parsed("nifti", _NiftiHeader, path), path)
-    if kind == "nrrd":
-        return _from_nrrd(*_parsed("nrrd", _NrrdHeader, path), path)
+    if kind in ("nrrd", "metaimage"):
+        return _from_axes(*_parsed(kind, _AxesHeader, path), path, kind)
     if kind == "dicom":
         raise InputError("is a single DICOM file; give the folder of the series", file=path)
-    raise InputError(f"is a {kind.upper()} image, not a volume", file=path, expected="NIfTI, NRRD or a DICOM folder")
+    raise InputError(
+        f"is a {kind.upper()} image, not a volume", file=path, expected="NIfTI, NRRD, MetaImage or a DICOM folder"
+    )
 
 
 def _parsed(task: str, kind: type[_H], path: Path) -> tuple[_H, wire.Array]:
@@ -143,7 +158,7 @@ def _parsed(task: str, kind: type[_H], path: Path) -> tuple[_H, wire.Array]:
 
 def _from_nifti(header: _NiftiHeader, values: wire.Array, path: Path) -> StoredVolume:
     """Geometry as NIfTI-1 states it: sform, else qform, else the voxel sizes alone; RAS turned into LPS."""
-    warnings: list[str] = []
+    warnings = [DOUBTFUL + doubt for doubt in header.doubts]
     pixdim = header.pixdim_mm
     if header.affine_ras is None:
         if any(v is None or v <= 0 for v in pixdim):
@@ -162,12 +177,14 @@ def _from_nifti(header: _NiftiHeader, values: wire.Array, path: Path) -> StoredV
         raise InputError("is not in mm", file=path, field="xyzt_units", got=header.units)
     to_lps = np.diag([-1.0, -1.0, 1.0, 1.0])
     geometry = _geometry((to_lps @ affine)[:3, :3], (to_lps @ affine)[:3, 3], path, warnings)
-    values = rescaled(values, header.slope, header.intercept)
+    values = rescaled(values, header.slope, header.intercept, path)
     return checked(StoredVolume(values, geometry, "nifti", None, tuple(warnings)), path)
 
 
-def _from_nrrd(header: _NrrdHeader, values: wire.Array, path: Path) -> StoredVolume:
-    warnings: list[str] = []
+def _from_axes(
+    header: _AxesHeader, values: wire.Array, path: Path, source: Literal["nrrd", "metaimage"]
+) -> StoredVolume:
+    warnings = [DOUBTFUL + doubt for doubt in header.doubts]
     if header.directions_lps is not None:
         columns = np.array([[np.nan if v is None else v for v in row] for row in header.directions_lps]).T
         if columns.shape != (3, 3) or not np.isfinite(columns).all():
@@ -184,7 +201,7 @@ def _from_nrrd(header: _NrrdHeader, values: wire.Array, path: Path) -> StoredVol
     if any(v is None for v in origin):
         raise InputError("cannot be used", file=path, field="space origin")
     geometry = _geometry(columns, np.array(origin, dtype=np.float64), path, warnings)
-    return checked(StoredVolume(values, geometry, "nrrd", None, tuple(warnings)), path)
+    return checked(StoredVolume(values, geometry, source, None, tuple(warnings)), path)
 
 
 def _matrix(rows: tuple[_Row4, ...], path: Path, field: str) -> NDArray[np.float64]:
@@ -219,9 +236,16 @@ def _geometry(columns: NDArray[np.float64], origin: NDArray[np.float64], path: P
     )
 
 
-def rescaled(values: wire.Array, slope: float | None, intercept: float | None) -> wire.Array:
-    """Apply slope and intercept; the type stays whole where both and the values are whole numbers."""
+def rescaled(values: wire.Array, slope: float | None, intercept: float | None, path: Path) -> wire.Array:
+    """Apply slope and intercept; the type stays whole where both and the values are whole numbers.
+
+    Raises:
+        InputError: if they are larger than any scanner's.
+    """
     slope, intercept = (slope if slope else 1.0), intercept or 0.0
+    if not (abs(slope) <= MAX_SCALE and abs(intercept) <= MAX_SCALE):
+        raise InputError("slope or intercept cannot be used", file=path, got=f"{slope:g} and {intercept:g}",
+                         expected=f"at most {MAX_SCALE:g}")  # fmt: skip
     if slope == 1 and intercept == 0:
         return values
     if values.dtype.kind in "iu" and slope == int(slope) and intercept == int(intercept):
@@ -287,6 +311,11 @@ def to_standard(stored: StoredVolume, path: Path) -> Volume:
     Raises:
         InputError: if the values are no Hounsfield units by their size.
     """
+    with one_file(path):
+        return _turned(stored, path)
+
+
+def _turned(stored: StoredVolume, path: Path) -> Volume:
     low, high = float(stored.values.min()), float(stored.values.max())
     if high > MAX_HU or low < -MAX_HU:
         raise InputError("values are outside what Hounsfield units can be", file=path, got=f"{low:g} to {high:g}")

@@ -1,0 +1,178 @@
+"""Does the data of a JPEG end where its image does? libjpeg only warns about it, and Pillow drops the warning.
+
+A decoder that runs out of data fills the rest of the image with grey; one that comes to the last block too early leaves
+data over. Both are seen from outside, with any decoder: random bytes put behind the data change the picture only if the
+decoder still wanted data, and bytes taken from its end change nothing only if they were left over. So a file is decoded
+twice more; the entropy-coded bytes are never walked through here. A changed bit shifts all codes after it, so that
+blocks and data rarely end together, but JPEG has no checksum: damage that keeps their number leaves no trace.
+
+Runs in the reading process. Markers and their order are those of ITU-T T.81, Annex B.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.data.reading import wire
+
+BLOCK: Final = 8
+TAIL_BYTES: Final = 8
+# Any bytes but 0xFF, which would begin a marker.
+_MORE: Final = bytes(random.Random(81).randrange(255) for _ in range(256))
+_PROGRESSIVE: Final = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_END, _SCAN, _INTERVAL = 0xD9, 0xDA, 0xDD
+
+Decode = Callable[[bytes], wire.Array]
+
+
+@dataclass(slots=True)
+class _Layout:
+    """``parts``: first and last place (excluded) of each run of entropy-coded bytes, by scan.
+
+    ``interval``: MCUs between two restart markers, 0 for none. ``sampling``: of each component, across and down.
+    ``refined``: of each component's 64 coefficients, how many low bits are still missing (None: all of them).
+    """
+
+    parts: list[list[tuple[int, int]]] = field(default_factory=list)
+    restarts_in_order: bool = True
+    progressive: bool = False
+    interval: int = 0
+    sampling: dict[int, tuple[int, int]] = field(default_factory=dict)
+    first_scan: bytes = b""
+    refined: dict[int, list[int | None]] = field(default_factory=dict)
+
+    def is_complete(self) -> bool:
+        """Whether a progressive image got all of its scans; another one needs each component once."""
+        if set(self.refined) < set(self.sampling):
+            return False
+        return not self.progressive or all(left == 0 for bits in self.refined.values() for left in bits)
+
+    def mcu_size(self) -> tuple[int, int]:
+        """Rows and columns of the pixels of one MCU of the first scan (T.81 A.2)."""
+        across = max((h for h, _ in self.sampling.values()), default=1)
+        down = max((v for _, v in self.sampling.values()), default=1)
+        if len(self.first_scan) == 1:
+            own = self.sampling.get(self.first_scan[0], (1, 1))
+            return BLOCK * down // max(1, own[1]), BLOCK * across // max(1, own[0])
+        return BLOCK * down, BLOCK * across
+
+
+def doubts(data: bytes, pixels: wire.Array, decode: Decode) -> list[str]:
+    """What is odd about the data of a JPEG that decodes to ``pixels``, in words; ``decode`` decodes it anew.
+
+    Args:
+        decode: gives the pixels of a JPEG, and raises what it wants for a broken one.
+    """
+    layout = _layout(data)
+    found = []
+    if not layout.is_complete():
+        found.append("the JPEG data lacks a part of its scans")
+    if not layout.restarts_in_order:
+        found.append("the JPEG data lacks a part between its restart markers")
+    if _changes(_with_more(data, layout), pixels, decode).any():
+        found.append("the JPEG data ends before the image does")
+    elif not _by_part(_changes(_with_less(data, layout), pixels, decode), layout).all():
+        found.append("the JPEG data does not end with the image")
+    return found
+
+
+def _changes(data: bytes, pixels: wire.Array, decode: Decode) -> NDArray[np.bool_]:
+    """Where the picture (rows, columns) of the changed file differs; everywhere if that cannot be decoded."""
+    try:
+        changed = decode(data) != pixels
+    except Exception:
+        changed = np.ones(pixels.shape, dtype=bool)
+    return np.asarray(changed.any(axis=2) if changed.ndim == 3 else changed)
+
+
+def _by_part(changed: NDArray[np.bool_], layout: _Layout) -> NDArray[np.bool_]:
+    """Whether each run between two restart markers of the first scan holds a changed pixel."""
+    if not layout.interval:
+        return np.array([changed.any()])
+    high, wide = layout.mcu_size()
+    rows, columns = -(-changed.shape[0] // high), -(-changed.shape[1] // wide)
+    padded = np.zeros((rows * high, columns * wide), dtype=bool)
+    padded[: changed.shape[0], : changed.shape[1]] = changed
+    mcus = padded.reshape(rows, high, columns, wide).any(axis=(1, 3)).reshape(-1)
+    found: NDArray[np.bool_] = np.logical_or.reduceat(mcus, np.arange(0, len(mcus), layout.interval))
+    return found
+
+
+def _with_more(data: bytes, layout: _Layout) -> bytes:
+    pieces, done = [], 0
+    for _, end in (part for parts in layout.parts for part in parts):
+        pieces += [data[done:end], _MORE]
+        done = end
+    return b"".join([*pieces, data[done:]])
+
+
+def _with_less(data: bytes, layout: _Layout) -> bytes:
+    """Without the last bytes of each run of the first scan, whose lack shows: it holds the mean of each block."""
+    pieces, done = [], 0
+    for start, end in layout.parts[0] if layout.parts else []:
+        pieces.append(data[done : max(start, end - TAIL_BYTES)])
+        done = end
+    return b"".join([*pieces, data[done:]])
+
+
+def _layout(data: bytes) -> _Layout:
+    """Walk over the markers; a header that ends nowhere ends the walk."""
+    layout, position = _Layout(), 2
+    marks = np.flatnonzero(np.frombuffer(data, np.uint8)[:-1] == 0xFF)
+    codes = np.frombuffer(data, np.uint8)[marks + 1]
+    # 0 stands for a data byte of 0xFF; 0xFF is a fill byte before a marker.
+    marks, codes = marks[(codes != 0) & (codes != 0xFF)], codes[(codes != 0) & (codes != 0xFF)]
+    while position + 4 <= len(data):
+        if data[position] != 0xFF:
+            break
+        marker = data[position + 1]
+        if marker == 0xFF:
+            position += 1
+            continue
+        if marker == _END:
+            break
+        body = data[position + 4 : position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")]
+        position += 4 + len(body)
+        if marker in _FRAMES and len(body) >= 6:
+            layout.progressive = marker in _PROGRESSIVE
+            parts = zip(body[6::3], body[7::3], strict=False)
+            layout.sampling = {name: (factors >> 4, factors & 15) for name, factors in parts}
+        if marker == _INTERVAL:
+            layout.interval = int.from_bytes(body[:2], "big")
+        if marker == _SCAN:
+            _note_scan(layout, body)
+            position = _note_parts(layout, position, marks, codes, len(data))
+    return layout
+
+
+def _note_parts(layout: _Layout, start: int, marks: wire.Array, codes: wire.Array, size: int) -> int:
+    """Add the runs of entropy-coded bytes from ``start`` on; give the place of the marker that ends the scan."""
+    parts, expected = [], 0
+    for index in range(int(np.searchsorted(marks, start)), len(marks)):
+        place, code = int(marks[index]), int(codes[index])
+        parts.append((start, place))
+        if not 0xD0 <= code <= 0xD7:
+            layout.parts.append(parts)
+            return place
+        layout.restarts_in_order &= code == 0xD0 + expected
+        expected, start = (expected + 1) % 8, place + 2
+    layout.parts.append(parts)
+    return size
+
+
+def _note_scan(layout: _Layout, body: bytes) -> None:
+    """Which coefficients of which components a scan brings, and to which bit (T.81 B.2.3, G.1.1.1)."""
+    if not body or len(body) < 4 + 2 * body[0]:
+        return
+    layout.first_scan = layout.first_scan or body[1 : 1 + 2 * body[0] : 2]
+    first, last, low = body[1 + 2 * body[0]], body[2 + 2 * body[0]], body[3 + 2 * body[0]] & 15
+    for component in body[1 : 1 + 2 * body[0] : 2]:
+        bits = layout.refined.setdefault(component, [None] * 64)
+        bits[first : last + 1] = [low] * len(bits[first : last + 1])
