@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check bench results clean
+.PHONY: setup demo test check bench fuzz results clean
 
 setup: $(READY)
 
@@ -35,6 +35,11 @@ check: $(READY)
 # Benchmarks print ratios of two things measured in one run; they are run by hand.
 bench: $(READY)
 	@for script in bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# Damaged files of every kind that is read, EACH of each, and what became of them: minutes.
+EACH ?= 1000
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python bench/fuzz.py --each $(EACH)
 
 # All methods on the phantoms, and on IU X-Ray where RADWEAVE_TEST_DATA is the folder of real data: docs/benchmark.md.
 # Hours on two cores; the same command goes on where it stopped. The runs stay in BENCH, the pages go to docs.

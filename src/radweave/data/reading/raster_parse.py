@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from radweave.data.reading import jpeg_ends, wire
+from radweave.data.reading.png_chunks import check_chunks
 from radweave.errors import InputError
 
 _EXIF_ORIENTATION = 0x0112
@@ -20,8 +21,8 @@ _MODES = ("1", "L", "LA", "I;16", "I;16B", "I", "P", "PA", "RGB", "RGBA")
 def parse_raster(request: dict[str, Any]) -> wire.Message:
     """Stored values of the file ``path``: (height, width), or (height, width, channels) with a colour palette applied.
 
-    The size is checked in the header, before a pixel is decoded. PNG has checksums, which Pillow compares; where the
-    data of a JPEG does not end with its image, ``doubts`` says so.
+    The size is checked in the header, before a pixel is decoded. The checksums of a PNG are compared; where the data of
+    a JPEG does not end with its image, ``doubts`` says so.
 
     Raises:
         InputError: if the image is larger than ``max_side_px`` or ``max_pixels``, cut, damaged or of an unknown kind.
@@ -48,7 +49,7 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
             image.load()
             orientation = int(image.getexif().get(_EXIF_ORIENTATION, 1))
             decoded, pixels = np.asarray(image), _values(image)
-        odd = jpeg_ends.doubts(path.read_bytes(), decoded, _decode_jpeg) if kind == "JPEG" else []
+        odd = _compare(path.read_bytes(), kind, decoded)
     except InputError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -60,6 +61,14 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
         raise InputError("truncated: the image data ends too early" if cut else "the image data is damaged") from None
     header = {"format": kind.lower(), "mode": mode, "bits": 16 if pixels.dtype.itemsize > 1 else 8}
     return {**header, "orientation": orientation, "doubts": odd}, {"pixels": pixels}
+
+
+def _compare(data: bytes, kind: str, decoded: wire.Array) -> list[str]:
+    """What the file has to find damage with: a PNG is refused for it, a JPEG doubted."""
+    if kind == "PNG":
+        check_chunks(data)
+        return []
+    return jpeg_ends.doubts(data, decoded, _decode_jpeg)
 
 
 def _decode_jpeg(data: bytes) -> wire.Array:
