@@ -26,7 +26,7 @@ def check_chunks(data: bytes) -> None:
             break
         if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
             raise InputError("the image data is damaged: a checksum of the PNG differs")
-        if view[position + 4 : position + 8] == b"IEND":
+        if bytes(view[position + 4 : position + 8]) == b"IEND":
             return
         position = end + 4
     raise InputError("truncated: the PNG has no end")
