@@ -89,7 +89,7 @@ def train(
 
     Raises:
         InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
-        StoppedError: after SIGTERM, when a checkpoint was written.
+        StoppedError: after SIGTERM or SIGINT, when a checkpoint was written.
     """
     experiment = resolve(method, preset, overrides)
     dataset = Dataset.open(dataset_path)

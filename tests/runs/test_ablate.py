@@ -208,8 +208,9 @@ def test_it_goes_on_after_a_kill(request_: AblationRequest) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
-    assert process.returncode == 1
+    assert process.returncode == 128 + signal.SIGTERM
     assert "the same command goes on" in said
+    assert "--resume" in said
     assert not (folder / "run.json").exists()
     assert "NOT COMPLETE: 0 of 1" in (request.out / "table.md").read_text()
     record = run_ablation(replace(request, jobs=1)).record

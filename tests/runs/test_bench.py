@@ -280,8 +280,9 @@ def test_it_goes_on_after_a_kill(toy_dataset: Dataset, tmp_path: Path) -> None:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGTERM)
     said = process.communicate(timeout=240)[1]
-    assert process.returncode == 1
+    assert process.returncode == 128 + signal.SIGTERM
     assert "the same command goes on" in said
+    assert "--resume" in said
     assert not (folder / "run.json").exists()
     request = request_for(toy_dataset, out, seeds=1, jobs=1, overrides=tuple(overrides))
     result = run_bench(request)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from radweave.errors import InputError
+from radweave.stopping import StoppedError
 from radweave.train.checkpoint import load_checkpoint
-from radweave.train.loop import StageTrainer, StoppedError, Watch
+from radweave.train.loop import StageTrainer, Watch
 from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, check_terms, learning_rate, total_loss
 from radweave.types import Batch
 

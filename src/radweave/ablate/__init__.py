@@ -22,7 +22,6 @@ from radweave.errors import InputError
 from radweave.evaluation.tables import TextTable, latex_tables, markdown_tables
 from radweave.stages import TrainingWatch
 from radweave.storage import exclusive, read_json, write_json, write_text
-from radweave.train.loop import StoppedError
 
 __all__ = ["AblationRequest", "AblationResult", "AblationWatch", "Plan", "make_plan", "run_ablation"]
 
@@ -145,8 +144,6 @@ class _Campaign:
         try:
             with self._watch.training() as training:
                 scores = run_task(task, training)
-        except StoppedError:
-            raise
         except InputError as error:
             self.failed(task, str(error))
         except Exception as error:  # a run may fail in any way; the others go on, and this one is in the table

@@ -35,8 +35,9 @@ from radweave.predict import generate_split
 from radweave.provenance import code_hash
 from radweave.runs import resolve, restore, train
 from radweave.stages import TrainingWatch
+from radweave.stopping import StoppedError
 from radweave.storage import read_json, sha256_json, write_json
-from radweave.train.loop import StoppedError, Watch
+from radweave.train.loop import Watch
 
 FORMAT = "radweave-ablation-run"
 STOPPED = 3
@@ -104,7 +105,7 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
 
     Raises:
         InputError: for a configuration that cannot be trained, or a folder that holds another run.
-        StoppedError: after SIGTERM while training, when a checkpoint was written.
+        StoppedError: after SIGTERM or SIGINT while training, when a checkpoint was written.
     """
     experiment = task.experiment()
     dataset = Dataset.open(Path(task.dataset))

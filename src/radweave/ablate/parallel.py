@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,8 +18,8 @@ from radweave.ablate.one_run import STOPPED, Task
 from radweave.cores import usable_cores
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
+from radweave.stopping import StoppedError, asked_to_stop
 from radweave.storage import read_json, write_json
-from radweave.train.loop import StoppedError
 
 _POLL_S = 0.1
 # A run that was asked to stop finishes its update and writes a checkpoint; validation may come in between.
@@ -50,11 +48,11 @@ def run_parallel(
     """
     _decode_images(tasks)
     waiting, active, free = deque(tasks), list[_Child](), list(range(jobs))
-    with _asked_to_stop() as asked:
+    with asked_to_stop() as asked:
         while waiting or active:
-            if asked():
+            if number := asked():
                 _stop(active)
-                raise StoppedError
+                raise StoppedError(number)
             while waiting and free:
                 active.append(_start(waiting.popleft(), free.pop(0), jobs))
             time.sleep(_POLL_S)
@@ -126,24 +124,3 @@ def _stop(active: Sequence[_Child]) -> None:
             child.process.kill()
             child.process.wait()
         child.log.close()
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Turn SIGTERM and SIGINT into a question (main thread only)."""
-    asked = False
-
-    def remember(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
-
-    try:
-        old = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not the main thread: the default action stays
-        yield lambda: False
-        return
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

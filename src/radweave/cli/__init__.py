@@ -14,6 +14,7 @@ from radweave.cli import bench as benching
 from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
 from radweave.errors import InputError
+from radweave.stopping import StoppedError, stopped_at_once
 from radweave.types import RESEARCH_ONLY
 
 app = typer.Typer(
@@ -58,11 +59,15 @@ app.command("label")(evaluation.label)
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    """Run the command line; a user's mistake is one line on stderr and exit code 2, a stop is the signal's code."""
     # Threads that spin while they wait make torch up to fifty times slower on a machine that does something else too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        app()
+        with stopped_at_once():
+            app()
+    except StoppedError as stop:
+        print(stop, file=sys.stderr)
+        raise SystemExit(stop.exit_code) from None
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -72,6 +77,3 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         print(f"error: {place}{error.strerror or error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        raise SystemExit(130) from None

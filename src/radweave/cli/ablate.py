@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from radweave.cli.resuming import resumable
+
 Jobs = Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)]
 Meteor = Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")]
 Reuse = Annotated[
@@ -43,7 +45,6 @@ def ablate(
     from radweave.ablate import AblationRequest, AblationWatch, run_ablation
     from radweave.cli.progress import console, training_watch
     from radweave.evaluation.tables import print_tables
-    from radweave.train.loop import StoppedError
 
     request = AblationRequest(
         method=method,
@@ -63,11 +64,8 @@ def ablate(
     )
 
     say = partial(console.print, markup=False)
-    try:
+    with resumable(f"the same command goes on (its runs as with --resume), the table so far is in {out}"):
         result = run_ablation(request, AblationWatch(say=say, training=training_watch))
-    except StoppedError:
-        say(f"stopped; the same command goes on, the table so far is in {out}")
-        raise typer.Exit(1) from None
     if as_json:
         typer.echo(json.dumps(result.record, ensure_ascii=False, allow_nan=False))
     else:

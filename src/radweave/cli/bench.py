@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from radweave.cli.ablate import Jobs, Meteor, Reuse
+from radweave.cli.resuming import resumable
 
 
 def bench(
@@ -49,7 +50,6 @@ def bench(
     from radweave.benchmark.tables import short_table
     from radweave.cli.progress import console
     from radweave.evaluation.tables import print_tables
-    from radweave.train.loop import StoppedError
 
     data = {name: path for name, path in (("xray", xray), ("ct", ct), ("iu", iu)) if path is not None}
     studies = {name: count for name, count in (("xray", phantom_studies), ("ct", ct_studies)) if count is not None}
@@ -77,11 +77,8 @@ def bench(
     def say(text: str) -> None:
         console.print(text, markup=False)
 
-    try:
+    with resumable(f"the same command goes on (its runs as with --resume), what is known so far is in {out}"):
         result = run_bench(request, say)
-    except StoppedError:
-        say(f"stopped; the same command goes on, what is known so far is in {out}")
-        raise typer.Exit(1) from None
     print_tables([short_table(found) for found in result.sets.values() if found.full])
     say(f"pages: {result.page}")
     if result.failed:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from radweave.cli.resuming import resumable
 from radweave.errors import InputError
 from radweave.types import SPLITS
 
@@ -29,7 +30,12 @@ def features(
     from radweave.runs import restore
     from radweave.train.distributed import joined_ranks
 
-    with joined_ranks() as ranks, bar("reading images") as images, bar("shards") as progress:
+    with (
+        resumable("the same command goes on, finished shards are kept"),
+        joined_ranks() as ranks,
+        bar("reading images") as images,
+        bar("shards") as progress,
+    ):
         bank = build_feature_bank(
             restore(run),
             data,

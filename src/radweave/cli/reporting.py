@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from radweave.cli.resuming import resumable
 from radweave.errors import InputError
 from radweave.storage import json_text
 from radweave.types import RESEARCH_ONLY, SPLITS
@@ -67,28 +68,23 @@ def train(
     from radweave.cli.progress import console, training_watch
     from radweave.runs import train as train_run
     from radweave.train.board import BOARDS, open_board
-    from radweave.train.loop import StoppedError
 
     if log is not None and log not in BOARDS:
         raise InputError("no such board", field="--log", got=log, expected=f"one of {', '.join(BOARDS)}")
     is_first = os.environ.get("RANK", "0") == "0"
     board = open_board(log, out) if log is not None and is_first else None
-    try:
-        with training_watch(board) as watch:
-            run = train_run(
-                method,
-                dataset,
-                out,
-                preset=preset,
-                overrides=overrides or [],
-                overwrite=overwrite,
-                resume=resume,
-                parallel=parallel,  # type: ignore[arg-type]
-                watch=watch,
-            )
-    except StoppedError:
-        console.print(f"stopped; a checkpoint is in {out}, go on with --resume")
-        return
+    with resumable("go on with --resume and the same options"), training_watch(board) as watch:
+        run = train_run(
+            method,
+            dataset,
+            out,
+            preset=preset,
+            overrides=overrides or [],
+            overwrite=overwrite,
+            resume=resume,
+            parallel=parallel,  # type: ignore[arg-type]
+            watch=watch,
+        )
     if os.environ.get("RANK", "0") == "0":
         console.print(f"run folder: {run}")
 
@@ -134,7 +130,12 @@ def _generate_split(
     from radweave.predict import generate_split
     from radweave.train.distributed import joined_ranks
 
-    with joined_ranks() as ranks, bar("reading images") as images, bar("reports") as progress:
+    with (
+        resumable("the same command goes on, finished shards are kept"),
+        joined_ranks() as ranks,
+        bar("reading images") as images,
+        bar("reports") as progress,
+    ):
         result = generate_split(
             run,
             predictor,

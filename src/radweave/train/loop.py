@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 
 from radweave.errors import InputError
 from radweave.nn.global_batch import one_slice_of
+from radweave.stopping import StoppedError, asked_to_stop
 from radweave.storage import remove_leftovers, write_text
 from radweave.train.checkpoint import OTHER_RUN, keep_newest, load_checkpoint, save_checkpoint
 from radweave.train.distributed import Parallel, Ranks, Replica, make_replica
@@ -45,10 +44,6 @@ class BatchSource(Protocol):
     def part(self, step: int) -> Slice: ...
 
     def epoch(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]: ...
-
-
-class StoppedError(Exception):
-    """Training was asked to stop (SIGTERM); a checkpoint was written."""
 
 
 @dataclass(slots=True)
@@ -104,14 +99,14 @@ class StageTrainer:
 
         Raises:
             InputError: for a checkpoint that belongs to another run, or a loss that stays non-finite.
-            StoppedError: after SIGTERM, when the checkpoint is on disk.
+            StoppedError: after SIGTERM or SIGINT, when the checkpoint is on disk.
         """
         apply_finetune(self.model, self.stage.finetune)
         self.replica = make_replica(self.model, self.ranks, self.parallel)
         self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
         self._resume()
         per_epoch = self.batches.steps_per_epoch
-        with _sigterm() as asked_to_stop:
+        with asked_to_stop() as asked:
             while self.progress.step < self.total_steps:
                 epoch, first = divmod(self.progress.step, per_epoch)
                 for batch in self.batches.epoch(epoch, first):
@@ -119,20 +114,25 @@ class StageTrainer:
                     at_end = self.progress.step >= self.total_steps or self.progress.step % per_epoch == 0
                     if at_end:
                         break
-                    stop = self.ranks.any(asked_to_stop())
+                    stop = self._asked(asked())
                     if stop or self.progress.step % self.stage.checkpoint_every == 0:
                         self._save()
                     if stop:
-                        raise StoppedError
+                        raise StoppedError(stop)
                 self._end_of_epoch(epoch)
                 self._save()
-                if self.ranks.any(asked_to_stop()) and self.progress.step < self.total_steps:
-                    raise StoppedError
+                # After the last update too: the next stage may take hours.
+                if stop := self._asked(asked()):
+                    raise StoppedError(stop)
         self.ranks.wait()
         if self.stage.select != "last" and self.progress.best is not None:
             load_checkpoint(self.checkpoints / "best", self.model, None)
         self.model.eval()
         return self.progress
+
+    def _asked(self, number: int) -> int:
+        """The signal that any rank got, on all of them; 0 for none."""
+        return max(self.ranks.gather(number)) if self.ranks.any(number > 0) else 0
 
     @property
     def checkpoints(self) -> Path:
@@ -276,26 +276,6 @@ def _device_of(model: nn.Module) -> torch.device:
 def _step_seed(seed: int, name: str, step: int, first: int) -> int:
     """Seed of the draws inside the model; slices that begin at another study of the batch draw other numbers."""
     return (seed * 1_000_003 + sum(name.encode()) * 7919 + first * 15_485_863 + step) & 0x7FFFFFFF
-
-
-@contextmanager
-def _sigterm() -> Iterator[Callable[[], bool]]:
-    """Turn SIGTERM into a question the loop asks between two updates (main thread only)."""
-    asked = False
-
-    def remember(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
-
-    try:
-        old = signal.signal(signal.SIGTERM, remember)
-    except ValueError:  # not the main thread: the default action stays
-        yield lambda: False
-        return
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGTERM, old)
 
 
 def use_deterministic_kernels() -> None:
