@@ -31,7 +31,8 @@ from radweave.methods import load_method
 from radweave.nn.vision import modality_of
 from radweave.ontology import CLASSES
 from radweave.provenance import library_versions
-from radweave.run_folder import DatasetFacts, RunCard, hash_files, locked, read_card, write_card
+from radweave.run_folder import DatasetFacts, RunCard, hash_files, read_card, write_card
+from radweave.run_place import claimed, is_finished, training_folder
 from radweave.serve.predictor import Predictor
 from radweave.stages import (
     ENCODER,
@@ -42,7 +43,7 @@ from radweave.stages import (
     run_stages,
     set_memories,
 )
-from radweave.storage import refuse_existing, sha256_json, write_aside, write_folder, write_text
+from radweave.storage import sha256_json, write_aside, write_folder, write_text
 from radweave.train.checkpoint import load_weights, refuse_checkpoints_of_others, save_weights
 from radweave.train.distributed import Parallel, Ranks, joined_ranks
 from radweave.train.loop import use_deterministic_kernels
@@ -87,6 +88,9 @@ def train(
     one is left as it is. Under torchrun every process calls this; ``parallel`` says how they hold the model, and the
     first one writes.
 
+    With ``overwrite`` an older run stays as it is until the new one is finished, see ``radweave.run_place``. A start
+    that fails leaves nothing behind.
+
     Raises:
         InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
         StoppedError: after SIGTERM or SIGINT, when a checkpoint was written.
@@ -94,28 +98,31 @@ def train(
     experiment = resolve(method, preset, overrides)
     dataset = Dataset.open(dataset_path)
     refuse_leaks(dataset.studies())
-    if resume and (out / "run.json").is_file():
+    if resume and is_finished(out):
         read_card(out)
         return out
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
         with ranks.first_goes_first():
             if ranks.is_first:
-                if not resume:
-                    _clear(out, overwrite=overwrite)
-                held.enter_context(locked(out))
+                place = held.enter_context(claimed(out, overwrite=overwrite, resume=resume))
+            folder = training_folder(out)
             shown = watch if watch is not None and ranks.is_first else TrainingWatch()
-            training = _prepare(experiment, dataset, out, resume=resume, watch=shown, ranks=ranks)
+            training = _prepare(experiment, dataset, folder, resume=resume, watch=shown, ranks=ranks)
             training.parallel = parallel
+            if ranks.is_first:
+                place.began = True
+                shown.began(folder)
         ranks.refuse_difference("experiment, data set or tokenizer", training.fingerprint)
         steps, validation = run_stages(training)
         if ranks.is_first:
             card = _card(training, preset, tuple(overrides), steps, validation)
-            with write_aside(out / "weights.safetensors") as partial:
+            with write_aside(folder / "weights.safetensors") as partial:
                 save_weights(training.model, partial)
-            _save_shapes(training.model, out / "parts")
-            _save_familiarity(training, out / "familiarity")
-            write_card(out, card.model_copy(update={"files": hash_files(out)}))
+            _save_shapes(training.model, folder / "parts")
+            _save_familiarity(training, folder / "familiarity")
+            write_card(folder, card.model_copy(update={"files": hash_files(folder)}))
+            place.finish()
         ranks.wait()
     return out
 
@@ -138,15 +145,6 @@ def _save_familiarity(training: Training, folder: Path) -> None:
     if test.reason is not None:
         training.watch.note(f"the run will not tell images of another kind: {test.reason}")
     save_familiarity(test, folder)
-
-
-def _clear(out: Path, *, overwrite: bool) -> None:
-    refuse_existing(out, overwrite=overwrite)
-    if out.exists() and any(out.iterdir()):
-        if not ((out / "config.yaml").is_file() or (out / "run.json").is_file()):
-            raise InputError("is not a run folder; it is not overwritten", file=out)
-        with write_folder(out, overwrite=True):
-            pass
 
 
 def _prepare(

@@ -45,6 +45,8 @@ ENCODER = "vision_encoder"
 class TrainingWatch:
     """Callbacks for those who watch: images and features computed, and per stage the loop's own.
 
+    ``began(folder)`` is called once when training begins, with the folder in which it takes place.
+
     ``samples(stage, step, [(draft, report), ...])`` gets a few reports of the validation split after each epoch of the
     last stage.
     """
@@ -53,6 +55,7 @@ class TrainingWatch:
     features: Callable[[int, int], None] | None = None
     stage: Callable[[str], Watch] = lambda name: Watch()
     note: Callable[[str], None] = lambda text: None
+    began: Callable[[Path], None] = lambda folder: None
     samples: Callable[[str, int, list[tuple[str, str]]], None] | None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -15,10 +16,15 @@ from typing import Any
 import pytest
 
 from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave import run_place
 from radweave.cli import main
 from radweave.data.dataset import Dataset
+from radweave.errors import InputError
+from radweave.run_place import claimed
+from radweave.runs import restore, train
 from radweave.serve.predictor import Predictor
-from radweave.train.loop import StageTrainer
+from radweave.stages import TrainingWatch
+from radweave.train.loop import StageTrainer, Watch
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=last"]
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
@@ -99,3 +105,168 @@ def test_stopped_reports_are_kept_and_the_same_command_goes_on(
     assert len(list(out.parent.glob("*.shards/0*"))) == 1
     assert radweave(*command).returncode == 0
     assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def good_run(toy_run: Path, tmp_path: Path) -> Path:
+    """A finished run that must not be lost, alone in its folder."""
+    return Path(shutil.copytree(toy_run, tmp_path / "runs" / "run"))
+
+
+WRONG: dict[str, tuple[str, Callable[[Path], Path], list[str]]] = {
+    "method": ("bsaeline", lambda data: data, []),
+    "data set": ("baseline", lambda data: data / "images", []),
+    "option": ("baseline", lambda data: data, ["stages.report.epcohs=1"]),
+    "other modality": ("baseline", lambda data: data, ["data.ct.size=[8,16,16]"]),
+    "label set": ("baseline", lambda data: data, ["data.label_set=ct18"]),
+    "tokenizer": ("baseline", lambda data: data, ["data.tokenizer={kind: pretrained, path: /}"]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("there", [True, False])
+def test_a_start_that_fails_leaves_what_was_there(toy_dataset: Dataset, good_run: Path, what: str, there: bool) -> None:
+    method, data, wrong = WRONG[what]
+    if not there:
+        shutil.rmtree(good_run)
+    before = contents(good_run.parent)
+    with pytest.raises(InputError):
+        train(method, data(toy_dataset.path), good_run, overrides=[*OVERRIDES, *wrong], overwrite=there)
+    assert contents(good_run.parent) == before
+    assert [path.name for path in good_run.parent.iterdir()] == (["run"] if there else [])
+
+
+def test_an_empty_folder_that_was_there_stays_after_a_start_that_failed(toy_dataset: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(InputError):
+        train("baseline", toy_dataset.path, out, overrides=[*OVERRIDES, "data.label_set=ct18"])
+    assert list(out.iterdir()) == []
+
+
+def test_an_overwritten_run_is_whole_until_the_new_one_is_finished(
+    toy_dataset: Dataset, good_run: Path, tmp_path: Path
+) -> None:
+    overrides = [*OVERRIDES, "seed=3"]
+    before, old = contents(good_run), restore(good_run).card
+    seen = []
+
+    def look(number: int, total: int, figures: dict[str, float]) -> None:
+        seen.append(contents(good_run) == before)
+
+    watch = TrainingWatch(stage=lambda name: Watch(step=look))
+    assert train("baseline", toy_dataset.path, good_run, overrides=overrides, overwrite=True, watch=watch) == good_run
+    assert seen == [True] * 6
+    assert restore(good_run).card.seed == 3 != old.seed
+    fresh = train("baseline", toy_dataset.path, tmp_path / "fresh", overrides=overrides)
+    assert (fresh / "weights.safetensors").read_bytes() == (good_run / "weights.safetensors").read_bytes()
+    assert contents(fresh).keys() == contents(good_run).keys()
+    assert [path.name for path in good_run.parent.iterdir()] == ["run"]
+
+
+def test_a_stopped_overwrite_leaves_the_old_run_in_use_and_resumes(
+    toy_dataset: Dataset, good_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(good_run)
+    command = ("train", "baseline", toy_dataset.path, "--out", good_run, *OVERRIDES, "seed=3")
+    with monkeypatch.context() as patch:
+        act_before(patch, StageTrainer, "_update", send(signal.SIGTERM), call=4)
+        assert radweave(*command, "--overwrite").returncode == 143
+    assert contents(good_run) == before
+    refused = radweave(*command)
+    assert refused.returncode == 2
+    assert contents(good_run) == before
+    other = radweave(*command, "data.max_tokens=20", "--resume")
+    assert other.returncode == 2
+    assert "options the run was started with" in other.stderr
+    steps: list[int] = []
+    watch = TrainingWatch(stage=lambda name: Watch(step=lambda step, total, figures: steps.append(step)))
+    train("baseline", toy_dataset.path, good_run, overrides=[*OVERRIDES, "seed=3"], resume=True, watch=watch)
+    assert steps == [5, 6]
+    assert restore(good_run).card.seed == 3
+    assert [path.name for path in good_run.parent.iterdir()] == ["run"]
+
+
+def test_an_overwrite_that_is_given_again_begins_anew(
+    toy_dataset: Dataset, good_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("train", "baseline", toy_dataset.path, "--out", good_run, "--overwrite", *OVERRIDES)
+    with monkeypatch.context() as patch:
+        act_before(patch, StageTrainer, "_update", send(signal.SIGTERM), call=4)
+        assert radweave(*command, "seed=3").returncode == 143
+    assert radweave(*command, "seed=4").returncode == 0
+    assert restore(good_run).card.seed == 4
+    assert [path.name for path in good_run.parent.iterdir()] == ["run"]
+
+
+def test_a_stopped_overwrite_is_not_forgotten_when_the_old_run_is_removed(
+    toy_dataset: Dataset, good_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("train", "baseline", toy_dataset.path, "--out", good_run, *OVERRIDES)
+    with monkeypatch.context() as patch:
+        act_before(patch, StageTrainer, "_update", send(signal.SIGTERM), call=4)
+        assert radweave(*command, "--overwrite").returncode == 143
+    shutil.rmtree(good_run)
+    refused = radweave(*command)
+    assert refused.returncode == 2
+    assert "--resume" in refused.stderr
+    assert radweave(*command, "--resume").returncode == 0
+    assert [path.name for path in good_run.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("times", ["replaced, the older one not yet removed", "not yet replaced"])
+def test_a_kill_while_the_new_run_takes_its_place_loses_neither(
+    toy_dataset: Dataset, good_run: Path, monkeypatch: pytest.MonkeyPatch, times: str
+) -> None:
+    old = restore(good_run).card.seed
+
+    def killed(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_place, "_exchange" if times == "not yet replaced" else "_finish_exchange", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train("baseline", toy_dataset.path, good_run, overrides=[*OVERRIDES, "seed=3"], overwrite=True)
+    assert restore(good_run).card.seed == (old if times == "not yet replaced" else 3)
+    assert len(list(good_run.parent.iterdir())) == 2
+    train("baseline", toy_dataset.path, good_run, overrides=[*OVERRIDES, "seed=3"], resume=True)
+    assert restore(good_run).card.seed == 3
+    assert [path.name for path in good_run.parent.iterdir()] == ["run"]
+
+
+def test_without_an_exchange_in_one_step_the_older_run_gets_its_name_back(good_run: Path) -> None:
+    before = contents(good_run)
+    good_run.rename(good_run.with_name(".run.before"))
+    with claimed(good_run, overwrite=True, resume=False):
+        pass
+    assert contents(good_run) == before
+
+
+@pytest.mark.parametrize("option", [{"overwrite": True}, {"resume": True}])
+def test_a_run_that_is_being_trained_is_refused_at_once_and_not_harmed(
+    toy_dataset: Dataset, tmp_path: Path, option: dict[str, bool]
+) -> None:
+    out = tmp_path / "runs" / "run"
+    refused = []
+
+    def second(number: int, total: int, figures: dict[str, float]) -> None:
+        if number == 2:
+            before = contents(tmp_path / "runs")
+            with pytest.raises(InputError, match="another process") as error:
+                train("baseline", toy_dataset.path, out, overrides=OVERRIDES, **option)  # type: ignore[arg-type]
+            assert contents(tmp_path / "runs") == before
+            refused.append(str(error.value))
+
+    train("baseline", toy_dataset.path, out, overrides=OVERRIDES, watch=TrainingWatch(stage=lambda _: Watch(second)))
+    assert len(refused) == 1
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 6 + 2
+    refused.clear()
+    # Trained aside it is held as well.
+    again = TrainingWatch(stage=lambda _: Watch(second))
+    train("baseline", toy_dataset.path, out, overrides=OVERRIDES, overwrite=True, watch=again)
+    assert len(refused) == 1
+    assert [path.name for path in out.parent.iterdir()] == ["run"]

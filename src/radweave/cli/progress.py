@@ -80,6 +80,7 @@ def training_watch(board: Board | None = None) -> Iterator[TrainingWatch]:
             features=lambda done, total: bars.update("features of the frozen encoder", done, total),
             stage=stage,
             note=lambda text: console.print(text, style="yellow", markup=False),
+            began=lambda folder: None if board is None else board.write_below(folder),
             samples=None if board is None else board.reports,
         )
     finally:

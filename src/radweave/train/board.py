@@ -29,6 +29,10 @@ class Board(Protocol):
         """Drafts with the reports they should be."""
         ...
 
+    def write_below(self, folder: Path) -> None:
+        """Write below this folder from now on; called before the first figure."""
+        ...
+
     def close(self) -> None:
         """Write what is still held."""
         ...
@@ -53,6 +57,9 @@ class TensorBoard:
         _needed("tensorboard")
         self._folder = folder
         self._writers: dict[str, Any] = {}
+
+    def write_below(self, folder: Path) -> None:
+        self._folder = folder / "tensorboard"
 
     def figures(self, stage: str, step: int, figures: Mapping[str, float | None]) -> None:
         for name, value in figures.items():
@@ -81,12 +88,15 @@ class WandbBoard:
 
     def __init__(self, folder: Path) -> None:
         self._wandb = _needed("wandb")
-        self._folder = folder
+        self._name, self._folder = folder.name, folder
         self._run: Any = None
+
+    def write_below(self, folder: Path) -> None:
+        self._folder = folder
 
     def figures(self, stage: str, step: int, figures: Mapping[str, float | None]) -> None:
         if self._run is None:
-            self._run = self._wandb.init(project="radweave", name=self._folder.name, dir=str(self._folder))
+            self._run = self._wandb.init(project="radweave", name=self._name, dir=str(self._folder))
         known = {f"{stage}/{name}": value for name, value in figures.items() if value is not None}
         # Each stage counts from 1, and a wandb run must not go back: the step is a figure of its own.
         self._run.log({f"{stage}/step": step, **known})
