@@ -11,14 +11,23 @@ whole, a worker that dies costs its shard's time and nothing else.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from radweave.errors import InputError
-from radweave.storage import read_json, sha256_json, write_folder, write_json
+from radweave.storage import (
+    exclusive,
+    read_json,
+    refuse_existing,
+    remove_leftovers,
+    sha256_json,
+    write_folder,
+    write_json,
+)
 from radweave.train.distributed import Ranks
 
 Compute = Callable[[Sequence[str], Path], None]
@@ -45,6 +54,43 @@ class Plan:
     def missing(self) -> list[int]:
         """The shards that are not finished."""
         return [number for number in range(len(self.shards)) if not self.path(number).exists()]
+
+
+@contextmanager
+def held(out: Path, ranks: Ranks, *, overwrite: bool) -> Iterator[None]:
+    """Hold an output for this job, from before the work to its end; what a killed writer left of it is removed.
+
+    Raises:
+        InputError: on every rank, if another job writes it or it is there already.
+    """
+    with ExitStack() as stack:
+        with ranks.first_goes_first():
+            if ranks.is_first:
+                stack.enter_context(_held_alone(out, overwrite=overwrite))
+        yield
+
+
+@contextmanager
+def _held_alone(out: Path, *, overwrite: bool) -> Iterator[None]:
+    refuse_existing(out, overwrite=overwrite)
+    lock = out.with_name(f".{out.name}.lock")
+    try:
+        with exclusive(lock, wait=False):
+            try:
+                # Whoever held it a moment ago may have finished.
+                refuse_existing(out, overwrite=overwrite)
+                remove_leftovers(out.parent)
+                remove_leftovers(shards_of(out))
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+    except BlockingIOError:
+        raise InputError("another process is writing this", file=out) from None
+
+
+def shards_of(out: Path) -> Path:
+    """Where the shards of an output lie until all are there."""
+    return out.with_name(f"{out.name}.shards")
 
 
 def open_plan(folder: Path, study_ids: Sequence[str], *, shard_size: int, identity: dict[str, Any]) -> Plan:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from radweave.bulk import Compute, compute_here, compute_on_ray, open_plan
+from radweave.bulk import Compute, compute_here, compute_on_ray, held, open_plan, shards_of
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
@@ -22,7 +22,6 @@ from radweave.memory.bank import Bank, load_bank, patient_code, save_bank
 from radweave.nn.views import encode_views
 from radweave.runs import Run, prepare, restore
 from radweave.stages import ENCODER
-from radweave.storage import refuse_existing
 from radweave.train.distributed import Ranks
 from radweave.types import Split
 
@@ -44,39 +43,39 @@ def build_feature_bank(
     """Write a bank with the tensor ``features`` (N, D) for a split of a data set; return it.
 
     Raises:
-        InputError: if ``out`` exists, the split holds no study that can be used, or the model has no vision encoder.
+        InputError: if ``out`` exists or another process writes it, the split holds no study that can be
+            used, or the model has no vision encoder.
     """
     ranks = ranks or Ranks()
-    refuse_existing(out, overwrite=overwrite)
     recipe = FeatureRecipe(run.folder, dataset_path, split, batch_size)
-    with ranks.first_goes_first():
-        examples, compute = recipe.prepare(run, images)
-        if not examples:
-            raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
-        identity = {"run": run.card.files, "dataset": Dataset.open(dataset_path).fingerprint(), "split": split}
-        study_ids = [example.study_id for example in examples]
-        folder = out.with_name(f"{out.name}.shards")
-        plan = open_plan(folder, study_ids, shard_size=shard_size, identity=identity)
-    done = len(plan.shards) - len(plan.missing())
+    with held(out, ranks, overwrite=overwrite):
+        with ranks.first_goes_first():
+            examples, compute = recipe.prepare(run, images)
+            if not examples:
+                raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
+            identity = {"run": run.card.files, "dataset": Dataset.open(dataset_path).fingerprint(), "split": split}
+            study_ids = [example.study_id for example in examples]
+            plan = open_plan(shards_of(out), study_ids, shard_size=shard_size, identity=identity)
+        done = len(plan.shards) - len(plan.missing())
 
-    def finished(number: int) -> None:
-        nonlocal done
-        done += 1
-        if progress is not None and ranks.is_first:
-            progress(done, len(plan.shards))
+        def finished(number: int) -> None:
+            nonlocal done
+            done += 1
+            if progress is not None and ranks.is_first:
+                progress(done, len(plan.shards))
 
-    if ray_workers:
-        compute_on_ray(plan, recipe, workers=ray_workers, finished=finished)
-    else:
-        compute_here(plan, compute, ranks, finished)
-    if ranks.is_first:
-        shards = [load_bank(plan.path(number)) for number in range(len(plan.shards))]
-        rows = tuple(row for shard in shards for row in shard.rows)
-        if [row["study_id"] for row in rows] != study_ids:
-            raise InputError("the shards do not hold the studies they should; remove them", file=folder)
-        save_bank(Bank({"features": torch.cat([shard.tensors["features"] for shard in shards])}, rows), out)
-        shutil.rmtree(folder)
-    ranks.wait()
+        if ray_workers:
+            compute_on_ray(plan, recipe, workers=ray_workers, finished=finished)
+        else:
+            compute_here(plan, compute, ranks, finished)
+        if ranks.is_first:
+            shards = [load_bank(plan.path(number)) for number in range(len(plan.shards))]
+            rows = tuple(row for shard in shards for row in shard.rows)
+            if [row["study_id"] for row in rows] != study_ids:
+                raise InputError("the shards do not hold the studies they should; remove them", file=plan.folder)
+            save_bank(Bank({"features": torch.cat([shard.tensors["features"] for shard in shards])}, rows), out)
+            shutil.rmtree(plan.folder)
+        ranks.wait()
     return load_bank(out)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from radweave.bulk import Compute, Plan, compute_here, compute_on_ray, open_plan
+from radweave.bulk import Compute, Plan, compute_here, compute_on_ray, held, open_plan, shards_of
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
@@ -19,7 +19,7 @@ from radweave.errors import InputError, printable
 from radweave.runs import Run, prepare, restore
 from radweave.serve.familiar import is_unlike
 from radweave.serve.predictor import Predictor
-from radweave.storage import read_jsonl, refuse_existing, write_jsonl
+from radweave.storage import read_jsonl, write_jsonl
 from radweave.train.distributed import Ranks
 from radweave.training_floors import floor_reports
 from radweave.types import Modality, Report, Split
@@ -66,47 +66,44 @@ def generate_split(
     one over all of it.
 
     Raises:
-        InputError: if ``out`` exists, or the split holds no study that can be used.
+        InputError: if ``out`` exists or another process writes it, or the split holds no study that can be used.
     """
-    refuse_existing(out, overwrite=overwrite)
     if predictor.refusal is not None:
         raise InputError(predictor.refusal, file=run.folder)
     ranks = ranks or Ranks()
     dataset = Dataset.open(dataset_path)
-    with ranks.first_goes_first():
+    with held(out, ranks, overwrite=overwrite):
         data = run.experiment.data
-        cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)
-    prepared = prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False)
-    if not prepared.examples:
-        raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
-    folder = out.with_name(f"{out.name}.shards")
-    study_ids = [example.study_id for example in prepared.examples]
-    with ranks.first_goes_first():
-        plan = open_plan(
-            folder, study_ids, shard_size=shard_size, identity=_identity(run, predictor, dataset, split, batch_size)
-        )
-    counts: Counter[str] = Counter()
-    done = len(study_ids) - sum(len(plan.shards[number]) for number in plan.missing())
+        with ranks.first_goes_first():
+            cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)
+        prepared = prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False)
+        if not prepared.examples:
+            raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
+        study_ids = [example.study_id for example in prepared.examples]
+        identity = _identity(run, predictor, dataset, split, batch_size)
+        with ranks.first_goes_first():
+            plan = open_plan(shards_of(out), study_ids, shard_size=shard_size, identity=identity)
+        counts: Counter[str] = Counter()
+        done = len(study_ids) - sum(len(plan.shards[number]) for number in plan.missing())
 
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress is not None and ranks.is_first:
-            progress(done, len(study_ids))
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            if progress is not None and ranks.is_first:
+                progress(done, len(study_ids))
 
-    if ray_workers:
-        recipe = ReportRecipe(
-            run.folder, dataset_path, split, batch_size, predictor.decoding.model_dump(mode="json"), predictor.warnings
-        )
-        compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
-    else:
-        compute_here(plan, _writer(predictor, prepared.examples, batch_size, count), ranks)
-    if ranks.is_first:
-        floors = floor_reports(dataset, cache, prepared.examples)
-        rows = _merged(plan, run.experiment.data.modality, prepared.references, floors)
-        write_jsonl(out, _counted(rows, counts))
-        shutil.rmtree(folder)
-    ranks.wait()
+        if ray_workers:
+            decoding = predictor.decoding.model_dump(mode="json")
+            recipe = ReportRecipe(run.folder, dataset_path, split, batch_size, decoding, predictor.warnings)
+            compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
+        else:
+            compute_here(plan, _writer(predictor, prepared.examples, batch_size, count), ranks)
+        if ranks.is_first:
+            floors = floor_reports(dataset, cache, prepared.examples)
+            rows = _merged(plan, data.modality, prepared.references, floors)
+            write_jsonl(out, _counted(rows, counts))
+            shutil.rmtree(plan.folder)
+        ranks.wait()
     return BulkResult(written=len(study_ids), left_out=prepared.left_out, unlike=counts["unlike"])
 
 

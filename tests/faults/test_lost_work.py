@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from conftest import TOY_OVERRIDES, TOY_SIZES
-from radweave import run_place
+from radweave import feature_bank, run_place
 from radweave.cli import main
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
@@ -270,3 +270,32 @@ def test_a_run_that_is_being_trained_is_refused_at_once_and_not_harmed(
     train("baseline", toy_dataset.path, out, overrides=OVERRIDES, overwrite=True, watch=again)
     assert len(refused) == 1
     assert [path.name for path in out.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("verb", ["generate", "features"])
+def test_of_two_writers_of_one_output_the_second_is_refused_at_once(
+    toy_run: Path, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    out = tmp_path / "out" / "here"
+    command = (verb, toy_run, "--data", toy_dataset.path, "--split", "test", "--out", out, "--overwrite")
+    second: list[Done] = []
+    owner, name = (Predictor, "reports") if verb == "generate" else (feature_bank, "encode_views")
+    act_before(monkeypatch, owner, name, lambda: second.append(radweave(*command)), call=1)
+    first = radweave(*command)
+    assert (first.returncode, second[0].returncode) == (0, 2)
+    assert "another process is writing this" in second[0].stderr
+    assert "reading images" not in second[0].stderr
+    assert [path.name for path in out.parent.iterdir()] == ["here"]
+
+
+def test_what_killed_writers_of_reports_left_is_gone_after_the_next_start(
+    toy_run: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    shards = tmp_path / "p[1].jsonl.shards"
+    shards.mkdir()
+    left = [tmp_path / ".p[1].jsonl.0123abcd.partial", shards / ".00000.0123abcd.partial", tmp_path / ".p[1].jsonl.lock"]
+    for path in left:
+        path.write_text("a text that must not stay for ever")
+    done = radweave("generate", toy_run, "--data", toy_dataset.path, "--out", tmp_path / "p[1].jsonl")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p[1].jsonl"]
