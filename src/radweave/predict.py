@@ -19,10 +19,11 @@ from radweave.errors import InputError, printable
 from radweave.runs import Run, prepare, restore
 from radweave.serve.familiar import is_unlike
 from radweave.serve.predictor import Predictor
+from radweave.serve.views import views_for
 from radweave.storage import read_jsonl, write_jsonl
 from radweave.train.distributed import Ranks
 from radweave.training_floors import floor_reports
-from radweave.types import Modality, Report, Split
+from radweave.types import Modality, Report, Split, View
 
 SCAN_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")
@@ -186,29 +187,34 @@ class ReportRecipe:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Images that make one study, or one file that was refused."""
+    """Images that make one study, with the views that were stated of them, or one file that was refused."""
 
     name: str
     images: tuple[Path, ...] = ()
     refused: str | None = None
+    views: tuple[View, ...] = ()
 
 
-def group_images(paths: Sequence[Path], *, one_study: bool, modality: Modality = "xray") -> list[FileGroup]:
+def group_images(
+    paths: Sequence[Path], *, one_study: bool, modality: Modality = "xray", views: Sequence[View] = ()
+) -> list[FileGroup]:
     """Group files into studies: DICOM radiographs by patient and study, every other file by itself.
 
     A folder stands for the images in it. With ``one_study`` all files are views of one study. A file that cannot be
     read becomes a group of its own with the reason; the others go on. Of CT every scan is a study: a file, or the
-    folder of a DICOM series.
+    folder of a DICOM series. ``views`` states the view of all files, or one for each, folders counted by their files.
 
     Raises:
-        InputError: for a folder without an image.
+        InputError: for a folder without an image, or another number of views.
     """
     files = [file for path in paths for file in (_files(path) if modality == "xray" else _scans(path))]
+    views_for(views, len(files))  # refuses another number
+    each = (tuple(views),) * len(files) if len(views) < 2 else tuple((view,) for view in views)
     if one_study:
-        return [FileGroup(name=_name(files[0]), images=tuple(files))]
+        return [FileGroup(name=_name(files[0]), images=tuple(files), views=tuple(views))]
     if modality == "ct":
-        return [FileGroup(name=_name(file), images=(file,)) for file in files]
-    groups: dict[str, list[Path]] = {}
+        return [FileGroup(name=_name(file), images=(file,), views=own) for file, own in zip(files, each, strict=True)]
+    groups: dict[str, list[int]] = {}
     refused: list[FileGroup] = []
     for index, file in enumerate(files):
         try:
@@ -217,8 +223,15 @@ def group_images(paths: Sequence[Path], *, one_study: bool, modality: Modality =
             refused.append(FileGroup(name=printable(file.name), refused=str(error)))
             continue
         key = f"{radiograph.patient_key}/{radiograph.study_key}" if radiograph.study_key else str(index)
-        groups.setdefault(key, []).append(file)
-    return [FileGroup(name=_name(files[0]), images=tuple(files)) for files in groups.values()] + refused
+        groups.setdefault(key, []).append(index)
+    return [
+        FileGroup(
+            name=_name(files[members[0]]),
+            images=tuple(files[index] for index in members),
+            views=tuple(view for index in members for view in each[index]),
+        )
+        for members in groups.values()
+    ] + refused
 
 
 def _name(file: Path) -> str:
@@ -257,6 +270,6 @@ def generate_files(
             yield group
             continue
         try:
-            yield predictor.report(group.images, study_id=group.name, force=force)
+            yield predictor.report(group.images, study_id=group.name, force=force, views=group.views)
         except InputError as error:
             yield FileGroup(name=group.name, images=group.images, refused=str(error))

@@ -51,6 +51,7 @@ class RunCard(Record):
     trained_steps: dict[str, int]
     validation: dict[str, Any] = Field(default_factory=dict)
     left_out: dict[str, int] = Field(default_factory=dict)
+    views: dict[str, int] = Field(default_factory=dict)
     dataset: DatasetFacts
     versions: dict[str, str]
     files: dict[str, str]

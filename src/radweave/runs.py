@@ -22,6 +22,7 @@ from radweave.data.familiarity import (
     load_familiarity,
     save_familiarity,
 )
+from radweave.data.loader import VIEW_KINDS
 from radweave.data.tokenizer import encode, load_tokenizer, save_tokenizer, tokenizer_fingerprint
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
@@ -288,6 +289,12 @@ def _reasons(prepared: PreparedSplit) -> str:
     return ", ".join(f"{reason}: {reasons.count(reason)}" for reason in dict.fromkeys(reasons))
 
 
+def _views(prepared: PreparedSplit) -> dict[str, int]:
+    """How many images of each kind of view the training split has."""
+    kinds = [VIEW_KINDS[kind] for example in prepared.examples for kind in example.view_ids]
+    return {name: kinds.count(name) for name in VIEW_KINDS}
+
+
 def _card(
     training: Training, preset: str, overrides: tuple[str, ...], steps: dict[str, int], validation: dict[str, Any]
 ) -> RunCard:
@@ -302,6 +309,7 @@ def _card(
         trained_steps=steps,
         validation=validation,
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
+        views=_views(training.splits["train"]),
         dataset=DatasetFacts(
             name=card.name,
             fingerprint=training.dataset.fingerprint(),
@@ -340,6 +348,7 @@ class Run:
             warnings=tuple(warnings),
             refusal=None if self.card.is_trained or untrained else UNTRAINED,
             familiarity=self.familiarity,
+            known_views=tuple(kind for kind, name in enumerate(VIEW_KINDS) if self.card.views.get(name)),
         )
 
 

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from command_line import radweave
 from conftest import ROOT, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
-from radweave.cli import main
 from radweave.data.dataset import Dataset
 
 HEAVY = ("torch", "transformers", "scipy", "sklearn", "pydicom", "nibabel", "pandas", "PIL")
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def radweave(*arguments: str | Path) -> Done:
-    """Run the command line in this process: starting a new one costs seconds of imports."""
-    out, err = io.StringIO(), io.StringIO()
-    before = sys.argv
-    sys.argv = ["radweave", *map(str, arguments)]
-    try:
-        with redirect_stdout(out), redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return Done(code, out.getvalue(), err.getvalue())
 
 
 def test_the_installed_command_exits_with_2_and_one_line() -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from command_line import Done, radweave
 from conftest import TOY_OVERRIDES, TOY_SIZES
 from radweave import feature_bank, run_place
-from radweave.cli import main
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.run_place import claimed
@@ -28,31 +24,6 @@ from radweave.train.loop import StageTrainer, Watch
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=last"]
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def radweave(*arguments: str | Path) -> Done:
-    """Run the command line in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    before = sys.argv
-    sys.argv = ["radweave", *map(str, arguments)]
-    try:
-        with redirect_stdout(out), redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return Done(code, out.getvalue(), err.getvalue())
 
 
 def act_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object], call: int) -> None:

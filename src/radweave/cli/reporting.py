@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,7 @@ import typer
 
 from radweave.cli.resuming import resumable
 from radweave.errors import InputError
-from radweave.storage import json_text
+from radweave.storage import json_text, refuse_existing
 from radweave.types import RESEARCH_ONLY, SPLITS
 
 Out = Annotated[Path, typer.Option("--out", help="Where to write.")]
@@ -94,9 +96,15 @@ def generate(
     images: Annotated[list[Path] | None, typer.Argument(help="Image files or folders.", metavar="[IMAGE ...]")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="A dataset folder instead of images.")] = None,
     split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
-    out: Annotated[Path | None, typer.Option("--out", help="predictions.jsonl of a dataset.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="predictions.jsonl of a dataset; .jsonl, .txt or .csv for images.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with evidence.")] = False,
     one_study: Annotated[bool, typer.Option("--one-study", help="All images are views of one study.")] = False,
+    view: Annotated[
+        list[str] | None,
+        typer.Option("--view", help="frontal, lateral, pa or ap: once for all images, or once for each, in order."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Report on a doubtful image, or one of another kind.")] = False,
     untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
     batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1)] = 16,
@@ -112,15 +120,31 @@ def generate(
         raise InputError("--data needs --out for the predictions", field="--out")
     if split not in SPLITS:
         raise InputError("no such split", field="--split", got=split, expected=f"one of {', '.join(SPLITS)}")
-    from radweave.runs import restore
+    if out is not None:
+        refuse_existing(out, overwrite=overwrite)
+    if data is not None and view:
+        raise InputError("a dataset states the views of its images", field="--view")
+    if images and out is not None:
+        from radweave.draft_file import refuse_other_kind
 
+        refuse_other_kind(out)
+    from radweave.runs import restore
+    from radweave.serve.views import stated_view
+
+    views = [stated_view(text) for text in view or []]
     restored = restore(run)
     predictor = restored.predictor(untrained=untrained, decoding=decoding or [])
     if data is not None and out is not None:
         sizes = {"batch_size": batch_size, "shard_size": shard_size, "ray_workers": ray}
         _generate_split(restored, predictor, data, split, out, sizes, overwrite)
     else:
-        _generate_files(predictor, images or [], one_study=one_study, as_json=as_json, force=force)
+        from radweave.bulk import held
+        from radweave.predict import group_images
+        from radweave.train.distributed import Ranks
+
+        groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
+        with held(out, Ranks(), overwrite=overwrite) if out is not None else nullcontext():
+            _generate_files(predictor, groups, out, as_json=as_json, force=force)
 
 
 def _generate_split(
@@ -159,31 +183,26 @@ def _generate_split(
         console.print(f"{result.unlike} studies do not look like those the run was trained on", style="yellow")
 
 
-def _generate_files(predictor: Any, images: list[Path], *, one_study: bool, as_json: bool, force: bool) -> None:
-    from radweave.predict import FileGroup, generate_files, group_images
+def _generate_files(predictor: Any, groups: Sequence[Any], out: Path | None, *, as_json: bool, force: bool) -> None:
+    from radweave.draft_file import draft_row, write_drafts
+    from radweave.predict import FileGroup, generate_files
 
-    groups = group_images(images, one_study=one_study, modality=predictor.modality)
     refused = 0
     rows: list[dict[str, Any]] = []
     for result in generate_files(predictor, groups, force=force):
+        rows.append(draft_row(result))
         if isinstance(result, FileGroup):
             refused += 1
-            rows.append({"study_id": result.name, "refused": result.refused})
             print(f"error: {result.refused}", file=sys.stderr)
             continue
-        rows.append(
-            {
-                "study_id": result.study_id,
-                "report": result.text,
-                "evidence": dict(result.evidence),
-                "warnings": list(result.warnings),
-                "notice": result.notice,
-            }
-        )
         if not as_json:
-            typer.echo(f"{result.study_id}\n{result.text}\n")
+            if out is None:
+                typer.echo(f"{result.study_id}\n{result.text}\n")
             for warning in result.warnings:
                 typer.echo(f"warning: {warning}", err=True)
+    if out is not None and refused < len(rows):
+        write_drafts(out, rows)
+        typer.echo(f"{len(rows) - refused} reports: {out}", err=True)
     if as_json:
         typer.echo(json_text(rows), nl=False)
     elif refused < len(rows):

@@ -54,6 +54,10 @@ class Features:
     positions: dict[int, int]
 
 
+VIEW_KINDS = ("unknown", "frontal", "lateral")
+"""What the numbers of ``view_id`` mean."""
+
+
 def view_id(view: View) -> int:
     """0 unknown, 1 frontal, 2 lateral."""
     return 1 if view.is_frontal else 2 if view is View.LATERAL else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from radweave.csv_text import csv_line
 from radweave.errors import InputError
 from radweave.evaluation.pairs import check_text
 from radweave.labels import Labeler, get_labeler
@@ -155,12 +155,6 @@ def _jsonl_lines(labelled: Iterable[tuple[str, dict[str, Mention]]]) -> Iterator
 
 def _csv_lines(labelled: Iterable[tuple[str, dict[str, Mention]]], classes: Sequence[str]) -> Iterator[str]:
     """Rows in the coding of the CheXpert labeler: 1, 0, -1 for uncertain, empty for not mentioned."""
-    yield _csv_line(["study_id", *classes])
+    yield csv_line(["study_id", *classes])
     for study, mentions in labelled:
-        yield _csv_line([study, *(_CSV_CODES[mentions[name].state] for name in classes)])
-
-
-def _csv_line(cells: Sequence[str]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
-    return buffer.getvalue()
+        yield csv_line([study, *(_CSV_CODES[mentions[name].state] for name in classes)])

@@ -19,7 +19,8 @@ from radweave.errors import InputError, printable
 from radweave.serve.evidence import json_value
 from radweave.serve.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
 from radweave.serve.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
-from radweave.types import Modality, Report, ReportModel
+from radweave.serve.views import settle_views, stated_view, views_for
+from radweave.types import Modality, Report, ReportModel, View
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +33,8 @@ class Predictor:
     ``ct`` has a size where the model reads CT scans; else it reads radiographs in squares of ``image_size`` pixels.
     ``decoding`` holds the run's decoding options. ``warnings`` are added to every report. ``refusal`` is set for a
     run that must not report (its weights were never trained): asking it raises. ``familiarity`` tells whether images
-    look like those the run was trained on.
+    look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
+    training split stated; only those are guessed for files that state none.
     """
 
     model: ReportModel
@@ -44,6 +46,7 @@ class Predictor:
     refusal: str | None = None
     ct: CtPreprocessing = NO_SCANS
     familiarity: Familiarity | None = None
+    known_views: tuple[int, ...] = ()
 
     @property
     def modality(self) -> Modality:
@@ -56,10 +59,20 @@ class Predictor:
         parameters = getattr(self.model, "parameters", None)
         return torch.device("cpu") if parameters is None else next(parameters()).device
 
-    def report(self, images: Sequence[Path | str], *, study_id: str = "study", force: bool = False) -> Report:
+    def report(
+        self,
+        images: Sequence[Path | str],
+        *,
+        study_id: str = "study",
+        force: bool = False,
+        views: Sequence[View | str] = (),
+    ) -> Report:
         """Write the draft of one study from its views (PNG, JPEG or DICOM files), or its CT scan.
 
         A scan is a NIfTI or NRRD file or the folder of a DICOM series.
+
+        ``views`` states which view the images are ("frontal", "lateral", "pa", "ap"): one for all, or one for each.
+        Without, it is what the file says, or else what a rule sees; a warning then says so.
 
         ``force`` lets an image through whose integrity is doubtful, or that is unlike those the run was trained on; the
         report then says so.
@@ -68,8 +81,9 @@ class Predictor:
             InputError: for a file that cannot be used, images of more than one patient or study, no image at all, or
                 a run whose weights were never trained.
         """
-        views, warnings = self.read_views([Path(image) for image in images], force=force)
-        return self.report_on(views, study_id=study_id, warnings=warnings, force=force)
+        stated = [view if isinstance(view, View) else stated_view(view) for view in views]
+        seen, warnings = self.read_views([Path(image) for image in images], force=force, stated=stated)
+        return self.report_on(seen, study_id=study_id, warnings=warnings, force=force)
 
     def report_on(
         self, views: Sequence[tuple[Path, Picture]], *, study_id: str, warnings: Sequence[str] = (), force: bool = False
@@ -105,7 +119,7 @@ class Predictor:
             refuse_strangers(self.familiarity, example, files)
 
     def read_views(
-        self, images: Sequence[Path], *, force: bool = False
+        self, images: Sequence[Path], *, force: bool = False, stated: Sequence[View] = ()
     ) -> tuple[list[tuple[Path, Picture]], tuple[str, ...]]:
         """Read files; return the views that the model will see, in its order, with the warnings of the reader.
 
@@ -114,12 +128,14 @@ class Predictor:
         """
         if not images:
             raise InputError("no image given", field="images")
+        each = views_for(stated, len(images))
         pictures = read_pictures(images, self.ct)
         refuse_mixture(pictures, images)
         if not force:
             refuse_doubtful(pictures, images)
+        pictures, warnings = settle_views(pictures, images, each, self.known_views)
         pairs = list(zip(images, pictures, strict=True))
-        warnings = [f"{printable(path.name)}: {text}" for path, item in pairs for text in item.warnings]
+        warnings += [f"{printable(path.name)}: {text}" for path, item in pairs for text in item.warnings]
         if len(images) > self.max_views:
             warnings.append(f"{len(images)} views given, the model reads {self.max_views}")
         pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(view_of(pair[1]))])
