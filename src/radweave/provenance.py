@@ -26,6 +26,7 @@ DENIED: Final = {
     "radweave.export": "copies a finished run",
     "radweave.model_card": "describes a finished run",
     "radweave.predict": "reports of a finished run",
+    "radweave.draft_file": "writes the reports of a finished run",
     "radweave.bulk": "cuts the work of a finished run into shards",
     "radweave.feature_bank": "features of a finished run",
     "radweave.training_floors": "floors that reports of a finished run are compared with",

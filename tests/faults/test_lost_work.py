@@ -264,7 +264,11 @@ def test_what_killed_writers_of_reports_left_is_gone_after_the_next_start(
 ) -> None:
     shards = tmp_path / "p[1].jsonl.shards"
     shards.mkdir()
-    left = [tmp_path / ".p[1].jsonl.0123abcd.partial", shards / ".00000.0123abcd.partial", tmp_path / ".p[1].jsonl.lock"]
+    left = [
+        tmp_path / ".p[1].jsonl.0123abcd.partial",
+        shards / ".00000.0123abcd.partial",
+        tmp_path / ".p[1].jsonl.lock",
+    ]
     for path in left:
         path.write_text("a text that must not stay for ever")
     done = radweave("generate", toy_run, "--data", toy_dataset.path, "--out", tmp_path / "p[1].jsonl")
