@@ -9,7 +9,7 @@ from pathlib import Path
 from radweave.data.loader import view_id
 from radweave.data.reading.images import Radiograph
 from radweave.data.reading.view_rule import guess_view
-from radweave.errors import InputError
+from radweave.errors import InputError, printable
 from radweave.serve.pictures import Picture
 from radweave.types import View
 
@@ -66,11 +66,12 @@ def settle_views(
             continue
         if view is not None:
             if view_id(picture.view) not in (view_id(View.UNKNOWN), view_id(view)):
-                warnings.append(f"{file.name}: the file says {picture.view.value}, taken as {view.value} as stated")
+                text = f"the file says {picture.view.value}, taken as {view.value} as stated"
+                warnings.append(f"{printable(file.name)}: {text}")
         elif picture.view is View.UNKNOWN and any(kind != view_id(View.UNKNOWN) for kind in known):
             view = guess_view(picture.pixels)
             view = view if view_id(view) in known else View.UNKNOWN
             text = UNDECIDED if view is View.UNKNOWN else GUESSED.format(view=view.value.lower())
-            warnings.append(f"{file.name}: {text}")
+            warnings.append(f"{printable(file.name)}: {text}")
         settled.append(picture if view is None else replace(picture, view=view))
     return settled, warnings
