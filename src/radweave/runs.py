@@ -14,7 +14,7 @@ from torch import nn
 from radweave.config import from_yaml, override, to_yaml
 from radweave.data.cache import NAMES, PixelCache, build_cache
 from radweave.data.dataset import Dataset
-from radweave.data.examples import PreparedSplit, prepare_split, refuse_leaks
+from radweave.data.examples import PreparedSplit, prepare_split, refuse_leaks, refuse_same_pixels
 from radweave.data.familiarity import (
     Familiarity,
     TrainingPictures,
@@ -98,7 +98,7 @@ def train(
     """
     experiment = resolve(method, preset, overrides)
     dataset = Dataset.open(dataset_path)
-    refuse_leaks(dataset.studies())
+    refuse_leaks(dataset)
     if resume and is_finished(out):
         read_card(out)
         return out
@@ -181,6 +181,7 @@ def _prepare(
         with write_folder(out / "tokenizer", overwrite=True) as partial:
             save_tokenizer(tokenizer, partial)
     cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
+    refuse_same_pixels(dataset, cache)
     training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
     training.open_other = lambda path: _open_other(experiment, tokenizer, path)
     for split in ("train", "val"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -84,15 +85,7 @@ def write_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     refuse_existing(path, overwrite=overwrite)
     with _partial(path, _new_folder) as partial:
         yield partial
-        if not path.exists():
-            partial.rename(path)
-            return
-        old = _beside(path, "old")
-        # Locked, so that nobody takes it for a leftover while no folder bears the name.
-        with _lock(path):
-            path.rename(old)
-            partial.rename(path)
-            _remove(old)
+        _put_in_place(partial, path, overwrite=overwrite)
 
 
 def _beside(path: Path, kind: str) -> Path:
@@ -156,6 +149,28 @@ def _remove(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
+    """Rename a folder to ``path``; of two writers of a new folder, the second is refused.
+
+    A folder takes the place of an empty one or of none in one step, and of no other: the system sees to that, so there
+    is no moment between looking and renaming.
+    """
+    try:
+        partial.rename(path)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+    if not overwrite:
+        raise InputError("was made by another process in the meantime; it stays as it is", file=path)
+    old = _beside(path, "old")
+    # Locked, so that nobody takes it for a leftover while no folder bears the name.
+    with _lock(path):
+        path.rename(old)
+        partial.rename(path)
+        _remove(old)
 
 
 @contextlib.contextmanager

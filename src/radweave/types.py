@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -22,6 +22,12 @@ Modality = Literal["xray", "ct"]
 TargetText = Literal["findings", "impression", "findings+impression"]
 
 RESEARCH_ONLY = "Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."
+
+
+LONGEST_TEXT = 1_000_000
+"""Characters of a text in a manifest; the longest reports of the public sets have about a hundredth of it."""
+_Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+_Name = Annotated[str, Field(max_length=200)]
 
 
 class View(StrEnum):
@@ -67,7 +73,7 @@ class ImageRef(Record):
     view: View = View.UNKNOWN
     original_size_wh: tuple[int, int] | None = None
     spacing_mm: tuple[float, ...] | None = None
-    sha256: str | None = None
+    sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
 
     @field_validator("path")
     @classmethod
@@ -93,16 +99,16 @@ class Study(Record):
     patient_id: str = Field(min_length=1, max_length=200)
     split: Split | None = None
     images: tuple[ImageRef, ...] = ()
-    report: str | None = None
-    findings: str | None = None
-    impression: str | None = None
-    indication: str | None = None
-    comparison: str | None = None
-    technique: str | None = None
-    prior: str | None = None
-    study_time: str | None = None
-    labels: dict[str, dict[str, LabelState]] = Field(default_factory=dict)
-    regions: dict[str, str] = Field(default_factory=dict)
+    report: _Text | None = None
+    findings: _Text | None = None
+    impression: _Text | None = None
+    indication: _Text | None = None
+    comparison: _Text | None = None
+    technique: _Text | None = None
+    prior: _Name | None = None
+    study_time: _Name | None = None
+    labels: dict[_Name, dict[_Name, LabelState]] = Field(default_factory=dict)
+    regions: dict[_Name, _Text] = Field(default_factory=dict)
     truth: tuple[dict[str, Any], ...] = ()
 
     @field_validator("study_id", "patient_id")

@@ -18,7 +18,7 @@ from radweave.cli.data import app
 from radweave.data.check import CheckReport, check_dataset
 from radweave.data.dataset import DatasetCard, DatasetWriter
 from radweave.data.near_duplicates import TextIndex, normalised
-from radweave.data.pictures import SAME_PICTURE, PictureIndex, thumbnail
+from radweave.data.pictures import Copy, PictureIndex, descriptor, thumbnail
 from radweave.types import ImageRef, Study, View
 
 Rows = list[dict[str, Any]]
@@ -280,9 +280,8 @@ def test_thumbnails_of_a_picture_saved_anew_agree_and_others_do_not() -> None:
     index.add(2, "test", darker)
     index.add(3, "test", picture(3).astype(np.float32) / 255)
     index.add(4, "test", np.full((40, 40), 0.3, np.float32))
-    assert list(index.pairs_across("test", "train")) == [(2, 0)]
-    assert not thumbnail(np.full((40, 40), 0.3, np.float32)).any()
-    assert SAME_PICTURE < 1
+    assert list(index.pairs_across("test", "train")) == [Copy(2, 0, ())]
+    assert not descriptor(thumbnail(np.full((40, 40), 0.3, np.float32))).any()
 
 
 def test_near_texts_are_found_as_often_as_by_comparing_all_pairs() -> None:

@@ -112,8 +112,8 @@ def test_a_planted_leak_between_splits_is_refused(
     line = json.dumps({"study_id": "leak", "patient_id": "p999", "split": "test"} | change)
     dataset = _with_line(toy_dataset, tmp_path / "leak", line)
     with pytest.raises(InputError, match=f"leak: 1 studies of 'test' and 'train' share a {kind}"):
-        refuse_leaks(dataset.studies())
+        refuse_leaks(dataset)
 
 
 def test_the_clean_dataset_passes(toy_dataset: Dataset) -> None:
-    refuse_leaks(toy_dataset.studies())
+    refuse_leaks(toy_dataset)

@@ -197,12 +197,18 @@ class Dataset:
         """Absolute path of an image.
 
         Raises:
-            InputError: if a link leads out of the folder, or the file is missing, no plain file, or one of two.
+            InputError: if a link leads out of the folder, the path cannot be one, or the file is missing, no plain file,
+                or one of two.
         """
         full = self.path / path
-        if not full.exists():
+        try:
+            exists, inside = full.exists(), full.resolve().is_relative_to(self.path.resolve())
+        except (OSError, ValueError, RuntimeError):
+            # A name too long, one that no file can have, or a link that leads to itself.
+            raise InputError("image path cannot be used", file=self.manifest_path) from None
+        if not exists:
             raise InputError("image is missing", file=full)
-        if not full.resolve().is_relative_to(self.path.resolve()):
+        if not inside:
             raise InputError("image lies outside the dataset folder", file=full)
         if not full.is_dir() and not full.is_file():
             raise InputError("image is not a file or a folder", file=full)

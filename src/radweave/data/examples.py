@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from radweave.data.cache import PixelCache
+from radweave.data.dataset import Dataset
+from radweave.data.file_hashes import hashes_of
+from radweave.data.identity import comparable_id
 from radweave.data.loader import Example, class_states, ordered_views, view_id
 from radweave.errors import InputError
+from radweave.storage import sha256_bytes
 from radweave.types import LabelState, Study
 
 
@@ -102,26 +108,63 @@ def _states(
     return class_states(labels, classes) if classes and labels is not None else None
 
 
-def refuse_leaks(studies: Iterable[Study]) -> None:
+def refuse_leaks(dataset: Dataset) -> None:
     """Refuse a data set in which a patient or an image file stands in two splits.
+
+    Ids are compared as ``comparable_id`` writes them. Images are compared by their bytes as they are on disk, whatever
+    path or hash the manifest gives.
 
     Raises:
         InputError: naming how many patients or images are shared, and between which splits.
     """
-    owners: dict[str, dict[str, str]] = {"patient": {}, "image": {}}
-    shared: dict[tuple[str, str, str], int] = {}
-    for study in studies:
+    hashes = hashes_of(dataset, (ref.path for study in dataset.studies() if study.split for ref in study.images))
+    shared = _Shared()
+    for study in dataset.studies():
         if study.split is None:
             continue
-        keys = [("patient", study.patient_id), *(("image", ref.sha256 or ref.path) for ref in study.images)]
-        for kind, key in keys:
-            first = owners[kind].setdefault(key, study.split)
-            if first != study.split:
-                pair = sorted((first, study.split))
-                shared[kind, pair[0], pair[1]] = shared.get((kind, pair[0], pair[1]), 0) + 1
-    if shared:
-        (kind, left, right), count = next(iter(shared.items()))
-        raise InputError(
-            f"leak: {count} studies of '{left}' and '{right}' share a {kind}; 'radweave data check' lists them",
-            field="split",
-        )
+        shared.meet("patient", comparable_id(study.patient_id), study.split)
+        for ref in study.images:
+            shared.meet("image", hashes.get(ref.path, ref.path), study.split)
+    shared.refuse()
+
+
+def refuse_same_pixels(dataset: Dataset, cache: PixelCache) -> None:
+    """Refuse a data set in which two splits hold an image of the same prepared pixels, in whatever files.
+
+    A constant picture is like no other.
+
+    Raises:
+        InputError: naming how many images are shared, and between which splits.
+    """
+    shared = _Shared()
+    for study in dataset.studies():
+        if study.split is None:
+            continue
+        for row in (cache.rows[ref.path] for ref in study.images if ref.path in cache.rows):
+            pixels = np.ascontiguousarray(cache.pixels[row])
+            if pixels.min() < pixels.max():
+                shared.meet("picture", sha256_bytes(pixels.tobytes()), study.split)
+    shared.refuse()
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What stands in more than one split."""
+
+    owners: dict[tuple[str, str], str] = field(default_factory=dict)
+    counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
+
+    def meet(self, kind: str, key: str, split: str) -> None:
+        first = self.owners.setdefault((kind, key), split)
+        if first != split:
+            left, right = sorted((first, split))
+            self.counts[kind, left, right] = self.counts.get((kind, left, right), 0) + 1
+
+    def refuse(self) -> None:
+        """Raise InputError if anything does."""
+        if self.counts:
+            (kind, left, right), count = next(iter(self.counts.items()))
+            raise InputError(
+                f"leak: {count} studies of '{left}' and '{right}' share a {kind}; 'radweave data check' lists them",
+                field="split",
+            )

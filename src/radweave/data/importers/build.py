@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from radweave.data.cleaning import Cleaner, cleaner
 from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, DatasetWriter, SourceFile
+from radweave.data.file_hashes import content_hash
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.importers.splitting import SOURCE_SPLIT, splitter
 from radweave.errors import InputError
-from radweave.storage import sha256_file, sha256_json, write_jsonl
+from radweave.storage import sha256_file, write_jsonl
 from radweave.types import ImageRef, Study, TargetText, View
 
 LONGEST_TEXT = 100_000
@@ -209,20 +210,13 @@ def _files(raw: RawStudy) -> dict[str, Path]:
     return files
 
 
-def _sha256(path: Path) -> str:
-    """Hash of a file's bytes, or of the names and bytes of a folder's files."""
-    if path.is_dir():
-        return sha256_json({member.name: sha256_file(member) for member in sorted(path.iterdir()) if member.is_file()})
-    return sha256_file(path)
-
-
 def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], problems: Problems) -> Study | None:
     """The checked study, or None (counted) where an id or an image name cannot be used."""
     try:
         images = []
         for image in raw.images:
             if image.file not in hashes:
-                hashes[image.file] = _sha256(image.file)
+                hashes[image.file] = content_hash(image.file)
             images.append(
                 ImageRef(
                     path=image.inside,
@@ -248,6 +242,8 @@ def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], probl
         problem = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str))
         problems.leave_out_study(raw.study_id, f"{place}: {problem['msg'].removeprefix('Value error, ')}")
+    except InputError as error:
+        problems.leave_out_study(raw.study_id, error.reason)
     except OSError as error:
         problems.leave_out_study(raw.study_id, f"image cannot be read: {error.strerror}")
     return None
