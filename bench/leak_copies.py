@@ -172,8 +172,9 @@ def false_alarms(pixels: list[Pixels], patients: list[int], splits: list[str]) -
     size = sum(sum(t.nbytes for t in look.thumbnails) + sum(d.nbytes for d in look.descriptors) for look in looks)
     held_out = counts["val"] + counts["test"]
     return (
-        f"least likeness {weakest:.2f}; {len(pixels)} images ({counts}): {len(wrong)} false alarms {wrong[:20]}; {added / len(pixels) * 1e3:.2f} s and "
-        f"{size / len(pixels) / 1e3:.1f} MB per 1,000 images, {compared / held_out * 1e3:.1f} s per 1,000 held-out images"
+        f"{len(pixels)} images ({counts}), least likeness {weakest:.2f}: {len(wrong)} false alarms {wrong[:20]}; "
+        f"{added / len(pixels) * 1e3:.2f} s and {size / len(pixels) / 1e3:.1f} MB per 1,000 images, "
+        f"{compared / held_out * 1e3:.1f} s per 1,000 held-out images"
     )
 
 

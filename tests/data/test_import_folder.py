@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +263,26 @@ def test_a_ratio_split_keeps_patients_together_and_depends_on_the_seed_only(sour
     assert counts == [28, 4, 8]
     assert first == splits(0, "b")
     assert first != splits(1, "c")
+
+
+def test_a_ratio_split_does_not_depend_on_the_process() -> None:
+    """Sets of text have another order in each process unless PYTHONHASHSEED is set."""
+    code = (
+        "from radweave.data.importers.splitting import cut_patients\n"
+        "print(sorted(cut_patients({f'p{n}' for n in range(50)}, [7, 1, 2], 0).items()))"
+    )
+    splits = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(splits) == 1
+    assert "'test'" in splits.pop()
 
 
 def test_the_same_source_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:

@@ -107,6 +107,19 @@ def test_mimic_priors_follow_time_not_study_numbers(mimic: Path, tmp_path: Path)
     assert studies["s57375967"].prior is None
 
 
+def test_a_mimic_study_with_images_in_two_splits_gets_none(mimic: Path, tmp_path: Path) -> None:
+    table = mimic / "mimic-cxr-2.0.0-split.csv"
+    table.write_text(table.read_text().replace("d-2,59999999,10000032,train", "d-2,59999999,10000032,test"))
+    left_out = imported("mimic-cxr", mimic, tmp_path / "out")
+    assert left_out.card.left_out == {"not in the source's split": 1}
+    assert "s59999999" not in {study.study_id for study in left_out.studies()}
+    kept = {
+        study.study_id: study.split for study in imported("mimic-cxr", mimic, tmp_path / "all", keep="all").studies()
+    }
+    assert kept["s59999999"] is None
+    assert kept["s50000001"] == "train"
+
+
 def test_a_prior_that_is_left_out_is_skipped(mimic: Path, tmp_path: Path) -> None:
     (mimic / "files/p10/p10000032/s59999999.txt").write_text("FINAL REPORT\n INDICATION: None.\n")
     dataset = imported("mimic-cxr", mimic, tmp_path / "out")

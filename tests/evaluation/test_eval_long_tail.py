@@ -58,9 +58,10 @@ def test_positives_are_counted_once_per_study_from_labels_or_the_report() -> Non
     assert counted.source.startswith("labels of 2 studies")
 
 
-def test_only_the_training_split_is_counted() -> None:
+@pytest.mark.parametrize("split", ["test", "val", None])
+def test_only_the_training_split_is_counted(split: str | None) -> None:
     labeler = get_labeler("chexpert14")
-    leak = study(0, None).model_copy(update={"split": "test"})
+    leak = study(0, None).model_copy(update={"split": split})
     with pytest.raises(InputError, match="training split"):
         class_frequencies([study(1, None), leak], labeler)
     with pytest.raises(InputError, match="no training study"):

@@ -360,7 +360,6 @@ def _studies(manifest: Path, errors: _Tally) -> Iterator[tuple[int, Study]]:
                 errors.add("schema: the line is not valid JSON", line)
 
 
-
 def _id_digest(identifier: str) -> bytes:
     text = comparable_id(identifier).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16).digest()

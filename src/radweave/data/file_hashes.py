@@ -5,12 +5,14 @@ DATASET/.cache/hashes.json    path -> size, times and hash of each file; a file 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from radweave.data.arrays import stamp
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.storage import read_json, sha256_file, sha256_json, write_text
@@ -48,7 +50,7 @@ def hashes_of(dataset: Dataset, paths: Iterable[str]) -> dict[str, str]:
     def read(path: str) -> tuple[str, list[Any] | None]:
         try:
             full = dataset.image_path(path)
-            state = _state(full)
+            state = stamp(full)
             kept = known.get(path)
             if isinstance(kept, list) and kept[:1] == [state] and len(kept) == 2:
                 return path, kept
@@ -77,16 +79,4 @@ def _known(place: Path) -> dict[str, Any]:
 
 
 def _table(entries: dict[str, list[Any]]) -> str:
-    import json
-
     return json.dumps(entries, ensure_ascii=True, separators=(",", ":")) + "\n"
-
-
-def _state(path: Path) -> str:
-    """Sizes and times of a file, or of a series folder's files."""
-    members = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
-    parts = []
-    for member in members:
-        status = member.stat()
-        parts.append(f"{member.name}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}")
-    return parts[0].partition(":")[2] if len(parts) == 1 else sha256_json(parts)

@@ -1,7 +1,7 @@
 """When two ids name the same patient although they are not written alike.
 
-``P7``, ``p7 ``, ``p007`` and ``0p7`` are one patient, and so is an id in which a Cyrillic letter stands for the Latin one
-that it looks like. Used to compare only: a data set keeps its ids as they are.
+``P7``, ``p7 ``, ``p007`` and ``0p7`` are one patient, and so is an id in which a Cyrillic letter stands for the Latin
+one that it looks like. Used to compare only: a data set keeps its ids as they are.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 
 _LOOK_ALIKES: Final = str.maketrans(
     # Cyrillic, Greek, Armenian and others, capitals apart where they resemble other letters than the small ones do.
-    "АВЕЅСНІЈКМОРԚТУХԜ" "авеѕсԁнһіјкӏморԛтухԝѵ" "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ" "αεικνορτυχ" "օսոհյ" "ıɑɡ" "‐‑‒–—―−",
-    "abeschijkmopqtyxw" "abescdhhijklmopqtyxwv" "abezhikmnoptyx" "aeikvoptux" "ounhj" "iag" "-------",
+    "АВЕЅСНІЈКМОРԚТУХԜавеѕсԁнһіјкӏморԛтухԝѵΑΒΕΖΗΙΚΜΝΟΡΤΥΧαεικνορτυχօսոհյıɑɡ‐‑‒–—―−",
+    "abeschijkmopqtyxwabescdhhijklmopqtyxwvabezhikmnoptyxaeikvoptuxounhjiag-------",
 )
 """Letters of other scripts that print like Latin ones, and dashes."""
 

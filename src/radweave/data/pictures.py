@@ -1,8 +1,8 @@
 """Which radiographs show the same picture, though their files differ: saved anew, cut, turned, mirrored, inverted.
 
-A picture is kept as a thumbnail of 64 x 64 grey values and a descriptor: in 8 x 8 cells, how strong edges of 8 directions
-are. Edges have no sign, so an inverted picture has the same descriptor, and a mirrored one a permutation of it. The
-nearest descriptors of the other split are candidates; ``registration`` then decides about each of them.
+A picture is kept as a thumbnail of 64 x 64 grey values and a descriptor: in 8 x 8 cells, how strong edges of 8
+directions are. Edges have no sign, so an inverted picture has the same descriptor, and a mirrored one a permutation of
+it. The nearest descriptors of the other split are candidates; ``registration`` then decides about each of them.
 
 Plain borders are cut off first. As that may fail, a picture with borders is kept with them too.
 
@@ -111,10 +111,10 @@ def _mirrored(descriptors: NDArray[np.float32]) -> NDArray[np.float32]:
     return cells[:, _MIRRORED, :, ::-1].reshape(len(descriptors), -1)
 
 
-def flat_scan(volume: NDArray[np.floating[Any] | np.integer[Any]]) -> NDArray[np.float32]:
+def flat_scan(volume: NDArray[Any]) -> NDArray[np.float32]:
     """A scan (D, H, W) as one picture (H, W), the mean over its slices. Values are HU, or grey values of eight bits."""
     clipped = volume.clip(*_WINDOW_HU)
-    flat: NDArray[np.float32] = clipped.mean(axis=0, dtype=np.float32)
+    flat: NDArray[np.float32] = np.asarray(clipped.mean(axis=0), np.float32)
     return flat
 
 
@@ -123,7 +123,7 @@ def without_borders(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     spread = float(pixels.max() - pixels.min())
     cut = pixels
     for axis in (0, 1):
-        lines = np.moveaxis(cut, axis, 0)
+        lines: NDArray[np.float32] = np.moveaxis(cut, axis, 0)
         busy = np.flatnonzero(lines.max(axis=1) - lines.min(axis=1) > _PLAIN * spread)
         if len(busy) == 0 or busy[-1] - busy[0] < lines.shape[0] // 2:
             return pixels
@@ -155,8 +155,9 @@ class Looks:
         )
 
     def picture(self, row: int, *, mirrored: bool = False) -> NDArray[np.float32]:
-        small = self.thumbnails[row].astype(np.float32) / 255
-        return np.ascontiguousarray(small[:, ::-1]) if mirrored else small
+        small = self.thumbnails[row][:, ::-1] if mirrored else self.thumbnails[row]
+        picture: NDArray[np.float32] = (small / 255).astype(np.float32)
+        return picture
 
 
 @dataclass(slots=True)
@@ -223,9 +224,7 @@ def _changes(alignment: Alignment, *, mirrored: bool) -> tuple[str, ...]:
     return tuple(name for name, is_so in names.items() if is_so)
 
 
-def _candidates(
-    mine: list[Descriptor], theirs: list[Descriptor]
-) -> Iterator[tuple[int, list[tuple[int, bool]]]]:
+def _candidates(mine: list[Descriptor], theirs: list[Descriptor]) -> Iterator[tuple[int, list[tuple[int, bool]]]]:
     """Per row of ``mine`` the nearest rows of ``theirs``, each with whether it is near as mirrored, nearest first."""
     for start in range(0, len(mine), _CHUNK):
         plain = _unit(mine[start : start + _CHUNK])

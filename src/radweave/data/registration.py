@@ -33,7 +33,7 @@ _MOST_BENT, _MOST_MOVED, _LEAST_SHARED = 0.25, 12.0, 0.6
 _FEWEST_BLOCKS = 10
 
 Picture = NDArray[np.float32]
-_GRID: Final = np.stack(np.indices((SIDE, SIDE))).reshape(2, -1) - _CENTRE
+_GRID: Final = np.indices((SIDE, SIDE)).reshape(2, -1) - _CENTRE
 _WINDOW: Final = np.sqrt(np.outer(np.hanning(SIDE + 2)[1:-1], np.hanning(SIDE + 2)[1:-1])).astype(np.float32)
 
 
@@ -65,7 +65,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How alike two pictures are: the correlation of their fine structure, of the median block and of the weakest fifth.
+    """How alike two pictures are: the correlation of fine structure, of the median block and of the weakest fifth.
 
     Both are 0 where the pictures lie too far apart to be compared.
     """
@@ -120,9 +120,7 @@ class Query:
         bend = self._starts[int(start)]
         return self._refine(target, bend, -(bend @ shift), sign)
 
-    def _refine(
-        self, target: Picture, bend: NDArray[np.float64], move: NDArray[np.float64], sign: float
-    ) -> Alignment:
+    def _refine(self, target: Picture, bend: NDArray[np.float64], move: NDArray[np.float64], sign: float) -> Alignment:
         """Gauss-Newton steps from a start; the best position met on the way."""
         best, found = -1.0, Alignment(bend, move, sign < 0)
         for _ in range(_STEPS):
