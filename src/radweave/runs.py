@@ -98,13 +98,14 @@ def train(
     """
     experiment = resolve(method, preset, overrides)
     dataset = Dataset.open(dataset_path)
-    refuse_leaks(dataset)
     if resume and is_finished(out):
         read_card(out)
         return out
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
         with ranks.first_goes_first():
+            # The first process reads the files, the others what it has kept of them.
+            refuse_leaks(dataset)
             if ranks.is_first:
                 place = held.enter_context(claimed(out, overwrite=overwrite, resume=resume))
             folder = training_folder(out)
