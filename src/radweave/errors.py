@@ -50,6 +50,10 @@ class InputError(ValueError):
         return (_rebuild, (type(self), self.reason, self.file, self.line, self.field, self.got, self.expected))
 
 
+class UnusableModelError(InputError):
+    """The model itself cannot be used, so that no other study would fare better: the job ends."""
+
+
 class CannotWriteError(InputError):
     """A file or folder cannot be written: no permission, a read-only file system, a full disk."""
 

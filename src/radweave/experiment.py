@@ -106,6 +106,12 @@ class Experiment(Config):
     stages: Any
     decoding: DecodingConfig = DecodingConfig()
 
+    @property
+    def language_checkpoint(self) -> str | None:
+        """Folder or hub name of the language model's checkpoint, where it is pretrained."""
+        path: str | None = getattr(getattr(self.model, "language_model", None), "path", None)
+        return path
+
     def named_stages(self) -> dict[str, StageConfig]:
         """The stages in the order in which they run."""
         return {name: getattr(self.stages, name) for name in type(self.stages).model_fields}

@@ -204,8 +204,13 @@ def refuse_unusable_weights(model: nn.Module, file: Path | str) -> None:
     Raises:
         InputError: naming the first such weight.
     """
-    for name, weight in model.named_parameters():
-        if not weight.is_floating_point() or weight.device.type == "meta" or not weight.numel():
+    for name, weight in model.state_dict().items():
+        if (
+            not isinstance(weight, torch.Tensor)
+            or not weight.is_floating_point()
+            or weight.device.type == "meta"
+            or not weight.numel()
+        ):
             continue
         # NaN passes through both ends, so that one pass over the memory sees every kind of harm.
         least, most = (float(end) for end in weight.detach().aminmax())

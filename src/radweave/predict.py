@@ -15,7 +15,7 @@ from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.data.reading.images import read_radiograph
-from radweave.errors import InputError, printable
+from radweave.errors import InputError, UnusableModelError, printable
 from radweave.runs import Run, prepare, restore
 from radweave.serve.familiar import is_unlike
 from radweave.serve.predictor import Predictor
@@ -262,7 +262,11 @@ def _files(path: Path) -> list[Path]:
 def generate_files(
     predictor: Predictor, groups: Sequence[FileGroup], *, force: bool = False
 ) -> Iterator[Report | FileGroup]:
-    """Write one report per group; a group that fails comes back with its reason."""
+    """Write one report per group; a group that fails comes back with its reason.
+
+    Raises:
+        UnusableModelError: if the model fails, which no other group would change.
+    """
     if predictor.refusal is not None:
         raise InputError(predictor.refusal)
     for group in groups:
@@ -271,5 +275,7 @@ def generate_files(
             continue
         try:
             yield predictor.report(group.images, study_id=group.name, force=force, views=group.views)
+        except UnusableModelError:
+            raise
         except InputError as error:
             yield FileGroup(name=group.name, images=group.images, refused=str(error))

@@ -31,6 +31,7 @@ from radweave.labels import get_labeler
 from radweave.methods import load_method
 from radweave.nn.vision import modality_of
 from radweave.ontology import CLASSES
+from radweave.outside_models import refuse_unusable_weights
 from radweave.provenance import library_versions
 from radweave.run_folder import DatasetFacts, RunCard, hash_files, read_card, write_card
 from radweave.run_place import claimed, is_finished, training_folder
@@ -45,7 +46,7 @@ from radweave.stages import (
     set_memories,
 )
 from radweave.storage import sha256_json, write_aside, write_folder, write_text
-from radweave.train.checkpoint import load_weights, refuse_checkpoints_of_others, save_weights
+from radweave.train.checkpoint import load_weights, refuse_checkpoints_of_others, refuse_other_shapes, save_weights
 from radweave.train.distributed import Parallel, Ranks, joined_ranks
 from radweave.train.loop import use_deterministic_kernels
 from radweave.types import LabelState, Modality, Split
@@ -163,7 +164,7 @@ def _prepare(
     _refuse_empty_splits(dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
-    tokenizer = experiment.data.tokenizer.build(texts)
+    tokenizer = experiment.data.tokenizer.build(texts, own=experiment.language_checkpoint)
     fingerprint = sha256_json(
         {
             "experiment": experiment.model_dump(mode="json"),
@@ -373,8 +374,12 @@ def restore(folder: Path) -> Run:
     tokenizer = load_tokenizer(folder / "tokenizer")
     data, parts = experiment.data, folder / "parts"
     context = BuildContext(tokenizer, data.image_size, card.classes, parts=parts, volume_size=data.ct.size)
+    weights = folder / "weights.safetensors"
+    with torch.device("meta"):
+        refuse_other_shapes(experiment.model.build(context), weights)
     model: nn.Module = experiment.model.build(context)
-    load_weights(model, folder / "weights.safetensors")
+    load_weights(model, weights)
+    refuse_unusable_weights(model, weights)
     set_memories(model, folder)
     model.to(default_device()).eval()
     familiarity = load_familiarity(folder / "familiarity")

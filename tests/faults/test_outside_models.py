@@ -12,18 +12,21 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import radweave
-from conftest import TOY_REPORTS
+from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, load_tokenizer, save_tokenizer
-from radweave.errors import InputError
+from radweave.errors import InputError, UnusableModelError
 from radweave.nn.language_model import PretrainedLanguageModelConfig
 from radweave.nn.prompt import PromptTemplate
 from radweave.nn.text_encoder import PretrainedTextEncoderConfig
 from radweave.nn.vision.pretrained import SwinConfig, ViTConfig
+from radweave.predict import generate_files, generate_split, group_images
 from radweave.run_folder import hash_files
-from radweave.runs import restore
+from radweave.runs import restore, train
 
 SOURCE = Path(radweave.__file__).parent
 SPECIAL: dict[str, Any] = {"vocab_size": 280, "bos_id": 1, "eos_id": 2, "pad_id": 0}
@@ -269,3 +272,122 @@ def test_a_chat_template_that_loops_or_grows_without_end_is_one_clear_error(
     monkeypatch.setattr("radweave.data.reading.templates.TIMEOUT_S", 1.0)
     with pytest.raises(InputError, match="field 'chat_template': the tokenizer's chat template cannot be rendered"):
         chat_prompt(HOSTILE_TEMPLATES[name])
+
+
+def harm_weights(path: Path, harm: Callable[[torch.Tensor], torch.Tensor], names: str = "") -> None:
+    tensors = load_file(str(path))
+    changed = {n: harm(t) if n.startswith(names) and t.is_floating_point() else t for n, t in tensors.items()}
+    save_file(changed, str(path), metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30])
+def test_weights_that_are_not_finite_are_refused_at_load(
+    toy_run: Path, checkpoint: Path, tmp_path: Path, value: float
+) -> None:
+    run = Path(shutil.copytree(toy_run, tmp_path / "run"))
+
+    def harm(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.view(-1)[-1] = value
+        return tensor
+
+    harm_weights(run / "weights.safetensors", harm, "language_model.model.lm_head")
+    rehash(run)
+    with pytest.raises(
+        InputError, match=r"weights\.safetensors, field 'language_model\.model\.lm_head\.weight'.*finite"
+    ):
+        restore(run)
+    harm_weights(checkpoint / "model.safetensors", harm, "lm_head")
+    with pytest.raises(InputError, match=r"checkpoint, field 'lm_head\.weight'.*finite"):
+        load_model(checkpoint)
+
+
+@pytest.mark.parametrize("decoding", [(), ("num_beams=2",), ("do_sample=true",)])
+def test_scores_that_are_not_finite_end_the_job(
+    toy_run: Path, toy_dataset: Dataset, tmp_path: Path, decoding: tuple[str, ...]
+) -> None:
+    run = Path(shutil.copytree(toy_run, tmp_path / "run"))
+    harm_weights(run / "weights.safetensors", lambda tensor: tensor * 1e15, "language_model")
+    rehash(run)
+    restored = restore(run)
+    predictor = restored.predictor(decoding=decoding)
+    groups = group_images([toy_dataset.image_path("images/1_0.png")], one_study=True)
+    with pytest.raises(UnusableModelError, match="scores are not finite"):
+        list(generate_files(predictor, groups))
+    with pytest.raises(UnusableModelError, match="scores are not finite"):
+        generate_split(restored, predictor, toy_dataset.path, "test", tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+class ReachedError(Exception):
+    """Building went on to where memory is taken."""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("hidden_size: 32", "hidden_size: 4096"),
+        ("num_layers: 2", "num_layers: 64"),
+        ("intermediate_size: 256", "intermediate_size: 30000"),
+    ],
+)
+def test_a_configuration_larger_than_the_weights_takes_no_memory(
+    toy_run: Path, tmp_path: Path, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(toy_run, tmp_path / "run"))
+    text = (run / "config.yaml").read_text()
+    assert old in text
+    (run / "config.yaml").write_text(text.replace(old, new))
+    rehash(run)
+
+    def take(*_: Any) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr("radweave.runs.load_weights", take)
+    with pytest.raises(InputError, match=r"weights\.safetensors.*weights do not fit this model"):
+        restore(run)
+
+
+def with_language_model(checkpoint: Path, *more: str) -> list[str]:
+    """A toy baseline with this checkpoint, as a user would name it."""
+    kept = [option for option in (*TOY_OVERRIDES, *TOY_SIZES["baseline"]) if "language_model." not in option]
+    language_model = f"model.language_model={{kind: pretrained, path: {checkpoint}}}"
+    return [*kept, "stages.report.epochs=1", "stages.report.max_steps=1", language_model, *more]
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    """A tiny GPT-2 with a tokenizer that was trained on other words."""
+    tokenizer = BpeTokenizerConfig(vocab_size=320).build(["sphinx of black quartz judge my vow"] * 9)
+    shape = GPT2Config(vocab_size=1000, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    GPT2LMHeadModel(shape).save_pretrained(tmp_path / "gpt2")
+    save_tokenizer(tokenizer, tmp_path / "gpt2")
+    return tmp_path / "gpt2"
+
+
+def test_a_pretrained_language_model_is_not_given_another_tokenizer(
+    gpt2: Path, checkpoint: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    for other in ((), (f"data.tokenizer={{kind: pretrained, path: {checkpoint}}}",)):
+        with pytest.raises(InputError, match=r"gpt2, field 'data\.tokenizer': the tokenizer is not that.*force=true"):
+            train("baseline", toy_dataset.path, tmp_path / "run", overrides=with_language_model(gpt2, *other))
+
+
+def test_a_pretrained_language_model_reads_with_its_own_tokenizer(
+    gpt2: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    shutil.copytree(gpt2, tmp_path / "copy")
+    same = f"data.tokenizer={{kind: pretrained, path: {tmp_path / 'copy'}}}"
+    words = load_tokenizer(gpt2).get_vocab()
+    for number, choice in enumerate(("data.tokenizer=pretrained", same)):
+        out = tmp_path / f"run{number}"
+        train("baseline", toy_dataset.path, out, overrides=with_language_model(gpt2, choice))
+        assert restore(out).tokenizer.get_vocab() == words
+    forced = with_language_model(gpt2, "data.tokenizer.force=true")
+    train("baseline", toy_dataset.path, tmp_path / "forced", overrides=forced)
+    assert restore(tmp_path / "forced").tokenizer.get_vocab() != words
+
+
+def test_a_language_model_from_nothing_brings_no_tokenizer(toy_dataset: Dataset, tmp_path: Path) -> None:
+    options = [option for option in (*TOY_OVERRIDES, *TOY_SIZES["baseline"]) if "tokenizer" not in option]
+    with pytest.raises(InputError, match=r"data\.tokenizer\.path.*brings no tokenizer"):
+        train("baseline", toy_dataset.path, tmp_path / "run", overrides=[*options, "data.tokenizer=pretrained"])

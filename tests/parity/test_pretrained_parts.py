@@ -79,7 +79,7 @@ def overrides_for(checkpoint: Path, lora: str, targets: str = "null") -> list[st
         *(option for option in TOY_OVERRIDES if "tokenizer" not in option),
         *sizes,
         f"model.language_model={{kind: pretrained, path: {checkpoint}, lora: {adapters}}}",
-        f"data.tokenizer={{kind: pretrained, path: {checkpoint}}}",
+        "data.tokenizer=pretrained",
         f"stages.report.finetune.language_model={'lora' if lora == 'lora' else 'frozen'}",
         "model.prompt='Human: <Img>{image}</Img> Report.'",
         "stages.report.epochs=2",
@@ -215,6 +215,7 @@ def test_a_run_with_a_bert_decoder_reports_exports_and_restores_without_its_fold
         *(size for size in TOY_SIZES["diffrgennet"] if "language_model" not in size),
         f"model.language_model={{kind: pretrained, path: {tmp_path / 'bert'}, lora: {lora}}}",
         f"stages.report.finetune.language_model={how}",
+        "data.tokenizer.force=true",  # the checkpoint has none
         "stages.report.epochs=2",
     ]
     with pytest.warns(UserWarning, match="start from nothing"):

@@ -20,14 +20,28 @@ PAD, BOS, EOS = "<pad>", "<s>", "</s>"
 
 
 class BpeTokenizerConfig(Config):
-    """Byte-level BPE, trained on the reports of the training split only. It has no unknown token."""
+    """Byte-level BPE, trained on the reports of the training split only. It has no unknown token.
+
+    ``force`` gives it to a pretrained language model, which has learnt another one's words.
+    """
 
     kind: Literal["bpe"] = "bpe"
     vocab_size: int = Field(default=2000, ge=300)
     min_frequency: int = Field(default=2, ge=1)
+    force: bool = False
 
-    def build(self, texts: Iterable[str]) -> PreTrainedTokenizerBase:
-        """Train on ``texts``, which must come from the training split."""
+    def build(self, texts: Iterable[str], *, own: str | None = None) -> PreTrainedTokenizerBase:
+        """Train on ``texts``, which must come from the training split.
+
+        Args:
+            texts: the reports.
+            own: the checkpoint of the language model, where it is pretrained.
+
+        Raises:
+            InputError: if the language model has a tokenizer of its own, and ``force`` is not set.
+        """
+        if own is not None and not self.force:
+            raise _another_than(own, got="bpe")
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
         from transformers import PreTrainedTokenizerFast
 
@@ -55,14 +69,47 @@ class BpeTokenizerConfig(Config):
 
 
 class PretrainedTokenizerConfig(Config):
-    """The tokenizer of a checkpoint folder or hub name."""
+    """The tokenizer of a checkpoint folder or hub name; without ``path``, of the language model's checkpoint.
+
+    ``force`` gives the tokenizer of another ``path`` to a language model that has learnt its own one's words.
+    """
 
     kind: Literal["pretrained"] = "pretrained"
-    path: str
+    path: str | None = None
+    force: bool = False
 
-    def build(self, texts: Iterable[str]) -> PreTrainedTokenizerBase:
-        """Load it; ``texts`` are not looked at."""
-        return load_tokenizer(self.path)
+    def build(self, texts: Iterable[str], *, own: str | None = None) -> PreTrainedTokenizerBase:
+        """Load it; ``texts`` are not looked at.
+
+        Args:
+            texts: the reports.
+            own: the checkpoint of the language model, where it is pretrained.
+
+        Raises:
+            InputError: if there is no such tokenizer, or it has other words than the language model's own and
+                ``force`` is not set.
+        """
+        path = self.path or own
+        if path is None:
+            raise InputError(
+                "the language model is not pretrained: it brings no tokenizer", field="data.tokenizer.path"
+            )
+        tokenizer = load_tokenizer(path)
+        if own not in (None, path) and not self.force:
+            assert own is not None
+            if load_tokenizer(own).get_vocab() != tokenizer.get_vocab():
+                raise _another_than(own, got=path)
+        return tokenizer
+
+
+def _another_than(own: str, *, got: str) -> InputError:
+    return InputError(
+        "the tokenizer is not that of this language model, whose words would mean something else",
+        file=own,
+        field="data.tokenizer",
+        got=got,
+        expected="data.tokenizer=pretrained, which takes the language model's own, or data.tokenizer.force=true",
+    )
 
 
 TokenizerConfig = Annotated[BpeTokenizerConfig | PretrainedTokenizerConfig, Field(discriminator="kind")]

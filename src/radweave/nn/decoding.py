@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from radweave.config import Config
+from radweave.errors import UnusableModelError
 
 
 class DecodingConfig(Config):
@@ -52,6 +53,9 @@ def generate_ids(
 
     Returns:
         Token ids per row, without end or padding, and the log-probability of each of those tokens.
+
+    Raises:
+        UnusableModelError: if the model scores a token with anything but a finite number.
     """
     options: dict[str, Any] = {}
     if decoding.do_sample:
@@ -70,6 +74,7 @@ def generate_ids(
         no_repeat_ngram_size=decoding.no_repeat_ngram_size,
         eos_token_id=eos_id,
         pad_token_id=pad_id,
+        logits_processor=[_refuse_non_finite],
         output_scores=True,
         return_dict_in_generate=True,
         use_cache=True,
@@ -80,6 +85,16 @@ def generate_ids(
         out.sequences, out.scores, getattr(out, "beam_indices", None), normalize_logits=decoding.num_beams == 1
     )
     return trim(out.sequences, scores, eos_id)
+
+
+def _refuse_non_finite(_: Tensor, scores: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows vocabulary"]:
+    """Let scores through whose greatest is a finite number; forbidden tokens have minus infinity.
+
+    Without this an argmax over NaN names the first token, which may end the report: an empty draft without a word.
+    """
+    if not bool(scores.amax(dim=-1).isfinite().all()):
+        raise UnusableModelError("the model's scores are not finite: its weights or its precision cannot be used")
+    return scores
 
 
 def trim(sequences: Tensor, scores: Tensor, eos_id: int) -> tuple[list[list[int]], list[list[float]]]:

@@ -140,7 +140,7 @@ def paper() -> AmMrgExperiment:
     """The paper's numbers; a Swin-B stands for its encoder, whose weights are the user's, as all others are."""
     swin, llama = "microsoft/swin-base-patch4-window7-224", "meta-llama/Llama-2-7b-chat-hf"
     return AmMrgExperiment(
-        data=DataConfig(image_size=224, max_tokens=100, tokenizer=PretrainedTokenizerConfig(path=llama)),
+        data=DataConfig(image_size=224, max_tokens=100, tokenizer=PretrainedTokenizerConfig()),
         model=AmMrgModelConfig(
             vision_encoder=SwinConfig(path=swin, channels=3),
             text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),

@@ -132,7 +132,7 @@ def paper() -> BaselineExperiment:
     """R2GenGPT "deep" at its published numbers: Swin-B trains, Llama-2-7B-chat is frozen. Weights are the user's."""
     swin, llama = "microsoft/swin-base-patch4-window7-224", "meta-llama/Llama-2-7b-chat-hf"
     return BaselineExperiment(
-        data=DataConfig(image_size=224, max_tokens=100, tokenizer=PretrainedTokenizerConfig(path=llama)),
+        data=DataConfig(image_size=224, max_tokens=100, tokenizer=PretrainedTokenizerConfig()),
         model=BaselineModelConfig(
             vision_encoder=SwinConfig(path=swin, channels=3),
             connector=LinearConnectorConfig(),

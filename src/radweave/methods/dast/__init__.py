@@ -124,7 +124,7 @@ def paper() -> DastExperiment:
     phi = "microsoft/phi-4"
     schedule = OptimizerConfig(learning_rate=1e-4, warmup_steps=500, final_ratio=0.0)
     return DastExperiment(
-        data=DataConfig(image_size=224, max_tokens=150, tokenizer=PretrainedTokenizerConfig(path=phi)),
+        data=DataConfig(image_size=224, max_tokens=150, tokenizer=PretrainedTokenizerConfig()),
         model=DastModelConfig(
             vision_encoder=VMambaConfig(path="vssm_base_0229_ckpt_epoch_237.pth", channels=3),
             text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),

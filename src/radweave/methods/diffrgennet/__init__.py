@@ -121,7 +121,7 @@ def paper() -> DiffRGenNetExperiment:
     """ResNet-101 and BERT-base at the published numbers; what the paper does not give is on the method page."""
     bert = "bert-base-uncased"
     return DiffRGenNetExperiment(
-        data=DataConfig(image_size=224, max_tokens=150, tokenizer=PretrainedTokenizerConfig(path=bert)),
+        data=DataConfig(image_size=224, max_tokens=150, tokenizer=PretrainedTokenizerConfig()),
         model=DiffRGenNetModelConfig(
             vision_encoder=ResNetConfig(path="microsoft/resnet-101", channels=3),
             connector=LinearConnectorConfig(),

@@ -202,7 +202,7 @@ def paper() -> DiffvpExperiment:
             ct=CtPreprocessing(spacing_mm=(3.0, 1.0, 1.0), crop="body", window_hu=(-1000, 200), size=(112, 320, 384)),
             label_set="ct18",
             max_tokens=512,
-            tokenizer=PretrainedTokenizerConfig(path=llama),
+            tokenizer=PretrainedTokenizerConfig(),
             keep_features=False,
         ),
         model=DiffvpModelConfig(

@@ -135,7 +135,7 @@ def paper() -> VdgenExperiment:
     """The published numbers: Swin-B trains, Llama-2-7B-chat gets adapters. Weights are the user's."""
     swin, llama = "microsoft/swin-base-patch4-window7-224", "meta-llama/Llama-2-7b-chat-hf"
     return VdgenExperiment(
-        data=DataConfig(image_size=224, max_tokens=100, tokenizer=PretrainedTokenizerConfig(path=llama)),
+        data=DataConfig(image_size=224, max_tokens=100, tokenizer=PretrainedTokenizerConfig()),
         model=VdgenModelConfig(
             vision_encoder=SwinConfig(path=swin, channels=3),
             connector=LinearConnectorConfig(),
