@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from conftest import toy_image
 from image_files import chest, edit, thorax_hu, write_dicom, write_metaimage, write_series
 from radweave.cli import app
 from radweave.data.check import check_dataset
@@ -33,6 +34,7 @@ from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.reading.volumes import read_stored, read_volume
 from radweave.errors import InputError, printable
 from radweave.predict import group_images
+from radweave.runs import load
 from radweave.types import ImageRef
 
 SMALL_HU = thorax_hu(6, 20, 24)
@@ -322,6 +324,26 @@ def test_a_file_name_is_printed_on_one_line_and_without_control_characters(tmp_p
     assert str(caught.value).isprintable()
     (group,) = group_images([tmp_path / name], one_study=True)
     assert group.name.isprintable()
+
+
+def test_reports_and_pages_about_files_with_odd_names(toy_run: Path, tmp_path: Path) -> None:
+    names = [os.fsdecode(b"a\xff\n.png"), "b\x1b[31m.png"]
+    for seed, name in enumerate(names):
+        toy_image(tmp_path / name, bright_side="left", seed=seed)
+    files = [str(tmp_path / name) for name in names]
+    for options in (["generate"], ["generate", "--json"], ["explain", "--out", str(tmp_path / "page")]):
+        done = CliRunner().invoke(app, [options[0], str(toy_run), *files, *options[1:], "--force"])
+        assert done.exit_code == 0, done.output
+        assert "\x1b" not in done.output
+        done.output.encode()
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert "a\\udcff" in page
+
+
+def test_a_warning_about_the_number_of_views_names_the_study(toy_run: Path, tmp_path: Path) -> None:
+    files = [toy_image(tmp_path / f"{n}.png", bright_side="left", seed=n) for n in range(4)]
+    report = load(toy_run).report(files, force=True)
+    assert any(text.startswith("0.png") and "4 views given" in text for text in report.warnings)
 
 
 def test_printable_leaves_plain_names_alone() -> None:

@@ -13,7 +13,7 @@ from radweave.cli import ablate as ablating
 from radweave.cli import bench as benching
 from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
-from radweave.errors import InputError
+from radweave.errors import InputError, printable
 from radweave.stopping import StoppedError, stopped_at_once
 from radweave.types import RESEARCH_ONLY
 
@@ -74,6 +74,6 @@ def main() -> None:
     except BrokenPipeError:
         raise SystemExit(0) from None
     except OSError as error:  # the user's disk or permissions, not our code: no traceback
-        place = f"{error.filename}: " if error.filename else ""
+        place = f"{printable(error.filename)}: " if error.filename else ""
         print(f"error: {place}{error.strerror or error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -69,7 +69,7 @@ class Predictor:
     ) -> Report:
         """Write the draft of one study from its views (PNG, JPEG or DICOM files), or its CT scan.
 
-        A scan is a NIfTI or NRRD file or the folder of a DICOM series.
+        A scan is a NIfTI, NRRD or MetaImage file or the folder of a DICOM series.
 
         ``views`` states which view the images are ("frontal", "lateral", "pa", "ap"): one for all, or one for each.
         Without, it is what the file says, or else what a rule sees; a warning then says so.
@@ -96,9 +96,9 @@ class Predictor:
         """
         example = self._example(views, study_id)
         self._admit(example, [path for path, _ in views], force=force)
-        report = next(iter(self.reports([example], names={study_id: [path.name for path, _ in views]})))
+        report = next(iter(self.reports([example], names={study_id: [printable(path.name) for path, _ in views]})))
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
-        seen = [{"file": path.name, "view": view_of(picture).value} for path, picture in views]
+        seen = [{"file": printable(path.name), "view": view_of(picture).value} for path, picture in views]
         return Report(report.text, study_id, {**report.evidence, "views": seen}, (*report.warnings, *warnings))
 
     def read_study(
@@ -137,7 +137,8 @@ class Predictor:
         pairs = list(zip(images, pictures, strict=True))
         warnings += [f"{printable(path.name)}: {text}" for path, item in pairs for text in item.warnings]
         if len(images) > self.max_views:
-            warnings.append(f"{len(images)} views given, the model reads {self.max_views}")
+            warnings.append(f"{printable(images[0].name)} and others: {len(images)} views given, the model reads "
+                            f"{self.max_views}")  # fmt: skip
         pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(view_of(pair[1]))])
         return pairs[: self.max_views], tuple(warnings)
 
