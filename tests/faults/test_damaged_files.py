@@ -35,7 +35,7 @@ from radweave.data.reading.volumes import read_stored, read_volume
 from radweave.errors import InputError, printable
 from radweave.predict import group_images
 from radweave.runs import load
-from radweave.types import ImageRef
+from radweave.types import ImageRef, LabelState, Study
 
 SMALL_HU = thorax_hu(6, 20, 24)
 
@@ -344,6 +344,22 @@ def test_a_warning_about_the_number_of_views_names_the_study(toy_run: Path, tmp_
     files = [toy_image(tmp_path / f"{n}.png", bright_side="left", seed=n) for n in range(4)]
     report = load(toy_run).report(files, force=True)
     assert any(text.startswith("0.png") and "4 views given" in text for text in report.warnings)
+
+
+def test_names_from_files_are_no_markup_and_no_control_codes(tmp_path: Path) -> None:
+    """Rich reads ``[/b]`` as the end of something bold that never began."""
+    source = tmp_path / "a.png"
+    Image.fromarray(np.rint(chest(48, 40) * 255).astype(np.uint8)).save(source)
+    labels = {"set [/b]": {"class [/b]\x1b[2J": LabelState.POSITIVE}}
+    out = tmp_path / "set [bold]x[/b]\x1b"
+    with DatasetWriter(out, DatasetCard(name="x")) as writer:
+        study = Study(study_id="s", patient_id="p", split="train", images=(ImageRef(path="a.png"),), labels=labels)
+        writer.add(study, {"a.png": source})
+    done = CliRunner().invoke(app, ["data", "check", str(out)])
+    assert done.exit_code == 0, done.exception
+    assert "class [/b]" in done.output
+    assert "set [/b]" in done.output
+    assert "\x1b" not in done.output
 
 
 def test_printable_leaves_plain_names_alone() -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from radweave.errors import printable
+
 if TYPE_CHECKING:
     from radweave.data.check import CheckReport, Fault
 
@@ -70,9 +72,9 @@ def import_verb(
         )
     counts = dataset.card.counts
     splits = ", ".join(f"{counts[f'studies_{s}']} {s}" for s in ("train", "val", "test") if f"studies_{s}" in counts)
-    typer.echo(f"{out}: {counts['studies']} studies ({splits or 'no split'}), {counts['images']} images")
+    typer.echo(f"{printable(out)}: {counts['studies']} studies ({splits or 'no split'}), {counts['images']} images")
     for reason, count in dataset.card.left_out.items():
-        typer.echo(f"  left out: {count} x {reason}")
+        typer.echo(f"  left out: {count} x {printable(reason)}")
     for note in dataset.card.notes:
         typer.echo(f"  note: {note}")
 
@@ -104,7 +106,7 @@ def _print(report: CheckReport) -> None:
 
     from radweave.data.check import LENGTH_BINS
 
-    console = Console()
+    console = Console(markup=False)
     splits = [split for split in ("train", "val", "test", "none") if report.studies[split]]
     table = Table("report length in words", *splits, title="Studies")
     starts = [start for start in LENGTH_BINS if start <= max(map(max, report.lengths.values()), default=0)]
@@ -119,9 +121,9 @@ def _print(report: CheckReport) -> None:
     console.print(f"{report.patients} patients, {report.images} images ({views or 'no views'})")
     for name, classes in sorted(report.labels.items()):
         states = ("positive", "negative", "uncertain", "blank")
-        labels = Table(name, *states)
+        labels = Table(printable(name), *states)
         for finding, counts in classes.items():
-            labels.add_row(finding, *(str(counts[state]) for state in states))
+            labels.add_row(printable(finding), *(str(counts[state]) for state in states))
         console.print(labels)
     for word, colour, faults in (
         ("leak", "red", report.leaks),
@@ -129,8 +131,9 @@ def _print(report: CheckReport) -> None:
         ("warning", "yellow", report.warnings),
     ):
         for fault in faults:
-            console.print(f"[{colour}]{word}[/]: {fault.count} x ", end="")
-            console.print(f"{fault.kind}{_lines(fault)}", markup=False, highlight=False)
+            console.print(f"{word}", style=colour, end="")
+            console.print(f": {fault.count} x ", end="")
+            console.print(f"{printable(fault.kind)}{_lines(fault)}", highlight=False)
     if not (report.leaks or report.errors):
         console.print("no leak, no error")
 

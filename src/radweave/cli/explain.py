@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from radweave.errors import InputError
+from radweave.errors import InputError, printable
 from radweave.types import RESEARCH_ONLY
 
 
@@ -46,5 +46,5 @@ def explain(
         page = explain_files(
             restored, predictor, images or [], out, threshold=threshold, force=force, overwrite=overwrite
         )
-    typer.echo(f"page: {page}")
+    typer.echo(f"page: {printable(page)}")
     typer.echo(RESEARCH_ONLY, err=True)

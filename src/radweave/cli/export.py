@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from radweave.errors import printable
+
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
@@ -19,5 +21,5 @@ def export(
 
     folder = export_run(run, out, overwrite=overwrite)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    console.print(f"exported {size / 1e6:.1f} MB: {folder}", markup=False)
-    console.print(f"read {folder / 'LICENSES.md'} before you pass it on", style="yellow", markup=False)
+    console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
+    console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")

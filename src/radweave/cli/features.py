@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from radweave.cli.resuming import resumable
-from radweave.errors import InputError
+from radweave.errors import InputError, printable
 from radweave.types import SPLITS
 
 
@@ -50,4 +50,4 @@ def features(
             progress=progress,
         )
     if ranks.is_first:
-        console.print(f"{len(bank)} studies, {bank.tensors['features'].shape[1]} values each: {out}")
+        console.print(f"{len(bank)} studies, {bank.tensors['features'].shape[1]} values each: {printable(out)}")

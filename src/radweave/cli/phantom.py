@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from radweave.errors import printable
+
 
 class ModalityName(StrEnum):
     """Kind of image to draw."""
@@ -64,4 +66,4 @@ def phantom(
             jobs=jobs or usable_cores(),
         )
     counts = ", ".join(f"{name.removeprefix('studies_')} {n}" for name, n in sorted(dataset.card.counts.items()))
-    typer.echo(f"{out}: {counts}")
+    typer.echo(f"{printable(out)}: {counts}")

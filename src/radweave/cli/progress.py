@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from radweave.train.board import Board
     from radweave.train.loop import Watch
 
-console = Console(stderr=True, highlight=False)
+# Names from files are printed with it: square brackets mean themselves.
+console = Console(stderr=True, highlight=False, markup=False)
 
 
 class Bars:

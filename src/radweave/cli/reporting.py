@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from radweave.cli.resuming import resumable
-from radweave.errors import InputError
+from radweave.errors import InputError, printable
 from radweave.storage import json_text, refuse_existing
 from radweave.types import RESEARCH_ONLY, SPLITS
 
@@ -50,7 +50,7 @@ def demo(
         watch=watch,
         jobs=usable_cores(),
     )
-    console.print(f"\nReport page: [bold]{page}[/bold]\n{RESEARCH_ONLY}")
+    console.print(f"\nReport page: {printable(page)}\n{RESEARCH_ONLY}")
 
 
 def train(
@@ -88,7 +88,7 @@ def train(
             watch=watch,
         )
     if os.environ.get("RANK", "0") == "0":
-        console.print(f"run folder: {run}")
+        console.print(f"run folder: {printable(run)}")
 
 
 def generate(
@@ -174,9 +174,9 @@ def _generate_split(
         )
     if not ranks.is_first:
         return
-    console.print(f"{result.written} reports: {out}")
+    console.print(f"{result.written} reports: {printable(out)}")
     for study_id, reason in result.left_out.items():
-        console.print(f"left out {study_id}: {reason}", style="yellow", markup=False)
+        console.print(f"left out {printable(study_id)}: {printable(reason)}", style="yellow")
     if result.left_out:
         console.print(f"{len(result.left_out)} studies left out", style="yellow")
     if result.unlike:

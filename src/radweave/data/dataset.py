@@ -197,8 +197,8 @@ class Dataset:
         """Absolute path of an image.
 
         Raises:
-            InputError: if a link leads out of the folder, the path cannot be one, or the file is missing, no plain file,
-                or one of two.
+            InputError: if a link leads out of the folder, the path cannot be one, or the file is missing, no plain
+                file, or one of two.
         """
         full = self.path / path
         try:
