@@ -3,6 +3,7 @@ except its sizes in conftest's TOY_SIZES."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from radweave.data.tokenizer import encode
 from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
 from radweave.methods import load_method, method_names, method_summary
+from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.ontology import CLASSES
 from radweave.runs import resolve, restore, train
 from radweave.train.stage import apply_finetune, build_optimizer, total_loss
@@ -134,6 +136,33 @@ def test_a_loss_reads_exactly_the_parts_it_names(
             part.load_state_dict(kept)
             if name not in read:
                 assert after == before, f"{term} reads {name}"
+
+
+def test_an_uncertain_label_counts_as_the_option_says(experiment: Experiment, context: BuildContext) -> None:
+    """Where the method has the option: as if the labels had said so themselves."""
+    if "uncertain" not in type(experiment.model).model_fields:
+        pytest.skip("the method has no such option")
+    batch = batch_of(context, *(example(context, index) for index in range(4)))
+    assert batch.class_labels is not None
+    states: dict[UncertainPolicy, int] = {"positive": POSITIVE, "negative": NEGATIVE, "ignore": UNLABELED}
+
+    def losses(policy: UncertainPolicy, labels: torch.Tensor) -> dict[str, float]:
+        torch.manual_seed(0)
+        model = experiment.model.model_copy(update={"uncertain": policy}).build(context).eval()
+        found = {}
+        for term in model.LOSS_PARTS:
+            torch.manual_seed(0)
+            found[term] = float(model.loss(replace(batch, class_labels=labels), (term,))[term].detach())
+        return found
+
+    given = {policy: losses(policy, batch.class_labels) for policy in states}
+    ruled = [term for term in given["positive"] if len({given[policy][term] for policy in states}) > 1]
+    assert "disease" in ruled
+    for policy, state in states.items():
+        said = batch.class_labels.masked_fill(batch.class_labels == UNCERTAIN, state)
+        meant = losses("positive", said)
+        for term in ruled:
+            assert given[policy][term] == pytest.approx(meant[term], abs=1e-6), f"{policy}: {term}"
 
 
 def test_it_overfits_two_studies_and_says_what_it_saw(

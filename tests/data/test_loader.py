@@ -16,7 +16,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import Example, StudyLoader, collate, ordered_views
 from radweave.data.transforms import LightAugmentation, to_square
-from radweave.types import ImageRef, View
+from radweave.types import Batch, ImageRef, View
 
 
 def example(index: int, views: int = 1, tokens: int = 3) -> Example:
@@ -62,6 +62,26 @@ def test_augmentation_depends_on_seed_epoch_and_step_only() -> None:
     other = next(iter(loader.epoch(3)))
     assert other.pixel_values is not None
     assert not torch.equal(other.pixel_values, first[0].pixel_values)
+
+
+def test_every_epoch_is_augmented_and_hides_views_by_draws_of_its_own() -> None:
+    # One picture for all studies: what differs is the draw.
+    source = np.tile(np.random.default_rng(0).integers(0, 255, (1, 16, 16)).astype(np.uint8), (8, 1, 1))
+    examples = [Example(f"s{i}", "p", source, (i,), (1,), (3,)) for i in range(8)]
+
+    def batches(seed: int, epoch: int) -> list[Batch]:
+        # Not shuffled: the same studies in the same places, whatever the epoch.
+        loader = StudyLoader(examples, 4, 0, seed=seed, augmentation=LightAugmentation(), hidden_views=0.5)
+        return list(loader.epoch(epoch))
+
+    first = batches(1, 0)
+    for other in (batches(1, 1), batches(2, 0), first[::-1]):
+        for one, another in zip(first, other, strict=True):
+            assert one.pixel_values is not None
+            assert another.pixel_values is not None
+            assert not torch.equal(one.pixel_values, another.pixel_values)
+    hidden = [[batch.view_ids.tolist() for batch in batches(1, epoch)] for epoch in range(4)]  # type: ignore[union-attr]
+    assert len({str(one) for one in hidden}) > 1
 
 
 def test_augmentation_stays_in_range_and_never_mirrors() -> None:

@@ -297,6 +297,19 @@ def test_the_evidence_of_a_study() -> None:
         assert sum(shown["fusion"]["class_shares"].values()) == pytest.approx(1, abs=1e-5)
 
 
+def test_bank_and_query_are_vectors_of_one_kind() -> None:
+    """The images of a study in the bank, under another name: nothing could be nearer."""
+    context = toy_context()
+    examples = [example(context, index, views=1 + index % 2) for index in range(5)]
+    model = with_memory(toy_model(context), context, examples)
+    strangers = [replace(one, study_id=f"new{one.study_id}", patient_id=f"new{one.patient_id}") for one in examples]
+    for own, shown in zip(examples, model.generate(batch_of(context, *strangers), GREEDY).intermediates, strict=True):
+        (recalled,) = shown["recalled"]
+        assert recalled["study_id"] == own.study_id
+        # float32: other batches are summed in another order.
+        assert recalled["scores"] == pytest.approx({"visual": 1, "disease": 1, "combined": 1}, abs=1e-4)
+
+
 def test_a_report_with_memory_is_the_same_alone_and_in_a_batch() -> None:
     context = toy_context()
     model = with_memory(toy_model(context), context, [example(context, index) for index in range(10, 30)])

@@ -276,6 +276,25 @@ def test_the_embedding_of_the_retrieval_stays_while_the_encoder_trains() -> None
     assert torch.equal(before.text, after.text)
 
 
+def test_before_reports_are_learned_the_retrieval_takes_the_encoder_that_was_trained() -> None:
+    context = toy_context()
+    model = toy_model(context)
+    assert isinstance(model.retrieval, ImageRetrieval)
+    with torch.no_grad():
+        for value in (*model.vision_encoder.parameters(), *model.vision_encoder.buffers()):
+            value.add_(1)
+
+    def same() -> bool:
+        own, trained = model.retrieval.encoder.state_dict(), model.vision_encoder.state_dict()  # type: ignore[union-attr]
+        return all(torch.equal(own[name], value) for name, value in trained.items())
+
+    view: Any = View(context, [example(context, index) for index in range(3)])
+    model.build_memories("vision", view)
+    assert not same()
+    model.build_memories("report", view)
+    assert same()
+
+
 def test_training_and_inference_retrieve_by_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
     context = toy_context()
     examples = [example(context, index) for index in range(8)]

@@ -173,6 +173,39 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) -> Non
     assert progress.step == 20
 
 
+def test_a_poisoned_step_leaves_weights_and_running_statistics_as_they_were(tmp_path: Path) -> None:
+    seen: list[dict[str, Tensor]] = []
+    run = trainer(tmp_path, stage(), batches=Batches(poison=(2,)))
+    run.watch = Watch(
+        step=lambda *told: seen.append({name: value.clone() for name, value in run.model.state_dict().items()})
+    )
+    run.run()
+    before, poisoned, after = seen[1:4]
+    for name, value in before.items():
+        assert torch.equal(value, poisoned[name]), name
+        assert torch.isfinite(after[name]).all(), name
+    # Not because nothing moves these: the next step does.
+    assert not torch.equal(before["second.0.running_mean"], after["second.0.running_mean"])
+    assert int(after["second.0.num_batches_tracked"]) == 3
+
+
+def test_the_seed_of_the_run_decides_the_draws_inside_the_model(tmp_path: Path) -> None:
+    def first_losses(seed: int, name: str = "fit") -> list[float]:
+        losses: list[float] = []
+        run = trainer(tmp_path / f"{seed}-{name}-{len(list(tmp_path.iterdir()))}", stage(epochs=1))
+        run.folder.mkdir()
+        run.seed, run.name = seed, name
+        run.watch = Watch(step=lambda number, total, figures: losses.append(figures["loss"]))
+        run.run()
+        return losses
+
+    # The model and the batches are the same: dropout alone differs, from the first step on.
+    five = first_losses(5)
+    assert first_losses(5) == five
+    assert first_losses(6)[0] != five[0]
+    assert first_losses(5, "other")[0] != five[0]
+
+
 def test_too_many_such_steps_stop_with_the_studies_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="study4-0"):
         trainer(tmp_path, stage(max_skipped_steps=1), batches=Batches(poison=(1, 4))).run()
