@@ -11,14 +11,39 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from radweave.errors import InputError
 
 C = TypeVar("C", bound="Config")
+
+# Bounds of sizes, far above what anybody trains and below what no machine can hold: a slip of the finger, or a
+# configuration from elsewhere, is answered in one line and takes no memory.
+MAX_TOKENS = 131_072
+MAX_STEPS = 1_000_000_000
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Layers = Annotated[int, Field(ge=1, le=256)]
+Heads = Annotated[int, Field(ge=1, le=256)]
+Widths = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
+Depths = Annotated[tuple[Layers, ...], Field(min_length=1, max_length=16)]
+Ratio = Annotated[float, Field(gt=0, le=64)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Slots = Annotated[int, Field(ge=1, le=4096)]
+"""What stands beside each other: prompts, latents, cases."""
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+"""Of rows; what the data hold is the tighter bound."""
+Views = Annotated[int, Field(ge=1, le=16)]
+Channels = Annotated[int, Field(ge=1, le=64)]
+Pixels = Annotated[int, Field(ge=1, le=2048)]
+"""Of a patch, a window, a cell."""
+Grid = Annotated[int, Field(ge=1, le=256)]
+Voxels = Annotated[int, Field(ge=1, le=1024)]
+Hounsfield = Annotated[int, Field(ge=-32_768, le=32_767)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
+"""What numpy, scikit-learn and torch all take."""
 
 
 class Config(BaseModel):

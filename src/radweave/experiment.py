@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from pydantic import Field, model_validator
 
-from radweave.config import Config
+from radweave.config import MAX_TOKENS, Config, Seed, Views
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, TokenizerConfig
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
@@ -37,10 +37,10 @@ class DataConfig(Config):
     trained stages, in the data set's cache for the runs that follow.
     """
 
-    image_size: int = Field(default=128, ge=16)
+    image_size: int = Field(default=128, ge=16, le=2048)
     ct: CtPreprocessing = CtPreprocessing()
-    max_views: int = Field(default=2, ge=1)
-    max_tokens: int = Field(default=128, ge=2)
+    max_views: Views = 2
+    max_tokens: int = Field(default=128, ge=2, le=MAX_TOKENS)
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
     augmentation: AugmentationConfig = NoAugmentation()
     hidden_views: float = Field(default=0.2, ge=0, le=1)
@@ -100,7 +100,7 @@ class Experiment(Config):
     """A method with all its numbers. Each method narrows ``model`` and ``stages`` to its own records."""
 
     method: str
-    seed: int = 0
+    seed: Seed = 0
     data: DataConfig = DataConfig()
     model: Any
     stages: Any

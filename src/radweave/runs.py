@@ -46,9 +46,10 @@ from radweave.stages import (
     set_memories,
 )
 from radweave.storage import sha256_json, write_aside, write_folder, write_text
-from radweave.train.checkpoint import load_weights, refuse_checkpoints_of_others, refuse_other_shapes, save_weights
+from radweave.train.checkpoint import load_weights, refuse_checkpoints_of_others, save_weights
 from radweave.train.distributed import Parallel, Ranks, joined_ranks
 from radweave.train.loop import use_deterministic_kernels
+from radweave.train.sizes import refuse_giant, refuse_other_shapes
 from radweave.types import LabelState, Modality, Split
 
 if TYPE_CHECKING:
@@ -175,8 +176,11 @@ def _prepare(
     )
     refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
     data, classes = experiment.data, CLASSES[experiment.data.label_set]
-    torch.manual_seed(experiment.seed)
     context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
+    if not any(getattr(part, "path", None) for _, part in experiment.model):  # a checkpoint bounds its own part
+        with torch.device("meta"):
+            refuse_giant(experiment.model.build(context))
+    torch.manual_seed(experiment.seed)
     model: nn.Module = experiment.model.build(context).to(default_device())
     refuse_impossible_stages(experiment, model)
     if ranks.is_first:

@@ -391,3 +391,10 @@ def test_a_language_model_from_nothing_brings_no_tokenizer(toy_dataset: Dataset,
     options = [option for option in (*TOY_OVERRIDES, *TOY_SIZES["baseline"]) if "tokenizer" not in option]
     with pytest.raises(InputError, match=r"data\.tokenizer\.path.*brings no tokenizer"):
         train("baseline", toy_dataset.path, tmp_path / "run", overrides=[*options, "data.tokenizer=pretrained"])
+
+
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(toy_dataset: Dataset, tmp_path: Path) -> None:
+    options = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
+    giant = ["model.language_model.hidden_size=65536", "model.language_model.num_layers=256"]
+    with pytest.raises(InputError, match=r"does not fit into this machine's memory \(got .* GB"):
+        train("baseline", toy_dataset.path, tmp_path / "run", overrides=[*options, *giant])

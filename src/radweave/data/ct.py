@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from radweave.config import Config
+from radweave.config import Channels, Config, Hounsfield, Voxels
 from radweave.data.reading.volumes import AIR_HU, Volume
 
 BODY_FROM_HU: Final = -500
@@ -32,10 +32,10 @@ class CtPreprocessing(Config):
 
     spacing_mm: tuple[float, float, float] | None = None
     crop: Literal["none", "foreground", "body"] = "none"
-    window_hu: tuple[int, int] = (-1000, 1000)
-    size: tuple[int, int, int] | None = None
+    window_hu: tuple[Hounsfield, Hounsfield] = (-1000, 1000)
+    size: tuple[Voxels, Voxels, Voxels] | None = None
     fit: Literal["crop_pad", "resize"] = "crop_pad"
-    channels: int = 1
+    channels: Channels = 1
 
     @model_validator(mode="after")
     def _usable(self) -> CtPreprocessing:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from radweave.config import Config
+from radweave.config import Config, Count
 from radweave.errors import InputError
 from radweave.outside_models import read_tokenizer
 
@@ -26,8 +26,8 @@ class BpeTokenizerConfig(Config):
     """
 
     kind: Literal["bpe"] = "bpe"
-    vocab_size: int = Field(default=2000, ge=300)
-    min_frequency: int = Field(default=2, ge=1)
+    vocab_size: int = Field(default=2000, ge=300, le=1_000_000)
+    min_frequency: Count = 2
     force: bool = False
 
     def build(self, texts: Iterable[str], *, own: str | None = None) -> PreTrainedTokenizerBase:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from radweave.config import Config
+from radweave.config import Config, Count, Tokens
 from radweave.errors import InputError
 from radweave.evaluation.cleaning import CleanerName, TokenizerName, clean
 from radweave.storage import sha256_json
@@ -30,7 +30,7 @@ class SideRule(Config):
 
     cleaner: CleanerName = "none"
     tokenizer: TokenizerName = "none"
-    max_tokens: int | None = None
+    max_tokens: Tokens | None = None
 
 
 class ClinicalRule(Config):
@@ -48,7 +48,7 @@ class EvalProtocol(Config):
     reference: SideRule = SideRule()
     hypothesis: SideRule = SideRule()
     metrics: Literal["coco", "hf"] = "coco"
-    vocabulary_threshold: int | None = None
+    vocabulary_threshold: Count | None = None
     clinical: ClinicalRule | None = None
     deviations: tuple[str, ...] = ()
 

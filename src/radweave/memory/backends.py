@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from radweave.config import Config
+from radweave.config import Config, Count
 from radweave.errors import InputError
 from radweave.memory.index import MARGIN, ExactIndex, Index, Owners, score_again
 
@@ -144,7 +144,7 @@ class ExactIndexConfig(Config):
     """Exact search in torch, in chunks of ``chunk_rows`` rows."""
 
     kind: Literal["exact"] = "exact"
-    chunk_rows: int = Field(default=65_536, ge=1)
+    chunk_rows: Count = 65_536
 
     def build(self, vectors: Float[Tensor, "rows dim"], study_ids: Sequence[str], patients: Sequence[str]) -> Index:
         return ExactIndex(vectors, study_ids, patients, chunk_rows=self.chunk_rows)

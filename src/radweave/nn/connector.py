@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Ratio
 
 NUM_VIEW_KINDS = 3
 """0 unknown, 1 frontal, 2 lateral; see ``Batch.view_ids``."""
@@ -78,7 +78,7 @@ class MlpConnectorConfig(Config):
 
     kind: Literal["mlp"] = "mlp"
     input_norm: InputNorm = "none"
-    expansion: float = Field(default=1.0, gt=0)
+    expansion: Ratio = 1.0
 
     def build(self, dim: int, width: int) -> Connector:
         hidden = int(width * self.expansion)

@@ -10,23 +10,23 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from radweave.config import Config
+from radweave.config import MAX_TOKENS, Config, Seed, Tokens
 from radweave.errors import UnusableModelError
 
 
 class DecodingConfig(Config):
     """How reports are decoded. Greedy unless beams or sampling are asked for; sampling is seeded."""
 
-    num_beams: int = Field(default=1, ge=1)
-    max_new_tokens: int = Field(default=100, ge=1)
-    min_new_tokens: int = Field(default=0, ge=0)
+    num_beams: int = Field(default=1, ge=1, le=64)
+    max_new_tokens: Tokens = 100
+    min_new_tokens: int = Field(default=0, ge=0, le=MAX_TOKENS)
     repetition_penalty: float = Field(default=1.0, gt=0)
     length_penalty: float = 1.0
-    no_repeat_ngram_size: int = Field(default=0, ge=0)
+    no_repeat_ngram_size: int = Field(default=0, ge=0, le=64)
     do_sample: bool = False
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int = 0
+    seed: Seed = 0
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Heads
 from radweave.nn.query_transformer import CrossAttention
 
 
@@ -60,7 +60,7 @@ class DiseaseTokens(nn.Module):
 class DiseaseTokensConfig(Config):
     """One token per class, as wide as the patches."""
 
-    num_heads: int = Field(default=8, ge=1)
+    num_heads: Heads = 8
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def build(self, num_classes: int, dim: int) -> DiseaseTokens:

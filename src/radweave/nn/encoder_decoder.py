@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Heads, Layers, Tokens, Width
 from radweave.errors import InputError
 from radweave.nn.decoding import DecodingConfig, generate_ids
 from radweave.nn.lora import LoraSetting, NoLoraConfig
@@ -160,11 +160,11 @@ class BertDecoderConfig(Config):
     """
 
     kind: Literal["bert"] = "bert"
-    hidden_size: int = 256
-    num_layers: int = 3
-    num_heads: int = 4
-    intermediate_size: int | None = None
-    max_positions: int = 512
+    hidden_size: Width = 256
+    num_layers: Layers = 3
+    num_heads: Heads = 4
+    intermediate_size: Width | None = None
+    max_positions: Tokens = 512
     dropout: float = Field(default=0.1, ge=0, lt=1)
     token_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora: LoraSetting = NoLoraConfig()

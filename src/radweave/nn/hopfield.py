@@ -307,7 +307,7 @@ class AttentionRuleConfig(Config):
 
     kind: Literal["attention"] = "attention"
     beta: float = Field(default=4.0, gt=0)
-    steps: int = Field(default=1, ge=1)
+    steps: int = Field(default=1, ge=1, le=1000)
     tolerance: float | None = Field(default=None, gt=0)
 
     def build(self) -> tuple[AttentionRule, Schedule]:
@@ -321,7 +321,7 @@ class EnergyRuleConfig(Config):
     kind: Literal["energy"] = "energy"
     beta: float = Field(default=4.0, gt=0)
     step_size: float = Field(default=0.25, gt=0, lt=1)
-    steps: int = Field(default=5, ge=1)
+    steps: int = Field(default=5, ge=1, le=1000)
     tolerance: float | None = Field(default=None, gt=0)
 
     def build(self) -> tuple[EnergyRule, Schedule]:

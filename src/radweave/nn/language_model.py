@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Heads, Layers, Tokens, Width
 from radweave.nn.decoding import DecodingConfig, generate_ids
 from radweave.nn.lora import LoraSetting, NoLoraConfig
 from radweave.nn.next_token import blank_tokens, next_token_loss
@@ -110,12 +110,12 @@ class LlamaConfig(Config):
     """
 
     kind: Literal["llama"] = "llama"
-    hidden_size: int = 256
-    num_layers: int = 4
-    num_heads: int = 4
-    num_key_value_heads: int | None = None
-    intermediate_size: int | None = None
-    max_positions: int = 2048
+    hidden_size: Width = 256
+    num_layers: Layers = 4
+    num_heads: Heads = 4
+    num_key_value_heads: Heads | None = None
+    intermediate_size: Width | None = None
+    max_positions: Tokens = 2048
     dropout: float = 0.0
     embedding_std: float = Field(default=0.5, gt=0)
     token_dropout: float = Field(default=0.0, ge=0, lt=1)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import nn
 
-from radweave.config import Config
+from radweave.config import Config, Width
 from radweave.errors import InputError
 
 MARK = "lora_"
@@ -32,7 +32,7 @@ class LoraConfig(Config):
     """W + (alpha / rank) B A on the linear maps named ``targets``; None takes peft's choice for the architecture."""
 
     kind: Literal["lora"] = "lora"
-    rank: int = Field(default=16, ge=1)
+    rank: Width = 16
     alpha: float = Field(default=16, gt=0)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     targets: tuple[str, ...] | None = None

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import MAX_TOKENS, Config, Seed, Width
 from radweave.errors import InputError
 from radweave.outside_models import model_of_shape, read_model, read_shape, read_tokenizer
 
@@ -134,9 +134,9 @@ class LsaTextEncoderConfig(Config):
     """Fitted on the training reports; needs no weights."""
 
     kind: Literal["lsa"] = "lsa"
-    width: int = Field(default=64, ge=1)
-    num_buckets: int = Field(default=4096, ge=1)
-    seed: int = 0
+    width: Width = 64
+    num_buckets: int = Field(default=4096, ge=1, le=1 << 20)
+    seed: Seed = 0
 
     def build(self, saved: Path | None = None) -> LsaTextEncoder:
         return LsaTextEncoder(self.width, self.num_buckets, self.seed)
@@ -147,7 +147,7 @@ class PretrainedTextEncoderConfig(Config):
 
     kind: Literal["pretrained"] = "pretrained"
     path: str
-    max_tokens: int = Field(default=256, ge=2)
+    max_tokens: int = Field(default=256, ge=2, le=MAX_TOKENS)
 
     def build(self, saved: Path | None = None) -> PretrainedTextEncoder:
         """Load the weights; with ``saved`` only shape and tokenizer, as kept in a run folder.

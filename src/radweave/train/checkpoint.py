@@ -18,8 +18,6 @@ from radweave.storage import read_json, remove_leftovers, sha256_file, write_fol
 from radweave.train.distributed import cut_like, whole_tensor
 
 OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"
-_MOST_ABSENT = 1_000_000
-"""Numbers without a tensor that may be built, for ``load_weights`` to name them better."""
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -53,40 +51,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except (SafetensorError, RuntimeError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InputError(f"weights do not fit this model: {' '.join(lines[:3])[:300]}", file=path) from None
-
-
-def refuse_other_shapes(empty: nn.Module, path: Path) -> None:
-    """Compare the header of a weights file with a model that was built on the meta device.
-
-    It comes before a model that has memory: a configuration that asks for far more than its weights hold takes none.
-
-    Raises:
-        InputError: if the file is broken, a tensor has another shape, or many weights have no tensor.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            stored = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise InputError("file is missing", file=path) from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"weights do not fit this model: {error}", file=path) from None
-    names: dict[int, list[str]] = {}
-    sizes: dict[int, int] = {}
-    for name, tensor in empty.state_dict(keep_vars=True).items():
-        names.setdefault(id(tensor), []).append(name)
-        sizes[id(tensor)] = tensor.numel()
-        if name in stored and stored[name] != list(tensor.shape):
-            raise InputError(
-                "weights do not fit this model", file=path, field=name, got=stored[name], expected=list(tensor.shape)
-            )
-    # Weights that share memory are stored under one of their names.
-    absent = [key for key, group in names.items() if not any(name in stored for name in group)]
-    if sum(sizes[key] for key in absent) > _MOST_ABSENT:
-        raise InputError(
-            f"weights do not fit this model: {len(absent)} have no tensor", file=path, field=names[absent[0]][0]
-        )
 
 
 def save_checkpoint(

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import MAX_STEPS, Config
 from radweave.errors import InputError
 from radweave.nn.lora import MARK, has_lora
 
@@ -23,7 +23,7 @@ class OptimizerConfig(Config):
     learning_rate: float = Field(default=3e-4, gt=0)
     weight_decay: float = Field(default=0.05, ge=0)
     betas: tuple[float, float] = (0.9, 0.98)
-    warmup_steps: int = Field(default=100, ge=0)
+    warmup_steps: int = Field(default=100, ge=0, le=MAX_STEPS)
     final_ratio: float = Field(default=0.05, ge=0, le=1)
     max_grad_norm: float = Field(default=1.0, gt=0)
 
@@ -42,15 +42,15 @@ class StageConfig(Config):
     finetune: dict[str, Trainability]
     losses: dict[str, float]
     optimizer: OptimizerConfig = OptimizerConfig()
-    epochs: int = Field(default=10, ge=0)
-    max_steps: int | None = Field(default=None, ge=0)
-    batch_size: int = Field(default=16, ge=1)
+    epochs: int = Field(default=10, ge=0, le=1_000_000)
+    max_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
+    batch_size: int = Field(default=16, ge=1, le=65_536)
     augment: bool = True
     precision: Literal["float32", "bfloat16"] = "float32"
     select: Literal["loss", "BLEU_4", "CIDEr", "last"] = "loss"
-    checkpoint_every: int = Field(default=200, ge=1)
-    keep_checkpoints: int = Field(default=2, ge=1)
-    max_skipped_steps: int = Field(default=10, ge=0)
+    checkpoint_every: int = Field(default=200, ge=1, le=MAX_STEPS)
+    keep_checkpoints: int = Field(default=2, ge=1, le=10_000)
+    max_skipped_steps: int = Field(default=10, ge=0, le=MAX_STEPS)
 
 
 def apply_finetune(model: nn.Module, finetune: dict[str, Trainability]) -> None:

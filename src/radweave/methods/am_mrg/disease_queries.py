@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Heads, Layers, Ratio, Width
 from radweave.nn.query_transformer import QueryTransformer
 
 
@@ -69,12 +69,12 @@ class DiseaseHeads(nn.Module):
 class QueryFormerConfig(Config):
     """Width and depth of the Q-Former. With two layers or more the image queries learn in stage 1."""
 
-    dim: int = Field(default=768, ge=1)
-    num_layers: int = Field(default=6, ge=1)
-    num_heads: int = Field(default=12, ge=1)
-    num_image_queries: int = Field(default=14, ge=0)
+    dim: Width = 768
+    num_layers: Layers = 6
+    num_heads: Heads = 12
+    num_image_queries: int = Field(default=14, ge=0, le=4096)
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    ffn_ratio: float = Field(default=4.0, gt=0)
+    ffn_ratio: Ratio = 4.0
 
     def build(self, num_classes: int, source_dim: int) -> DiseaseQueryFormer:
         transformer = QueryTransformer(

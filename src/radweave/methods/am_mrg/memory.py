@@ -12,7 +12,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Heads, Width
 from radweave.memory.bank import Bank, patient_code
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig
@@ -121,8 +121,8 @@ class VisualMemoryConfig(Config):
     """V-Hopfield over the regions that are mined from the training split."""
 
     kind: Literal["hopfield"] = "hopfield"
-    num_heads: int = Field(default=6, ge=1)
-    head_dim: int = Field(default=1024, ge=1)
+    num_heads: Heads = 6
+    head_dim: Width = 1024
     update: UpdateRuleConfig = AttentionRuleConfig()
     regions: RegionConfig = RegionConfig()
 
@@ -143,8 +143,8 @@ class ReportMemoryConfig(Config):
     """R-Hopfield over sentences or reports of the training split."""
 
     kind: Literal["hopfield"] = "hopfield"
-    num_heads: int = Field(default=6, ge=1)
-    head_dim: int = Field(default=1024, ge=1)
+    num_heads: Heads = 6
+    head_dim: Width = 1024
     update: UpdateRuleConfig = AttentionRuleConfig()
     reports: ReportDrawConfig = ReportDrawConfig()
 

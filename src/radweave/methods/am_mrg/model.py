@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Grid
 from radweave.data.tokenizer import encode
 from radweave.experiment import BuildContext, Experiment
 from radweave.memory.bank import Bank
@@ -320,7 +320,7 @@ class AmMrgModelConfig(Config):
     prompt: str
     prompt_format: PromptFormat = "plain"
     uncertain: UncertainPolicy = "negative"
-    image_grid: int | None = Field(default=None, ge=1)
+    image_grid: Grid | None = None
 
     def build(self, context: BuildContext) -> AmMrgModel:
         """Compose the model; each part starts from its own random numbers."""

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Count, Pixels
 from radweave.data.loader import collate
 from radweave.memory.bank import Bank, patient_code
 from radweave.nn.cam import CamKind, cell_means, view_maps
@@ -39,10 +39,10 @@ class RegionConfig(Config):
     """How regions are found. ``cell`` is in pixels; ``threshold`` is a share of a study's strongest activation."""
 
     cam: CamKind = "gradcam"
-    cell: int = Field(default=16, ge=1)
+    cell: Pixels = 16
     threshold: float = Field(default=0.75, ge=0, lt=1)
-    regions_per_image: int = Field(default=6, ge=1)
-    regions_per_disease: int = Field(default=500, ge=1)
+    regions_per_image: Count = 6
+    regions_per_disease: Count = 500
 
 
 @dataclass(frozen=True, slots=True)

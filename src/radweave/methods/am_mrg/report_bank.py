@@ -13,10 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Int
-from pydantic import Field
 from torch import Tensor
 
-from radweave.config import Config
+from radweave.config import Config, Count
 from radweave.labels.text import fold, sentences
 from radweave.memory.bank import Bank, patient_code
 from radweave.nn.supervision import POSITIVE
@@ -30,7 +29,7 @@ class ReportDrawConfig(Config):
     """What the memory holds: the ``unit``, and of how many reports."""
 
     unit: Literal["sentence", "report"] = "sentence"
-    num_reports: int = Field(default=6000, ge=1)
+    num_reports: Count = 6000
 
 
 def draw_reports(class_states: Int[Tensor, "studies classes"], number: int, seed: int) -> list[int]:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Heads
 from radweave.nn.query_transformer import CrossAttention
 
 
@@ -121,7 +121,7 @@ class DvafConfig(Config):
     """Append the gated fusion."""
 
     kind: Literal["dvaf"] = "dvaf"
-    num_heads: int = Field(default=8, ge=1)
+    num_heads: Heads = 8
 
     def build(self, dim: int) -> Dvaf:
         return Dvaf(dim, self.num_heads)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Tokens
 from radweave.memory.bank import Bank
 from radweave.memory.index import ExactIndex
 
@@ -119,7 +119,7 @@ class DmsrConfig(Config):
 
     kind: Literal["dmsr"] = "dmsr"
     alpha: float = Field(default=0.5, ge=0, le=1)
-    max_tokens: int = Field(default=128, ge=1)
+    max_tokens: Tokens = 128
 
     def build(self) -> Dmsr:
         return Dmsr(self.alpha, self.max_tokens)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from torch import nn
 
-from radweave.config import Config
+from radweave.config import Config, Depths, Heads, Layers, Width
 from radweave.nn.flexiroute import Centers, FlexiRoute, MaskRule, NoRouting
 
 Pass = FlexiRoute | NoRouting
@@ -32,12 +32,12 @@ class FlexiRouteConfig(Config):
     """
 
     kind: Literal["flexiroute"] = "flexiroute"
-    num_layers: int = Field(default=2, ge=1)
-    num_heads: int = Field(default=4, ge=1)
-    masks_per_layer: tuple[int, ...] | None = None
+    num_layers: Layers = 2
+    num_heads: Heads = 4
+    masks_per_layer: Depths | None = None
     mask: MaskRule = "minus_infinity"
     centers: Centers = "cyclic"
-    router_hidden: int | None = Field(default=None, ge=1)
+    router_hidden: Width | None = None
     temperature: float = Field(default=1.0, gt=0)
     hard: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -73,8 +73,8 @@ class TransformerAggregationConfig(Config):
     """Plain co-attention: every query sees the whole image."""
 
     kind: Literal["transformer"] = "transformer"
-    num_layers: int = Field(default=2, ge=1)
-    num_heads: int = Field(default=4, ge=1)
+    num_layers: Layers = 2
+    num_heads: Heads = 4
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
     def build(self, dim: int, *, with_difference: bool) -> Aggregation:
@@ -90,9 +90,9 @@ class TrarAggregationConfig(Config):
     """TRAR: one grid of attention scores under routed masks, the same number of them in every layer."""
 
     kind: Literal["trar"] = "trar"
-    num_layers: int = Field(default=2, ge=1)
-    num_heads: int = Field(default=4, ge=1)
-    num_masks: int = Field(default=4, ge=1)
+    num_layers: Layers = 2
+    num_heads: Heads = 4
+    num_masks: Heads = 4
     temperature: float = Field(default=1.0, gt=0)
     dropout: float = Field(default=0.1, ge=0, lt=1)
 

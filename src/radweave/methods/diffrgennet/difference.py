@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Width
 
 Metric = Literal["l2", "cosine", "dot"]
 METRICS: tuple[Metric, ...] = ("l2", "cosine", "dot")
@@ -101,7 +101,7 @@ class FeatureDifferenceConfig(Config):
     kind: Literal["distances"] = "distances"
     metrics: tuple[Metric, ...] = METRICS
     dot_scale: DotScale = "sqrt_dim"
-    hidden: int = Field(default=128, ge=1)
+    hidden: Width = 128
 
     @field_validator("metrics")
     @classmethod

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Width
 from radweave.nn.contrastive import gather_batch
 
 Denominator = Literal["all", "negatives"]
@@ -90,7 +90,7 @@ class NegPosMatchingConfig(Config):
     """Supervised contrastive loss."""
 
     kind: Literal["neg_pos"] = "neg_pos"
-    width: int = Field(default=128, ge=1)
+    width: Width = 128
     temperature: float = Field(default=0.07, gt=0)
     denominator: Denominator = "all"
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Width
 from radweave.experiment import BuildContext, Experiment
 from radweave.memory.bank import Bank, patient_code
 from radweave.methods.diffrgennet.aggregation import Aggregation, AggregationConfig, FlexiRouteConfig
@@ -283,7 +283,7 @@ class DiffRGenNetModelConfig(Config):
     prompt: str = "{memory}{diseases}"
     prompt_format: PromptFormat = "plain"
     positions: Positions = "none"
-    dim: int | None = None
+    dim: Width | None = None
 
     def build(self, context: BuildContext) -> DiffRGenNetModel:
         """Compose the model; each part starts from its own random numbers."""

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Slots
 from radweave.memory.bank import Bank
 from radweave.memory.index import ExactIndex
 from radweave.nn.views import encode_views
@@ -144,7 +144,7 @@ class ImageRetrievalConfig(Config):
     """Image search. The paper does not say how many reports it retrieves."""
 
     kind: Literal["images"] = "images"
-    num_cases: int = Field(default=5, ge=1)
+    num_cases: Slots = 5
 
     def build(self, encoder: nn.Module) -> ImageRetrieval:
         return ImageRetrieval(encoder, self.num_cases)

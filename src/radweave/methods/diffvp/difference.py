@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Heads, Ratio, Slots, Width
 from radweave.nn.query_transformer import QueryLayer
 
 EPSILON = 1e-5
@@ -164,11 +164,11 @@ class DifferenceConfig(Config):
     """
 
     kind: Literal["both", "global", "local", "pixel"] = "both"
-    prompt_tokens: int = Field(default=16, ge=1)
-    hidden: int | None = Field(default=None, ge=1)
-    num_heads: int = Field(default=8, ge=1)
+    prompt_tokens: Slots = 16
+    hidden: Width | None = None
+    num_heads: Heads = 8
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    ffn_ratio: float = Field(default=4.0, gt=0)
+    ffn_ratio: Ratio = 4.0
     segments: bool = True
 
     def build(self, dim: int, width: int) -> SemanticDifference | PixelDifference:

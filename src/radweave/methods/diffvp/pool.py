@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Count
 from radweave.errors import InputError
 from radweave.labels import NO_FINDING
 from radweave.memory.bank import Bank, patient_code
@@ -263,7 +263,7 @@ class PoolConfig(Config):
     With ``use_prior`` a study's own prior, which ``data.priors`` brings, is its reference where it has one.
     """
 
-    size: int | None = Field(default=None, ge=1)
+    size: Count | None = None
     contamination: float = Field(default=0.0, ge=0, le=1)
     domain_mix: float = Field(default=0.0, ge=0, le=1)
     other: str | None = None

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Heads, Layers, Ratio, Slots, Width
 from radweave.nn.connector import NUM_VIEW_KINDS
 from radweave.nn.query_transformer import QueryLayer, QueryOutput, QueryTransformer
 from radweave.nn.views import ViewTokens
@@ -100,12 +100,12 @@ class ResamplerConfig(Config):
     ``sharpness`` scales the query maps of the cross-attention at the start.
     """
 
-    num_latents: int = Field(default=32, ge=1)
-    dim: int = Field(default=512, ge=1)
-    num_layers: int = Field(default=2, ge=1)
-    num_heads: int = Field(default=8, ge=1)
+    num_latents: Slots = 32
+    dim: Width = 512
+    num_layers: Layers = 2
+    num_heads: Heads = 8
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    ffn_ratio: float = Field(default=4.0, gt=0)
+    ffn_ratio: Ratio = 4.0
     sharpness: float = Field(default=1.0, gt=0)
 
     def build(self, source_dim: int) -> Resampler:

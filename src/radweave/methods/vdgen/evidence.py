@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from radweave.config import Config
+from radweave.config import Config, Count, Slots
 from radweave.memory.bank import Bank, patient_code
 from radweave.memory.index import ExactIndex
 from radweave.methods.vdgen.distillation import DiseaseDistillation, mean_hidden_state
@@ -31,8 +30,8 @@ SENTENCES = "sentences"
 class SentenceMemoryConfig(Config):
     """The ``max_sentences`` most frequent training sentences are kept, ``top_k`` are shown with a report."""
 
-    max_sentences: int = Field(default=2000, ge=1)
-    top_k: int = Field(default=5, ge=1)
+    max_sentences: Count = 2000
+    top_k: Slots = 5
 
 
 def build_sentence_bank(

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Config, Ratio
 from radweave.data.transforms import AugmentationConfig, LightAugmentation
 from radweave.nn.contrastive import gather_batch
 
@@ -119,7 +119,7 @@ class SelfEquilibrationConfig(Config):
     """
 
     kind: Literal["self"] = "self"
-    expansion: float = Field(default=2.0, gt=0)
+    expansion: Ratio = 2.0
     temperature: float = Field(default=1.0, gt=0)
     self_in_denominator: bool = False
 
@@ -131,7 +131,7 @@ class TwoViewEquilibrationConfig(Config):
     """What the prose describes: two augmentations of an image are each other's positive. tau is SimCLR's."""
 
     kind: Literal["two_views"] = "two_views"
-    expansion: float = Field(default=2.0, gt=0)
+    expansion: Ratio = 2.0
     temperature: float = Field(default=0.5, gt=0)
     augmentation: AugmentationConfig = LightAugmentation()
 

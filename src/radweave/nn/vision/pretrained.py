@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Channels, Config, Depths, Heads, Layers, Pixels, Width, Widths
 from radweave.errors import InputError
 from radweave.outside_models import read_model, read_shape
 from radweave.types import VisionFeatures
@@ -94,10 +94,10 @@ class ResNetConfig(Config):
 
     kind: Literal["resnet"] = "resnet"
     path: str | None = None
-    channels: int = 1
-    embedding_size: int = 64
-    hidden_sizes: tuple[int, ...] = (256, 512, 1024, 2048)
-    depths: tuple[int, ...] = (3, 4, 23, 3)
+    channels: Channels = 1
+    embedding_size: Width = 64
+    hidden_sizes: Widths = (256, 512, 1024, 2048)
+    depths: Depths = (3, 4, 23, 3)
     layer_type: Literal["basic", "bottleneck"] = "bottleneck"
 
     def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
@@ -135,12 +135,12 @@ class SwinConfig(Config):
 
     kind: Literal["swin"] = "swin"
     path: str | None = None
-    channels: int = 1
-    patch_size: int = 4
-    embed_dim: int = 128
-    depths: tuple[int, ...] = (2, 2, 18, 2)
-    num_heads: tuple[int, ...] = (4, 8, 16, 32)
-    window_size: int = 7
+    channels: Channels = 1
+    patch_size: Pixels = 4
+    embed_dim: Width = 128
+    depths: Depths = (2, 2, 18, 2)
+    num_heads: Depths = (4, 8, 16, 32)
+    window_size: Pixels = 7
 
     def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder for square images of ``image_size`` pixels."""
@@ -172,11 +172,11 @@ class ViTConfig(Config):
 
     kind: Literal["vit"] = "vit"
     path: str | None = None
-    channels: int = 1
-    patch_size: int = 16
-    hidden_size: int = 768
-    num_layers: int = 12
-    num_heads: int = 12
+    channels: Channels = 1
+    patch_size: Pixels = 16
+    hidden_size: Width = 768
+    num_layers: Layers = 12
+    num_heads: Heads = 12
 
     def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder for square images of ``image_size`` pixels."""

@@ -25,10 +25,10 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Channels, Config, Width
 from radweave.errors import InputError
 from radweave.nn.vision.pretrained import Triple, pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
@@ -151,9 +151,9 @@ class ResNet3dConfig(Config):
 
     kind: Literal["resnet3d"] = "resnet3d"
     path: str | None = None
-    channels: int = Field(default=1, ge=1)
+    channels: Channels = 1
     depth: Literal[18, 34, 50] = 18
-    widths: tuple[int, int, int, int] = (64, 128, 256, 512)
+    widths: tuple[Width, Width, Width, Width] = (64, 128, 256, 512)
     layout: Layout = "hara"
     shortcut: Shortcut = "projection"
 

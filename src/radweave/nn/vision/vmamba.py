@@ -22,7 +22,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.config import Channels, Config, Depths, Ratio, Width, Widths
 from radweave.errors import InputError
 from radweave.nn.selective_scan import ScanBackend, selective_scan
 from radweave.nn.vision.pretrained import pixel_statistics
@@ -193,12 +193,12 @@ class VMambaConfig(Config):
 
     kind: Literal["vmamba"] = "vmamba"
     path: str | None = None
-    channels: int = Field(default=1, ge=1)
-    depths: tuple[int, ...] = (2, 2, 15, 2)
-    dims: tuple[int, ...] = (128, 256, 512, 1024)
-    d_state: int = Field(default=1, ge=1)
-    ssm_ratio: float = Field(default=2.0, gt=0)
-    mlp_ratio: float = Field(default=4.0, gt=0)
+    channels: Channels = 1
+    depths: Depths = (2, 2, 15, 2)
+    dims: Widths = (128, 256, 512, 1024)
+    d_state: Width = 1
+    ssm_ratio: Ratio = 2.0
+    mlp_ratio: Ratio = 4.0
     drop_path: float = Field(default=0.6, ge=0, lt=1)
     scan: ScanBackend = "auto"
 
