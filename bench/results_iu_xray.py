@@ -59,7 +59,7 @@ def main() -> None:
 def _heading(work: Path, seconds: float, decoding: list[str]) -> list[str]:
     card = read_card(work / "run")
     threads = os.environ.get("OMP_NUM_THREADS", os.cpu_count())
-    best = {name: stage["best_step"] for name, stage in card.validation.items()}
+    best = {name: stage.best_step for name, stage in card.validation.items()}
     return [
         "# baseline, tiny, on IU X-Ray",
         "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,6 +191,14 @@ def toy_ct_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     options = PhantomOptions(prevalence="balanced", volume_size=16, slices=8)
     out = tmp_path_factory.mktemp("toy_ct") / "dataset"
     return write_phantom_dataset(out, modality="ct", num_studies=24, seed=0, options=options)
+
+
+def rewrite_card(folder: Path, **changes: Any) -> None:
+    """Change fields of a run card and make it whole again, as one who tampers on purpose would."""
+    from radweave.run_folder import RunCard, read_card_alone, write_card
+
+    card = read_card_alone(folder)
+    write_card(folder, RunCard.model_validate({**card.model_dump(mode="json"), **changes}))
 
 
 @pytest.fixture(scope="session")

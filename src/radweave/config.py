@@ -65,8 +65,8 @@ def override(config: C, assignments: Sequence[str]) -> C:
         if not equals or not path:
             raise InputError(f"override '{assignment}' is not of the form key=value")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
+            value = parse_yaml(text)
+        except ValueError:
             raise InputError(f"override '{assignment}': the value is not valid YAML") from None
         _assign(data, path.split("."), value, path)
         current = _validated(type(config), data, f"override '{assignment}'")
@@ -112,6 +112,31 @@ def first_problem(error: ValidationError) -> str:
     return text
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """The safe loader, whose constructors let errors of Python through: ``2001-99-99``, ``!!int xyz``."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(None, None, f"no value of type {kind}", node.start_mark) from None
+
+
+def parse_yaml(text: str) -> Any:
+    """Read plain values written as YAML.
+
+    Raises:
+        ValueError: for whatever cannot be read, in one line.
+    """
+    try:
+        return yaml.load(text, _PlainLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def to_yaml(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
@@ -123,10 +148,10 @@ def from_yaml(kind: type[C], path: Path) -> C:
         InputError: if the file is missing, not YAML, or does not fit the record.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("file is missing", file=path) from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise InputError(f"not valid YAML: {error}", file=path) from None
     if not isinstance(data, dict):
         raise InputError("not a mapping", file=path)

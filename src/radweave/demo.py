@@ -133,7 +133,7 @@ def _curve(card: RunCard) -> str | None:
     if not can_draw():
         return None
     stage, history = list(card.validation.items())[-1]
-    losses = [epoch["loss"] for epoch in history["epochs"]]
+    losses = [row["loss"] for row in history.epochs]
     figure = new_figure(5, 2.6)
     panel = figure.subplots()
     panel.plot(range(1, len(losses) + 1), losses, "o-", color=BLUE)

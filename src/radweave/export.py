@@ -25,7 +25,7 @@ from radweave.errors import InputError
 from radweave.experiment import Experiment
 from radweave.methods import load_method
 from radweave.model_card import licence_notes, model_card
-from radweave.run_folder import RunCard, read_card, write_card
+from radweave.run_folder import RunCard, StageFigures, read_card, write_card
 from radweave.runs import UNTRAINED, restore
 from radweave.storage import read_jsonl, refuse_existing, sha256_file, write_folder, write_json, write_jsonl, write_text
 from radweave.types import Record
@@ -87,7 +87,8 @@ def _fill(run: Path, card: RunCard, folder: Path) -> None:
     write_text(folder / "LICENSES.md", licence_notes(card, _weight_sources(public), licences, rows))
     write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder)))
     files = {path.relative_to(folder).as_posix(): sha256_file(path) for path in _files(folder)}
-    write_card(folder, card.model_copy(update={"files": files, "overrides": (), "validation": _best(card)}))
+    values = {name: getattr(card, name) for name in type(card).model_fields}
+    write_card(folder, RunCard(**{**values, "files": files, "overrides": (), "validation": _best(card)}))
 
 
 def preprocessing(experiment: Experiment, card: RunCard) -> Preprocessing:
@@ -178,10 +179,10 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _best(card: RunCard) -> dict[str, Any]:
+def _best(card: RunCard) -> dict[str, StageFigures]:
     """The validation figures of the weights that are handed on, not the whole curve."""
     return {
-        stage: {**figures, "epochs": [row for row in figures["epochs"] if row["step"] == figures["best_step"]]}
+        stage: StageFigures(best_step=figures.best_step, epochs=figures.at_best())
         for stage, figures in card.validation.items()
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from radweave.experiment import Experiment
-from radweave.run_folder import RunCard
+from radweave.run_folder import RunCard, StageFigures
 
 
 def model_card(card: RunCard, experiment: Experiment, memories: Mapping[str, int], files: Mapping[str, int]) -> str:
@@ -49,13 +49,13 @@ def licence_notes(
     return _page("licenses.md.j2", dataset=card.dataset.name, sources=sources, licences=found, memories=memories)
 
 
-def _best_figures(figures: Mapping[str, Any]) -> dict[str, Any] | None:
-    rows = [row for row in figures["epochs"] if row["step"] == figures["best_step"]]
+def _best_figures(figures: StageFigures) -> dict[str, Any] | None:
+    rows = figures.at_best()
     if not rows:
         return None
     shown = {name: value for name, value in rows[-1].items() if name not in ("epoch", "step") and value is not None}
     text = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
-    return {"step": figures["best_step"], "figures": text}
+    return {"step": figures.best_step, "figures": text}
 
 
 def _page(template: str, **values: Any) -> str:

@@ -46,7 +46,7 @@ from radweave.stages import (
     set_memories,
 )
 from radweave.storage import sha256_json, write_aside, write_folder, write_text
-from radweave.train.checkpoint import load_weights, refuse_checkpoints_of_others, save_weights
+from radweave.train.checkpoint import load_weights, refuse_checkpoints_of_others, refuse_other_classes, save_weights
 from radweave.train.distributed import Parallel, Ranks, joined_ranks
 from radweave.train.loop import use_deterministic_kernels
 from radweave.train.sizes import refuse_giant, refuse_other_shapes
@@ -120,12 +120,11 @@ def train(
         ranks.refuse_difference("experiment, data set or tokenizer", training.fingerprint)
         steps, validation = run_stages(training)
         if ranks.is_first:
-            card = _card(training, preset, tuple(overrides), steps, validation)
             with write_aside(folder / "weights.safetensors") as partial:
-                save_weights(training.model, partial)
+                save_weights(training.model, partial, training.classes)
             _save_shapes(training.model, folder / "parts")
             _save_familiarity(training, folder / "familiarity")
-            write_card(folder, card.model_copy(update={"files": hash_files(folder)}))
+            write_card(folder, _card(training, preset, tuple(overrides), steps, validation))
             place.finish()
         ranks.wait()
     return out
@@ -325,7 +324,7 @@ def _card(
             cleaning=card.cleaning,
         ),
         versions=library_versions(),
-        files={},
+        files=hash_files(training.folder),
     )
 
 
@@ -375,6 +374,9 @@ def restore(folder: Path) -> Run:
             expected=PREPROCESSING_VERSION,
         )
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
+    if list(card.trained_steps) != list(experiment.named_stages()):
+        raise InputError("the stages are not those of config.yaml", file=folder / "run.json", field="trained_steps")
+    refuse_other_classes(folder / "weights.safetensors", card.classes)
     tokenizer = load_tokenizer(folder / "tokenizer")
     data, parts = experiment.data, folder / "parts"
     context = BuildContext(tokenizer, data.image_size, card.classes, parts=parts, volume_size=data.ct.size)

@@ -283,6 +283,8 @@ def set_memories(model: nn.Module, folder: Path) -> None:
         InputError: if a bank is broken.
     """
     places = sorted((folder / "memories").glob("[!.]*")) if (folder / "memories").is_dir() else []
+    if places and not hasattr(model, "set_memories"):
+        raise InputError("this method has no memories", file=folder / "memories")
     if places:
         model.set_memories({place.name: load_bank(place) for place in places})  # type: ignore[operator]
 

@@ -281,13 +281,37 @@ def json_text(value: Any) -> str:
     return _NUMBERS.sub(lambda row: "[" + " ".join(row[1].split()) + "]", text) + "\n"
 
 
+def parse_json(data: bytes) -> Any:
+    """Read one JSON value.
+
+    Raises:
+        ValueError: for whatever Python cannot read: no JSON, no UTF-8, too deep, a number of too many digits.
+    """
+    try:
+        return json.loads(data.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except FileNotFoundError:
         raise InputError("file is missing", file=path) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
         raise InputError(f"not valid JSON: {error}", file=path) from None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InputError: if the file is missing, not JSON, or holds another value.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError("not a JSON object", file=path, got=type(value).__name__)
+    return value
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
@@ -310,8 +334,8 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not raw.strip():
                 continue
             try:
-                row = json.loads(raw.decode("utf-8"))
-            except (UnicodeDecodeError, ValueError, RecursionError) as error:
+                row = parse_json(raw)
+            except ValueError as error:
                 raise InputError(f"not valid JSON: {error}", file=path, line=number) from None
             if not isinstance(row, dict):
                 raise InputError("not a JSON object", file=path, line=number, got=type(row).__name__)

@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from conftest import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from conftest import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_toy_dataset
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
-from radweave.run_folder import hash_files, locked
+from radweave.run_folder import hash_files, locked, read_card_alone
 from radweave.runs import restore, train
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
@@ -42,14 +42,14 @@ def run(toy_run: Path, tmp_path: Path) -> Path:
 
 
 def _rehash(folder: Path) -> None:
-    card = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(card | {"files": hash_files(folder)}))
+    rewrite_card(folder, files=hash_files(folder))
 
 
 def _drop_layer(folder: Path) -> None:
     weights = load_file(str(folder / "weights.safetensors"))
     weights.popitem()
-    save_file(weights, str(folder / "weights.safetensors"))
+    classes = json.dumps(read_card_alone(folder).classes)
+    save_file(weights, str(folder / "weights.safetensors"), {"classes": classes})
     _rehash(folder)
 
 

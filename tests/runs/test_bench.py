@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import TOY_OVERRIDES, TOY_SIZES
+from conftest import TOY_OVERRIDES, TOY_SIZES, rewrite_card
 from radweave.ablate.one_run import Task, finished_scores, named_statistics
 from radweave.ablate.plan import make_plan
 from radweave.ablate.reuse import REUSED, take_over
@@ -201,7 +201,7 @@ def test_other_runs_are_not_taken_over(
             file.write("\n")
         dataset = Dataset.open(tmp_path / "data")
     elif what == "preprocessing":
-        write_json(card, {**read_json(card), "preprocessing": 0})
+        rewrite_card(run, preprocessing=0)
     else:
         card.write_text("{}")
     reused = take_over([task], dataset, [tmp_path / "old"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import radweave
-from conftest import TOY_OVERRIDES, TOY_SIZES
+from conftest import TOY_OVERRIDES, TOY_SIZES, rewrite_card
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.export import export
@@ -88,8 +88,7 @@ def test_a_flipped_bit_or_a_missing_file_is_named(exported: Path, tmp_path: Path
 
 def test_another_preparation_of_images_is_refused(exported: Path, tmp_path: Path) -> None:
     other = shutil.copytree(exported, tmp_path / "other")
-    card = json.loads((other / "run.json").read_text())
-    (other / "run.json").write_text(json.dumps(card | {"preprocessing": 99}))
+    rewrite_card(other, preprocessing=99)
     with pytest.raises(InputError, match=r"preprocessing.*99"):
         radweave.load(other)
 
@@ -148,8 +147,7 @@ def test_the_rows_of_a_memory_lose_their_names_and_keep_their_texts(
     )
     for name in ("reports", "regions"):
         save_bank(Bank({"vectors": torch.eye(4)}, rows), run / "memories" / name)
-    card = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(card | {"files": hash_files(run)}))
+    rewrite_card(run, files=hash_files(run))
     out = export(run, tmp_path / "out")
     bank = load_bank(out / "memories" / "regions")
     assert bank.study_ids == ["case-1", "case-2", "case-3", "case-1"]

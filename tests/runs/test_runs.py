@@ -106,7 +106,7 @@ def test_stages_before_the_report_stage(toy_dataset: Dataset, tmp_path: Path) ->
     ]
     run = restore(train("baseline", toy_dataset.path, tmp_path / "run", overrides=overrides))
     for stage, epochs in (("vision", 2), ("language", 3)):
-        losses = [epoch["loss"] for epoch in run.card.validation[stage]["epochs"]]
+        losses = [epoch["loss"] for epoch in run.card.validation[stage].epochs]
         assert len(losses) == epochs
         assert losses[-1] < losses[0], stage
     assert run.card.trained_steps == {"vision": 6, "language": 3, "report": 3}

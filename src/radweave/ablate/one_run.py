@@ -33,6 +33,7 @@ from radweave.experiment import Experiment
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.predict import generate_split
 from radweave.provenance import code_hash
+from radweave.run_folder import read_card_alone
 from radweave.runs import resolve, restore, train
 from radweave.stages import TrainingWatch
 from radweave.stopping import StoppedError
@@ -90,7 +91,7 @@ def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, 
         "config": config_hash(experiment),
         "seed": experiment.seed,
         "dataset": dataset.fingerprint(),
-        "weights": read_json(task.path / "run.json")["files"].get("weights.safetensors"),
+        "weights": read_card_alone(task.path).files["weights.safetensors"],
         "protocol": task.protocol,
         "implementation": IMPLEMENTATION,
         "labeler": f"{labeler.name} {labeler.version}",
@@ -152,8 +153,8 @@ def _refuse_other_run(task: Task, experiment: Experiment, dataset: Dataset) -> N
     config = task.path / "config.yaml"
     if config.is_file() and from_yaml(type(experiment), config) != experiment:
         raise InputError("holds a run of other options; give another --out", file=task.path)
-    card = task.path / "run.json"
-    if card.is_file() and read_json(card)["dataset"]["fingerprint"] != dataset.fingerprint():
+    finished = (task.path / "run.json").is_file()
+    if finished and read_card_alone(task.path).dataset.fingerprint != dataset.fingerprint():
         raise InputError("holds a run that was trained on other data; give another --out", file=task.path)
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from radweave.ablate.reuse import REUSED
 from radweave.estimate import part_sizes
 from radweave.experiment import Experiment
+from radweave.run_folder import read_card_alone
 from radweave.runs import restore
 from radweave.storage import read_json
 
@@ -165,12 +166,12 @@ def _stage(name: str, experiment: Experiment, folders: Sequence[Path], short: Pa
     if not paces:
         found = _pace(short / "metrics.jsonl", name)
         paces = [] if found is None else [found]
-    cards = [read_json(folder / "run.json") for folder in folders]
+    cards = [read_card_alone(folder) for folder in folders]
     return StageCost(
         name=name,
         batch_size=stage.batch_size,
-        updates=statistics.fmean(card["trained_steps"][name] for card in cards),
-        passes=statistics.fmean(len(card["validation"][name]["epochs"]) for card in cards),
+        updates=statistics.fmean(card.trained_steps[name] for card in cards),
+        passes=statistics.fmean(len(card.validation[name].epochs) for card in cards),
         trains={part: how for part, how in stage.finetune.items() if how != "frozen"},
         losses=stage.losses,
         studies_per_s=statistics.median(paces) if paces else None,

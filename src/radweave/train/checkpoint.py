@@ -6,7 +6,9 @@ checkpoints/best/           model.safetensors  state.json
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from radweave.errors import InputError
-from radweave.storage import read_json, remove_leftovers, sha256_file, write_folder, write_json
+from radweave.storage import read_json_object, remove_leftovers, sha256_file, write_folder, write_json
 from radweave.train.distributed import cut_like, whole_tensor
 
 OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"
 
 
-def save_weights(model: nn.Module, path: Path) -> None:
+def save_weights(model: nn.Module, path: Path, classes: Sequence[str] = ()) -> None:
     """Write every parameter and persistent buffer; tensors that share memory are stored once.
+
+    ``classes`` are named in the file: which output is which finding is part of what the weights mean.
 
     Raises:
         InputError: if the disk is full or the file cannot be written.
@@ -30,9 +34,26 @@ def save_weights(model: nn.Module, path: Path) -> None:
     from safetensors.torch import save_model
 
     try:
-        save_model(model, str(path))
+        save_model(model, str(path), metadata={"classes": json.dumps(list(classes))})
     except (SafetensorError, OSError) as error:
         raise InputError(f"cannot write: {error}", file=path) from None
+
+
+def refuse_other_classes(path: Path, classes: Sequence[str]) -> None:
+    """Refuse weights that were saved for other classes, or for the same in another order.
+
+    Raises:
+        InputError: naming the file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            saved = (file.metadata() or {}).get("classes")
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"weights cannot be read: {error}", file=path) from None
+    if saved != json.dumps(list(classes)):
+        raise InputError("weights are of other classes than run.json, or of another order", file=path, field="classes")
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -91,7 +112,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     """
     from safetensors.torch import load_file
 
-    state: dict[str, Any] = read_json(folder / "state.json")
+    state = read_json_object(folder / "state.json")
     for name, expected in state.pop("files").items():
         path = folder / name
         if not path.is_file():
