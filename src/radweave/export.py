@@ -23,11 +23,12 @@ from radweave.config import from_yaml, to_yaml
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
 from radweave.experiment import Experiment
+from radweave.memory.bank import load_bank, save_bank
 from radweave.methods import load_method
 from radweave.model_card import licence_notes, model_card
 from radweave.run_folder import RunCard, StageFigures, read_card, write_card
 from radweave.runs import UNTRAINED, restore
-from radweave.storage import read_jsonl, refuse_existing, sha256_file, write_folder, write_json, write_jsonl, write_text
+from radweave.storage import refuse_existing, sha256_file, sha256_json, write_folder, write_json, write_text
 from radweave.types import Record
 
 AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/", "familiarity/")
@@ -77,7 +78,7 @@ def _fill(run: Path, card: RunCard, folder: Path) -> None:
     for name in card.files:
         if name.startswith(AS_THEY_ARE):
             _copy(run / name, folder / name, card.files[name])
-    rows = _copy_memories(run / "memories", folder / "memories")
+    rows = _copy_memories(run, card, folder / "memories")
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), run / "config.yaml")
     sources = _weight_sources(experiment)
     licences = _copy_licences(sources, folder)
@@ -116,21 +117,17 @@ def _copy(source: Path, target: Path, expected: str) -> None:
         raise InputError("file changed while it was copied", file=source)
 
 
-def _copy_memories(source: Path, target: Path) -> dict[str, int]:
-    """Copy the banks; who the rows are of is left behind. Returns the number of rows of each."""
+def _copy_memories(run: Path, card: RunCard, target: Path) -> dict[str, int]:
+    """Copy the banks; the names of their rows are left behind. Returns the number of rows of each."""
+    # The same for every export of a run, so that an export can be made again byte for byte.
+    salt = sha256_json(["radweave export", card.files])[:32]
     cases: dict[str, str] = {}
     patients: dict[str, str] = {}
     counts = {}
-    for bank in sorted(source.glob("[!.]*")) if source.is_dir() else ():
-        place = target / bank.name
-        place.mkdir(parents=True)
-        shutil.copyfile(bank / "bank.safetensors", place / "bank.safetensors")
-        rows = [row for _, row in read_jsonl(bank / "rows.jsonl")]
-        for row in rows:
-            row["study_id"] = cases.setdefault(row["study_id"], f"case-{len(cases) + 1}")
-            row["patient"] = patients.setdefault(row["patient"], f"patient-{len(patients) + 1}")
-        write_jsonl(place / "rows.jsonl", rows)
-        counts[bank.name] = len(rows)
+    for name in sorted({name.split("/")[1] for name in card.files if name.startswith("memories/")}):
+        bank = load_bank(run / "memories" / name).renamed(salt, cases, patients)
+        save_bank(bank, target / name)
+        counts[name] = len(bank)
     return counts
 
 

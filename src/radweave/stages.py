@@ -286,7 +286,11 @@ def set_memories(model: nn.Module, folder: Path) -> None:
     if places and not hasattr(model, "set_memories"):
         raise InputError("this method has no memories", file=folder / "memories")
     if places:
-        model.set_memories({place.name: load_bank(place) for place in places})  # type: ignore[operator]
+        banks = {place.name: load_bank(place) for place in places}
+        try:
+            model.set_memories(banks)  # type: ignore[operator]
+        except (KeyError, RuntimeError) as error:  # a tensor or a field that the method reads is not there, or other
+            raise InputError(f"the memories do not fit this model: {error}", file=folder / "memories") from None
 
 
 def _parts_read(training: Training, stage: StageConfig) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +13,18 @@ import torch
 from torch import nn
 
 from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
 from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
+from radweave.export import export
+from radweave.memory.bank import load_bank
 from radweave.methods import load_method, method_names, method_summary
 from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.ontology import CLASSES
-from radweave.runs import resolve, restore, train
+from radweave.runs import prepare, resolve, restore, train
 from radweave.train.stage import apply_finetune, build_optimizer, total_loss
 from radweave.types import Batch, ReportModel
 
@@ -198,17 +202,78 @@ def test_a_report_does_not_depend_on_batch_mates(
         assert alone.token_ids[0] == together.token_ids[index]
 
 
-def test_save_and_restore_give_the_identical_report(experiment: Experiment, dataset: Dataset, tmp_path: Path) -> None:
-    overrides = [*TOY_OVERRIDES, *TOY_SIZES[experiment.method], "stages.report.epochs=1"]
-    run = train(experiment.method, dataset.path, tmp_path / "run", overrides=overrides)
+@pytest.fixture(scope="module")
+def run(experiment: Experiment, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one epoch. Do not change it; copy it first."""
+    out = tmp_path_factory.mktemp(experiment.method) / "run"
+    return train(experiment.method, dataset.path, out, overrides=short(experiment))
+
+
+def short(experiment: Experiment) -> list[str]:
+    return [*TOY_OVERRIDES, *TOY_SIZES[experiment.method], "stages.report.epochs=1"]
+
+
+def test_save_and_restore_give_the_identical_report(experiment: Experiment, dataset: Dataset, run: Path) -> None:
     first, second = restore(run), restore(run)
-    assert first.experiment == resolve(experiment.method, "tiny", overrides)
+    assert first.experiment == resolve(experiment.method, "tiny", short(experiment))
     for (name, left), right in zip(first.model.state_dict().items(), second.model.state_dict().values(), strict=True):
         assert torch.equal(left, right), name
     images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies())).images]
     reports = [restored.predictor().report(images) for restored in (first, second)]
     assert reports[0].text == reports[1].text
     assert reports[0].evidence == reports[1].evidence
+
+
+def test_an_export_recalls_what_its_run_does_and_never_the_query_itself(
+    dataset: Dataset, run: Path, tmp_path: Path
+) -> None:
+    """On the training split, asked by its own ids, by its patient alone, by its study alone, and unknown."""
+    first, second = restore(run), restore(export(run, tmp_path / "export"))
+    names = {
+        old: new
+        for bank in sorted((run / "memories").glob("*"))
+        for old, new in zip(
+            load_bank(bank).study_ids, load_bank(tmp_path / "export" / "memories" / bank.name).study_ids, strict=True
+        )
+    }
+    assert not set(names) & set(names.values()), "the rows were renamed"
+    data = first.experiment.data
+    cache = build_cache(dataset, size=data.image_size, ct=data.ct)
+    examples = prepare(dataset, "train", first.experiment, first.tokenizer, cache, need_text=False).examples[:6]
+    brief = ["max_new_tokens=3", "num_beams=1"]
+    for asked in (
+        examples,
+        [replace(example, study_id=f"other-{example.study_id}") for example in examples],
+        [replace(example, patient_id=f"other-{example.patient_id}") for example in examples],
+        [replace(example, study_id="file", patient_id="file") for example in examples],
+    ):
+        reports = [list(restored.predictor(decoding=brief).reports(asked)) for restored in (first, second)]
+        for example, query, ours, theirs in zip(examples, asked, *reports, strict=True):
+            assert renamed(ours.evidence, names) == theirs.evidence
+            assert ours.text == theirs.text
+            if query.patient_id == example.patient_id:
+                assert example.study_id not in studies_in(ours.evidence)
+                assert names.get(example.study_id) not in studies_in(theirs.evidence)
+    if names:
+        assert studies_in(theirs.evidence) <= set(names.values())
+        assert studies_in(theirs.evidence)
+
+
+def renamed(value: Any, names: dict[str, str]) -> Any:
+    """Evidence with the names that its studies have in the export."""
+    if isinstance(value, dict):
+        return {key: renamed(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [renamed(item, names) for item in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def studies_in(value: Any) -> set[str]:
+    """Every study that evidence names."""
+    if isinstance(value, dict):
+        own = {value["study_id"]} if isinstance(value.get("study_id"), str) else set()
+        return own.union(*map(studies_in, value.values()))
+    return set().union(*map(studies_in, value)) if isinstance(value, list) else set()
 
 
 def test_an_unknown_method_is_answered_with_those_that_exist() -> None:

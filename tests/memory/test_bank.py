@@ -23,6 +23,16 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert torch.equal(back.tensors["vectors"], bank().tensors["vectors"])
 
 
+def test_a_row_without_an_origin_and_hashes_of_other_rows_are_refused(tmp_path: Path) -> None:
+    save_bank(bank().renamed("salt", {}, {}), tmp_path / "bank")
+    (tmp_path / "bank" / "owners.json").write_text('{"salt": "salt", "studies": ["a"], "patients": ["b"]}')
+    with pytest.raises(InputError, match=r"owners\.json.*studies.*expected 3"):
+        load_bank(tmp_path / "bank")
+    (tmp_path / "bank" / "rows.jsonl").write_text('{"study_id": "s0", "patient": 3}\n')
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 1, field 'patient'"):
+        load_bank(tmp_path / "bank")
+
+
 def test_two_writings_are_equal_byte_for_byte(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_bank(bank(), tmp_path / name)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radweave.memory.bank import patient_code
+from radweave.memory.bank import Owners, patient_code
 from radweave.memory.index import ExactIndex
 
 
@@ -15,7 +15,7 @@ def make_index(vectors: torch.Tensor, *, chunk_rows: int = 65_536) -> ExactIndex
     """Row i is of study ``s{i}``; two rows in a row share a patient."""
     numbers = range(len(vectors))
     codes = [patient_code(f"p{number // 2}") for number in numbers]
-    return ExactIndex(vectors, [f"s{number}" for number in numbers], codes, chunk_rows=chunk_rows)
+    return ExactIndex(vectors, Owners([f"s{number}" for number in numbers], codes), chunk_rows=chunk_rows)
 
 
 @settings(max_examples=30, deadline=None)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from radweave.errors import InputError
-from radweave.memory.backends import ExactIndexConfig, FaissIndexConfig, QdrantIndexConfig
-from radweave.memory.bank import Bank, patient_code, save_bank
+from radweave.memory.backends import ExactIndexConfig, FaissIndexConfig, IndexConfig, QdrantIndexConfig
+from radweave.memory.bank import Bank, Owners, patient_code, save_bank
 from radweave.memory.index import ExactIndex, Index
 from radweave.memory.sharded import merge
 
@@ -28,7 +28,7 @@ class Parts:
 
     def __init__(self, vectors: Tensor, study_ids: list[str], patients: list[str]) -> None:
         cuts = [slice(0, 1), slice(1, 70), slice(70, len(vectors))]
-        self.parts = [(cut.start, ExactIndex(vectors[cut], study_ids[cut], patients[cut])) for cut in cuts]
+        self.parts = [(cut.start, ExactIndex(vectors[cut], Owners(study_ids[cut], patients[cut]))) for cut in cuts]
 
     def search(self, queries: Tensor, k: int, **own: Any) -> tuple[Tensor, Tensor]:
         found = []
@@ -38,15 +38,19 @@ class Parts:
         return merge(found, k)
 
 
+def built(config: IndexConfig) -> Build:
+    return lambda vectors, study_ids, patients: config.build(vectors, Owners(study_ids, patients))
+
+
 def needs(module: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(find_spec(module) is None, reason=f"the extra with {module} is not installed")
 
 
 BUILDS: list[Any] = [
-    pytest.param(ExactIndexConfig(chunk_rows=40).build, id="exact in chunks"),
+    pytest.param(built(ExactIndexConfig(chunk_rows=40)), id="exact in chunks"),
     pytest.param(Parts, id="parts"),
-    pytest.param(FaissIndexConfig().build, id="faiss", marks=needs("faiss")),
-    pytest.param(QdrantIndexConfig().build, id="qdrant", marks=needs("qdrant_client")),
+    pytest.param(built(FaissIndexConfig()), id="faiss", marks=needs("faiss")),
+    pytest.param(built(QdrantIndexConfig()), id="qdrant", marks=needs("qdrant_client")),
 ]
 
 
@@ -110,12 +114,12 @@ def test_fewer_rows_than_asked_for_leave_the_rest_empty(build: Build) -> None:
 @needs("faiss")
 def test_an_approximate_index_scores_what_it_finds_exactly() -> None:
     vectors, studies, patients = made_up(5, near_ties=False)
-    index = FaissIndexConfig(factory="IVF4,Flat").build(vectors, studies, patients)
+    index = FaissIndexConfig(factory="IVF4,Flat").build(vectors, Owners(studies, patients))
     queries = torch.randn(4, DIM, generator=torch.Generator().manual_seed(6))
     scores, rows = index.search(queries, 3, study_ids=["q"] * 4, patient_ids=["q"] * 4)
     assert torch.allclose(scores, (vectors[rows] * queries[:, None]).sum(-1), atol=1e-5)
     with pytest.raises(InputError, match="factory"):
-        FaissIndexConfig(factory="Nonsense").build(vectors, studies, patients)
+        FaissIndexConfig(factory="Nonsense").build(vectors, Owners(studies, patients))
 
 
 MEASURE = """
@@ -157,4 +161,4 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, studies, patients = made_up(7, near_ties=False)
     for config, extra in ((FaissIndexConfig(), "faiss"), (QdrantIndexConfig(), "qdrant")):
         with pytest.raises(InputError, match=rf"radweave\[{extra}\]"):
-            config.build(vectors, studies, patients)
+            config.build(vectors, Owners(studies, patients))

@@ -153,6 +153,14 @@ def test_the_rows_of_a_memory_lose_their_names_and_keep_their_texts(
     assert bank.study_ids == ["case-1", "case-2", "case-3", "case-1"]
     assert bank.patients == ["patient-1", "patient-2", "patient-3", "patient-1"]
     assert [row["text"] for row in bank.rows] == [row["text"] for row in rows]
+    owners = bank.owners()
+    assert owners.studies_of([studies[2].study_id, "case-3", "other"]).tolist() == [2, -1, -1]
+    assert owners.patients_of([studies[1].patient_id, "patient-2", "other"]).tolist() == [1, -1, -1]
+    kept = "".join(path.read_text() for path in (out / "memories").rglob("*.json*"))
+    assert not any(name in kept for row in rows for name in (f'"{row["study_id"]}"', str(row["patient"])))
+    again = export(out, tmp_path / "again")
+    assert load_bank(again / "memories" / "regions").rows == bank.rows
+    assert load_bank(again / "memories" / "regions").hashed == bank.hashed
     assert torch.equal(bank.tensors["vectors"], torch.eye(4))
     assert "`reports` holds 4 rows" in (out / "README.md").read_text()
     assert set(seen[-1]) == {"reports", "regions"}, "the export was opened before it got its name"

@@ -23,7 +23,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import collate
 from radweave.errors import InputError
 from radweave.experiment import BuildContext
-from radweave.memory.bank import patient_code
+from radweave.memory.bank import Owners, patient_code
 from radweave.memory.index import ExactIndex
 from radweave.memory.sharded import ShardedIndex
 from radweave.methods import load_method
@@ -128,7 +128,7 @@ def searched(ranks: Ranks) -> list[Any]:
     """Rows and scores of each rank's queries, three on the first and five on the second, over a bank cut in two."""
     vectors, studies, patients = bank()
     cut = slice(0, 40) if ranks.is_first else slice(40, None)
-    index = ShardedIndex(ExactIndex(vectors[cut], studies[cut], patients[cut]))
+    index = ShardedIndex(ExactIndex(vectors[cut], Owners(studies[cut], patients[cut])))
     queries, own_studies, own_patients = questions()
     own = slice(0, 3) if ranks.is_first else slice(3, None)
     scores, rows = index.search(queries[own], 6, study_ids=own_studies[own], patient_ids=own_patients[own])

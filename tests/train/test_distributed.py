@@ -23,6 +23,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, StudyLoader
 from radweave.data.transforms import LightAugmentation
 from radweave.errors import InputError
+from radweave.memory.bank import Owners
 from radweave.memory.index import ExactIndex
 from radweave.predict import generate_split
 from radweave.runs import restore, train
@@ -48,7 +49,7 @@ def environment() -> dict[str, str]:
     return os.environ | {
         "OMP_NUM_THREADS": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "PYTHONPATH": str(HERE.parent),
+        "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1] / 'src'}",
     }
 
 
@@ -138,7 +139,8 @@ def test_an_odd_number_of_studies_is_reported_once_each(two_processes: Path, odd
 
 def test_a_bank_cut_in_two_answers_as_a_whole_one(two_processes: Path) -> None:
     queries, studies, patients = job.questions()
-    scores, rows = ExactIndex(*job.bank()).search(queries, 6, study_ids=studies, patient_ids=patients)
+    vectors, *names = job.bank()
+    scores, rows = ExactIndex(vectors, Owners(*names)).search(queries, 6, study_ids=studies, patient_ids=patients)
     expected = [
         [list(pair) for pair in zip(*row, strict=True)] for row in zip(rows.tolist(), scores.tolist(), strict=True)
     ]

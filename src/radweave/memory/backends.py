@@ -18,7 +18,8 @@ from torch import Tensor
 
 from radweave.config import Config, Count
 from radweave.errors import InputError
-from radweave.memory.index import MARGIN, ExactIndex, Index, Owners, score_again
+from radweave.memory.bank import Owners
+from radweave.memory.index import MARGIN, ExactIndex, Index, score_again
 
 UPLOAD_ROWS = 1024
 
@@ -29,14 +30,13 @@ class FaissIndex:
     def __init__(
         self,
         vectors: Float[Tensor, "rows dim"],
-        study_ids: Sequence[str],
-        patients: Sequence[str],
+        owners: Owners,
         factory: str = "Flat",
     ) -> None:
         import faiss
 
         self.vectors = vectors
-        self.owners = Owners(study_ids, patients)
+        self.owners = owners
         values = vectors.detach().cpu().float().contiguous().numpy()
         try:
             self._index: Any = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
@@ -76,15 +76,14 @@ class QdrantIndex:
     def __init__(
         self,
         vectors: Float[Tensor, "rows dim"],
-        study_ids: Sequence[str],
-        patients: Sequence[str],
+        owners: Owners,
         location: str = ":memory:",
         collection: str = "radweave",
     ) -> None:
         from qdrant_client import QdrantClient, models
 
         self.vectors = vectors
-        self.owners = Owners(study_ids, patients)
+        self.owners = owners
         self._models: Any = models
         self._collection = collection
         self._client: Any = QdrantClient(location=location)
@@ -146,8 +145,8 @@ class ExactIndexConfig(Config):
     kind: Literal["exact"] = "exact"
     chunk_rows: Count = 65_536
 
-    def build(self, vectors: Float[Tensor, "rows dim"], study_ids: Sequence[str], patients: Sequence[str]) -> Index:
-        return ExactIndex(vectors, study_ids, patients, chunk_rows=self.chunk_rows)
+    def build(self, vectors: Float[Tensor, "rows dim"], owners: Owners) -> Index:
+        return ExactIndex(vectors, owners, chunk_rows=self.chunk_rows)
 
 
 class FaissIndexConfig(Config):
@@ -156,14 +155,14 @@ class FaissIndexConfig(Config):
     kind: Literal["faiss"] = "faiss"
     factory: str = "Flat"
 
-    def build(self, vectors: Float[Tensor, "rows dim"], study_ids: Sequence[str], patients: Sequence[str]) -> Index:
+    def build(self, vectors: Float[Tensor, "rows dim"], owners: Owners) -> Index:
         """Build the index.
 
         Raises:
             InputError: if the extra is not installed, or FAISS does not know the factory string.
         """
         _need("faiss", "faiss")
-        return FaissIndex(vectors, study_ids, patients, self.factory)
+        return FaissIndex(vectors, owners, self.factory)
 
 
 class QdrantIndexConfig(Config):
@@ -173,14 +172,14 @@ class QdrantIndexConfig(Config):
     location: str = ":memory:"
     collection: str = "radweave"
 
-    def build(self, vectors: Float[Tensor, "rows dim"], study_ids: Sequence[str], patients: Sequence[str]) -> Index:
+    def build(self, vectors: Float[Tensor, "rows dim"], owners: Owners) -> Index:
         """Fill the collection.
 
         Raises:
             InputError: if the extra is not installed.
         """
         _need("qdrant_client", "qdrant")
-        return QdrantIndex(vectors, study_ids, patients, self.location, self.collection)
+        return QdrantIndex(vectors, owners, self.location, self.collection)
 
 
 IndexConfig = Annotated[ExactIndexConfig | FaissIndexConfig | QdrantIndexConfig, Field(discriminator="kind")]

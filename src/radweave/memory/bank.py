@@ -2,20 +2,26 @@
 
 BANK/bank.safetensors  tensors, the first axis runs over the rows
 BANK/rows.jsonl        one JSON object per row: study_id, patient (a code), and what the method adds
+BANK/owners.json       in an export, whose rows are renamed: salted hashes of the names they had
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Bool, Int
+from pydantic import ValidationError
 from torch import Tensor
 
+from radweave.config import first_problem
 from radweave.errors import InputError
-from radweave.storage import read_jsonl, write_folder, write_jsonl
+from radweave.storage import read_json_object, read_jsonl, write_folder, write_json, write_jsonl
+from radweave.types import Record
 
 
 def patient_code(patient_id: str) -> str:
@@ -23,17 +29,103 @@ def patient_code(patient_id: str) -> str:
     return hashlib.sha256(f"radweave patient {patient_id}".encode()).hexdigest()[:16]
 
 
+def _salted(salt: str, name: str) -> str:
+    return hashlib.sha256(f"{salt} {name}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+class HashedNames(Record):
+    """``owners.json``: per row, hashes of the study's id and of the patient's code that the row had in the run.
+
+    With them an export still keeps a study from recalling itself, as its own run does. Whoever holds the export and
+    knows an id can find out whether it is there; nobody can read an id from it but by trying ids.
+    """
+
+    salt: str
+    studies: tuple[str, ...]
+    patients: tuple[str, ...]
+
+
+class Owners:
+    """Which study and patient each row of a bank is of, as numbers; ``patients`` are codes (see ``patient_code``).
+
+    With a ``salt`` the names of rows are hashes, and those of queries are hashed alike.
+    """
+
+    def __init__(self, study_ids: Sequence[str], patients: Sequence[str], salt: str | None = None) -> None:
+        assert len(study_ids) == len(patients), "one study and one patient per row"
+        self._salt = salt
+        self._studies = {name: number for number, name in enumerate(dict.fromkeys(study_ids))}
+        self._patients = {name: number for number, name in enumerate(dict.fromkeys(patients))}
+        self.study_of_row = torch.tensor([self._studies[name] for name in study_ids], dtype=torch.long)
+        self.patient_of_row = torch.tensor([self._patients[name] for name in patients], dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self.study_of_row)
+
+    def studies_of(self, study_ids: Sequence[str]) -> Int[Tensor, " queries"]:
+        """Numbers of studies; -1 for one that has no row."""
+        return self._numbers(self._studies, study_ids)
+
+    def patients_of(self, patient_ids: Sequence[str]) -> Int[Tensor, " queries"]:
+        """Numbers of patients (ids, not codes); -1 for one that has no row."""
+        return self._numbers(self._patients, [patient_code(name) for name in patient_ids])
+
+    def of_queries(self, study_ids: Sequence[str], patient_ids: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Numbers of the queries' own studies and patients."""
+        return self.studies_of(study_ids), self.patients_of(patient_ids)
+
+    def _numbers(self, known: Mapping[str, int], names: Sequence[str]) -> Int[Tensor, " queries"]:
+        salt = self._salt
+        hashed = names if salt is None else [_salted(salt, name) for name in names]
+        return torch.tensor([known.get(name, -1) for name in hashed], dtype=torch.long)
+
+    def barred(self, own: tuple[Tensor, Tensor], rows: slice | Int[Tensor, "batch rows"]) -> Bool[Tensor, "batch rows"]:
+        """Whether a row is of the query's own study or patient; rows of a slice, or other rows for each query."""
+        studies, patients = own
+        return (self.study_of_row[rows] == studies[:, None]) | (self.patient_of_row[rows] == patients[:, None])
+
+
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """Named tensors with N rows each, and N JSON rows with at least ``study_id`` and ``patient``."""
+    """Named tensors with N rows each, and N JSON rows with at least ``study_id`` and ``patient``.
+
+    ``hashed`` is set in an export, where those two are new names. Who a row is of says ``owners()`` alone.
+    """
 
     tensors: Mapping[str, Tensor]
     rows: tuple[dict[str, Any], ...]
+    hashed: HashedNames | None = None
 
     def __post_init__(self) -> None:
         for name, tensor in self.tensors.items():
             assert len(tensor) == len(self.rows), f"tensor {name} has one row per JSON row"
         assert all("study_id" in row and "patient" in row for row in self.rows), "every row names its origin"
+
+    def owners(self) -> Owners:
+        """Who the rows are of, for whatever must not give a query its own study or patient."""
+        if self.hashed is None:
+            return Owners(self.study_ids, self.patients)
+        return Owners(self.hashed.studies, self.hashed.patients, self.hashed.salt)
+
+    def renamed(self, salt: str, cases: dict[str, str], patients: dict[str, str]) -> Bank:
+        """The bank with new names for studies and patients, and hashes of the old ones; texts stay.
+
+        ``cases`` and ``patients`` (old name -> new) are added to, so that banks of one run agree.
+        """
+        rows = tuple(
+            {
+                **row,
+                "study_id": cases.setdefault(row["study_id"], f"case-{len(cases) + 1}"),
+                "patient": patients.setdefault(row["patient"], f"patient-{len(patients) + 1}"),
+            }
+            for row in self.rows
+        )
+        hashed = self.hashed or HashedNames(
+            salt=salt,
+            studies=tuple(_salted(salt, name) for name in self.study_ids),
+            patients=tuple(_salted(salt, name) for name in self.patients),
+        )
+        return replace(self, rows=rows, hashed=hashed)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -79,6 +171,8 @@ def save_bank(bank: Bank, folder: Path) -> None:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in bank.tensors.items()}
         save_file(tensors, str(partial / "bank.safetensors"))
         write_jsonl(partial / "rows.jsonl", bank.rows)
+        if bank.hashed is not None:
+            write_json(partial / "owners.json", bank.hashed.model_dump(mode="json"))
 
 
 def load_bank(folder: Path) -> Bank:
@@ -97,10 +191,35 @@ def load_bank(folder: Path) -> Bank:
         raise InputError("file of the bank is missing", file=path) from None
     except SafetensorError as error:
         raise InputError(f"file of the bank is broken: {error}", file=path) from None
-    rows = tuple(row for _, row in read_jsonl(folder / "rows.jsonl"))
+    rows = tuple(_row(folder / "rows.jsonl", line, row) for line, row in read_jsonl(folder / "rows.jsonl"))
+    hashed = _hashed_names(folder / "owners.json", len(rows))
     for name, tensor in tensors.items():
-        if len(tensor) != len(rows):
+        if tensor.ndim == 0 or len(tensor) != len(rows):
             raise InputError(
-                "the bank's files do not belong together", file=folder, field=name, got=len(tensor), expected=len(rows)
+                "the bank's files do not belong together",
+                file=folder,
+                field=name,
+                got=list(tensor.shape),
+                expected=len(rows),
             )
-    return Bank(tensors, rows)
+    return Bank(tensors, rows, hashed)
+
+
+def _row(path: Path, line: int, row: dict[str, Any]) -> dict[str, Any]:
+    for name in ("study_id", "patient"):
+        if not isinstance(row.get(name), str):
+            raise InputError("row does not name its origin", file=path, line=line, field=name)
+    return row
+
+
+def _hashed_names(path: Path, count: int) -> HashedNames | None:
+    if not path.is_file():
+        return None
+    try:
+        hashed = HashedNames.model_validate(read_json_object(path))
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=path) from None
+    for name in ("studies", "patients"):
+        if len(getattr(hashed, name)) != count:
+            raise InputError("not one hash per row", file=path, field=name, expected=count)
+    return hashed

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from radweave.memory.bank import patient_code
+from radweave.memory.bank import Owners
 
 MARGIN = 32
 """Candidates beyond k that are scored again exactly, so that rounding in the first pass cannot lose a neighbour."""
@@ -31,51 +31,18 @@ class Index(Protocol):
     ) -> tuple[Float[Tensor, "batch k"], Int[Tensor, "batch k"]]: ...
 
 
-class Owners:
-    """Which study and patient each row is of, as numbers; ``patients`` are codes (see ``patient_code``)."""
-
-    def __init__(self, study_ids: Sequence[str], patients: Sequence[str]) -> None:
-        assert len(study_ids) == len(patients), "one study and one patient per row"
-        self._studies = {name: number for number, name in enumerate(dict.fromkeys(study_ids))}
-        self._patients = {name: number for number, name in enumerate(dict.fromkeys(patients))}
-        self.study_of_row = torch.tensor([self._studies[name] for name in study_ids], dtype=torch.long)
-        self.patient_of_row = torch.tensor([self._patients[name] for name in patients], dtype=torch.long)
-
-    def __len__(self) -> int:
-        return len(self.study_of_row)
-
-    def of_queries(self, study_ids: Sequence[str], patient_ids: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Numbers of the queries' own studies and patients (ids, not codes); -1 for one that has no row."""
-        studies = torch.tensor([self._studies.get(name, -1) for name in study_ids], dtype=torch.long)
-        patients = torch.tensor([self._patients.get(patient_code(name), -1) for name in patient_ids], dtype=torch.long)
-        return studies, patients
-
-    def barred(self, own: tuple[Tensor, Tensor], rows: slice | Int[Tensor, "batch rows"]) -> Bool[Tensor, "batch rows"]:
-        """Whether a row is of the query's own study or patient; rows of a slice, or other rows for each query."""
-        studies, patients = own
-        return (self.study_of_row[rows] == studies[:, None]) | (self.patient_of_row[rows] == patients[:, None])
-
-
 class ExactIndex:
     """Search over all vectors (N, D), in chunks of ``chunk_rows`` rows.
 
-    ``study_ids`` and ``patients`` (codes, see ``patient_code``) say what each row is of. The candidates of a fast pass
-    are scored again in float64, each query for itself: the result is the same alone and in any batch. Equal scores
-    are ordered by row.
+    ``owners`` says what each row is of. The candidates of a fast pass are scored again in float64, each query for
+    itself: the result is the same alone and in any batch. Equal scores are ordered by row.
     """
 
-    def __init__(
-        self,
-        vectors: Float[Tensor, "rows dim"],
-        study_ids: Sequence[str],
-        patients: Sequence[str],
-        *,
-        chunk_rows: int = 65_536,
-    ) -> None:
-        assert len(vectors) == len(study_ids), "one study per vector"
+    def __init__(self, vectors: Float[Tensor, "rows dim"], owners: Owners, *, chunk_rows: int = 65_536) -> None:
+        assert len(vectors) == len(owners), "one study per vector"
         self.vectors = vectors
         self.chunk_rows = chunk_rows
-        self.owners = Owners(study_ids, patients)
+        self.owners = owners
 
     def __len__(self) -> int:
         return len(self.vectors)

@@ -13,11 +13,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.config import Config, Heads, Width
-from radweave.memory.bank import Bank, patient_code
+from radweave.memory.bank import Bank, Owners
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig
 from radweave.nn.hopfield import (
-    NO_OWNER,
     AttentionRuleConfig,
     Hopfield,
     Patterns,
@@ -49,14 +48,13 @@ class HopfieldMemory(nn.Module):
         self.pattern_dim = pattern_dim
         self.patterns = Patterns(torch.zeros(0, pattern_dim))
         self.rows: tuple[dict[str, Any], ...] = ()
-        self.patients: dict[str, int] = {}
+        self.owners = Owners((), ())
 
     def remember(self, bank: Bank) -> None:
         """Take a bank with ``patterns`` (N, P)."""
-        self.patients = {code: number for number, code in enumerate(dict.fromkeys(bank.patients))}
-        owners = torch.tensor([self.patients[code] for code in bank.patients], dtype=torch.long)
+        self.owners = bank.owners()
         values = bank.tensors["patterns"].reshape(len(bank), -1 if len(bank) else self.pattern_dim).float()
-        self.patterns = Patterns(F.layer_norm(values, values.shape[1:]), owners)
+        self.patterns = Patterns(F.layer_norm(values, values.shape[1:]), self.owners.patient_of_row)
         self.rows = bank.rows
 
     def forward(self, states: Float[Tensor, "batch classes dim"], patient_ids: Sequence[str]) -> Recollection:
@@ -65,8 +63,7 @@ class HopfieldMemory(nn.Module):
             owners = self.patterns.owners
             moved = None if owners is None else owners.to(states.device)
             self.patterns = Patterns(self.patterns.values.to(states.device), moved)
-        codes = [self.patients.get(patient_code(patient), NO_OWNER) for patient in patient_ids]
-        askers = torch.tensor(codes, device=states.device).repeat_interleave(states.shape[1])
+        askers = self.owners.patients_of(patient_ids).to(states.device).repeat_interleave(states.shape[1])
         found = self.network(states.flatten(0, 1), self.patterns, askers)
         return Recollection(found.output.unflatten(0, states.shape[:2]), found.queries, askers)
 

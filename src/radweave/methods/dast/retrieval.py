@@ -60,7 +60,7 @@ class Dmsr(nn.Module):
     def remember(self, bank: Bank) -> None:
         """Index a bank with the tensors ``visual`` (N, D) and ``logits`` (N, K), and rows with a ``text``."""
         vectors = composite(bank.tensors["visual"], bank.tensors["logits"], self.alpha)
-        self.bank, self.index = bank, ExactIndex(vectors, bank.study_ids, bank.patients)
+        self.bank, self.index = bank, ExactIndex(vectors, bank.owners())
 
     @torch.no_grad()
     def recall(

@@ -95,7 +95,7 @@ class ImageRetrieval(nn.Module):
         """Index a bank with the tensors ``visual`` (N, D) and ``text`` (N, T), and rows with a ``text``."""
         visual = bank.tensors["visual"].double()
         self.center, self.scale = visual.mean(0), visual.std(0, correction=0).clamp(min=1e-6)
-        self.bank, self.index = bank, ExactIndex(self._unit(visual), bank.study_ids, bank.patients)
+        self.bank, self.index = bank, ExactIndex(self._unit(visual), bank.owners())
 
     def _unit(self, visual: Tensor) -> Tensor:
         return F.normalize((visual.double().cpu() - self.center) / self.scale, dim=1).float()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from radweave.config import Config, Count
 from radweave.errors import InputError
 from radweave.labels import NO_FINDING
-from radweave.memory.bank import Bank, patient_code
+from radweave.memory.bank import Bank, Owners, patient_code
 from radweave.nn.global_batch import gather_batch
 from radweave.nn.supervision import POSITIVE, UNCERTAIN, UNLABELED
 from radweave.nn.views import ViewTokens, encode_views
@@ -99,19 +99,18 @@ class ReferencePool(nn.Module):
         self.register_buffer("seed", torch.zeros((), dtype=torch.long))
         self.tensors: dict[str, Tensor] = {}
         self.rows: tuple[dict[str, Any], ...] = ()
+        self.owners = Owners((), ())
 
     def remember(self, bank: Bank) -> None:
         """Take a bank with ``values`` (N, V, ...), ``view_mask`` (N, V) and ``view_ids`` (N, V)."""
-        self.tensors, self.rows = dict(bank.tensors), bank.rows
+        self.tensors, self.rows, self.owners = dict(bank.tensors), bank.rows, bank.owners()
 
     def draw(self, study_ids: Sequence[str], patient_ids: Sequence[str], key: int) -> list[int | None]:
         """A row of the bank for each study; None where there is none of another patient."""
         seed, drawn = int(self.seed), []
-        for study_id, patient_id in zip(study_ids, patient_ids, strict=True):
-            code = patient_code(patient_id)
-            allowed = [
-                number for number, row in enumerate(self.rows) if row["study_id"] != study_id and row["patient"] != code
-            ]
+        barred = self.owners.barred(self.owners.of_queries(study_ids, patient_ids), slice(None))
+        for study_id, others in zip(study_ids, ~barred, strict=True):
+            allowed = others.nonzero().flatten().tolist()
             digest = sha256(f"{seed}/{key}/{study_id}".encode()).digest()
             drawn.append(allowed[int.from_bytes(digest[:8]) % len(allowed)] if allowed else None)
         return drawn

@@ -105,15 +105,14 @@ class SentenceMemory:
     def __init__(self, bank: Bank) -> None:
         self.states = bank.tensors["states"]
         self.rows = bank.rows
-        self.study_ids = bank.study_ids
-        self.patients = bank.patients
+        self.owners = bank.owners()
 
     def nearest(
         self, distillation: DiseaseDistillation, mean: Float[Tensor, "batch dim"], batch: Batch, top_k: int
     ) -> list[list[dict[str, Any]]]:
         """The training sentences nearest to each image, best first; never one of the query's own study or patient."""
         vectors = distillation.text_vectors(self.states.to(mean.device))
-        index = ExactIndex(vectors, self.study_ids, self.patients)
+        index = ExactIndex(vectors, self.owners)
         scores, found = index.search(
             distillation.image_vectors(mean), top_k, study_ids=batch.study_ids, patient_ids=batch.patient_ids
         )
