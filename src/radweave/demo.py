@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def _curve(card: RunCard) -> str | None:
     if not can_draw():
         return None
     stage, history = list(card.validation.items())[-1]
-    losses = [row["loss"] for row in history.epochs]
+    losses = [math.nan if row["loss"] is None else row["loss"] for row in history.epochs]
     figure = new_figure(5, 2.6)
     panel = figure.subplots()
     panel.plot(range(1, len(losses) + 1), losses, "o-", color=BLUE)

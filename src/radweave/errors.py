@@ -5,11 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def printable(text: str) -> str:
-    """The text in one line that any terminal shows as it is: control characters and broken ones as escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 class InputError(ValueError):
     """Something a user gave cannot be used: a file, a field, an option.
 

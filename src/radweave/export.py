@@ -4,14 +4,18 @@ OUT/run.json              what made it, and the SHA-256 of every other file
 OUT/README.md             model card        OUT/LICENSES.md  what the licences of its parts ask for
 OUT/preprocessing.json    the numbers another program needs to prepare images as this model wants them
 OUT/config.yaml  weights.safetensors  tokenizer/  parts/  memories/  familiarity/
+OUT/licences/             licence files of the checkpoints it started from
 
-Left behind: checkpoints, training curves, local paths, and who the studies are. Rows of a memory keep their texts and
-get new names (``case-1``), the same for one study in all memories; their patients get numbers.
+Left behind: checkpoints, training curves, local paths, and the ids of studies and patients. Rows of a memory keep their
+texts and get new names (``case-1``), the same for one study in all memories; their patients get numbers. Salted hashes
+of the ids stay, so that an export refuses the study's own report as its run does (``HashedNames``). Words of the
+reports stay too: in those texts, and in the tokenizer's vocabulary.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,6 +27,7 @@ from radweave.config import from_yaml, to_yaml
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
 from radweave.experiment import Experiment
+from radweave.licences import leaves, licences_of, weight_sources
 from radweave.memory.bank import load_bank, save_bank
 from radweave.methods import load_method
 from radweave.model_card import licence_notes, model_card
@@ -31,8 +36,7 @@ from radweave.runs import UNTRAINED, restore
 from radweave.storage import refuse_existing, sha256_file, sha256_json, write_folder, write_json, write_text
 from radweave.types import Record
 
-AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/", "familiarity/")
-LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
+AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/", "familiarity/", "licences/")
 
 
 class Preprocessing(Record):
@@ -63,6 +67,7 @@ def export(run: Path, out: Path, *, overwrite: bool = False) -> Path:
     Raises:
         InputError: if the run is unfinished, untrained or damaged, or ``out`` exists.
     """
+    _refuse_overlap(run, out)
     card = read_card(run)
     if not card.is_trained:
         raise InputError(UNTRAINED.split(":")[0], file=run)
@@ -74,18 +79,22 @@ def export(run: Path, out: Path, *, overwrite: bool = False) -> Path:
     return out
 
 
+def _refuse_overlap(run: Path, out: Path) -> None:
+    ours, theirs = run.resolve(), out.resolve()
+    if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
+        raise InputError("an export cannot lie in its run folder, or around it", file=out)
+
+
 def _fill(run: Path, card: RunCard, folder: Path) -> None:
     for name in card.files:
         if name.startswith(AS_THEY_ARE):
             _copy(run / name, folder / name, card.files[name])
     rows = _copy_memories(run, card, folder / "memories")
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), run / "config.yaml")
-    sources = _weight_sources(experiment)
-    licences = _copy_licences(sources, folder)
     public = _without_local_paths(experiment)
     write_text(folder / "config.yaml", to_yaml(public))
     write_json(folder / "preprocessing.json", preprocessing(experiment, card).model_dump(mode="json"))
-    write_text(folder / "LICENSES.md", licence_notes(card, _weight_sources(public), licences, rows))
+    write_text(folder / "LICENSES.md", licence_notes(card, weight_sources(public), licences_of(card.files), rows))
     write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder)))
     files = {path.relative_to(folder).as_posix(): sha256_file(path) for path in _files(folder)}
     values = {name: getattr(card, name) for name in type(card).model_fields}
@@ -104,7 +113,7 @@ def preprocessing(experiment: Experiment, card: RunCard) -> Preprocessing:
         classes=card.classes,
         thresholds={
             path: value
-            for path, value in _leaves(experiment.model.model_dump(mode="json"), "model")
+            for path, value in leaves(experiment.model.model_dump(mode="json"), "model")
             if "threshold" in path.rsplit(".", 1)[-1] and isinstance(value, (int, float))
         },
     )
@@ -131,25 +140,6 @@ def _copy_memories(run: Path, card: RunCard, target: Path) -> dict[str, int]:
     return counts
 
 
-def _weight_sources(experiment: Experiment) -> dict[str, str]:
-    """Part of the experiment -> folder or name of the checkpoint that its weights or its tokenizer came from."""
-    values = _leaves(experiment.model_dump(mode="json"), "")
-    return {path.removesuffix(".path"): str(value) for path, value in values if path.endswith(".path") and value}
-
-
-def _copy_licences(sources: dict[str, str], folder: Path) -> dict[str, list[str]]:
-    """Copy the licence files that lie in local checkpoints; part -> their places in the export."""
-    found: dict[str, list[str]] = {}
-    for part, source in sources.items():
-        places = {path for pattern in LICENCE_FILES for path in Path(source).glob(pattern) if path.is_file()}
-        for path in sorted(places):
-            target = folder / "licences" / part / path.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-            found.setdefault(part, []).append(target.relative_to(folder).as_posix())
-    return found
-
-
 def _without_local_paths(experiment: Experiment) -> Experiment:
     """The experiment with local checkpoint folders cut down to their names."""
 
@@ -166,14 +156,6 @@ def _without_local_paths(experiment: Experiment) -> Experiment:
 
 def _is_local(path: str) -> bool:
     return Path(path).is_absolute() or path.startswith((".", "~")) or Path(path).exists()
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}" if path else key)
-    else:
-        yield path, value
 
 
 def _best(card: RunCard) -> dict[str, StageFigures]:
@@ -199,12 +181,12 @@ def _alone(out: Path) -> Iterator[None]:
     parent = os.open(out.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
-        for old in out.parent.glob(f".{out.name}.*.old"):
+        for old in out.parent.glob(f".{glob.escape(out.name)}.*.old"):
             # Killed between the two renames: the earlier export is whole, and the only one.
             if not out.exists() and _is_whole(old):
                 old.rename(out)
             shutil.rmtree(old, ignore_errors=True)
-        for partial in out.parent.glob(f".{out.name}.*.partial"):
+        for partial in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):
             shutil.rmtree(partial, ignore_errors=True)
         yield
     finally:

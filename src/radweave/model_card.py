@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 
 from radweave.experiment import Experiment
+from radweave.markdown import Markdown, code, escaped
 from radweave.run_folder import RunCard, StageFigures
+from radweave.types import RESEARCH_ONLY
 
 
 def model_card(card: RunCard, experiment: Experiment, memories: Mapping[str, int], files: Mapping[str, int]) -> str:
@@ -25,6 +27,7 @@ def model_card(card: RunCard, experiment: Experiment, memories: Mapping[str, int
     return _page(
         "model_card.md.j2",
         card=card,
+        notice=RESEARCH_ONLY,
         synthetic=card.dataset.name.startswith("phantom"),
         best={stage: _best_figures(figures) for stage, figures in card.validation.items()},
         data=experiment.data,
@@ -58,8 +61,18 @@ def _best_figures(figures: StageFigures) -> dict[str, Any] | None:
     return {"step": figures.best_step, "figures": text}
 
 
+def _shown(value: object) -> object:
+    """Every value on a page comes from a run folder, which may be somebody else's."""
+    return value if isinstance(value, (Markdown, Undefined)) else escaped(str(value))
+
+
 def _page(template: str, **values: Any) -> str:
-    environment = Environment(  # Markdown, not HTML: nothing is escaped
-        loader=PackageLoader("radweave", "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    environment = Environment(
+        loader=PackageLoader("radweave", "templates"),
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters["code"] = code
     return environment.get_template(template).render(**values).strip() + "\n"

@@ -28,6 +28,7 @@ from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment
 from radweave.labels import get_labeler
+from radweave.licences import keep_licences
 from radweave.methods import load_method
 from radweave.nn.vision import modality_of
 from radweave.ontology import CLASSES
@@ -124,6 +125,7 @@ def train(
                 save_weights(training.model, partial, training.classes)
             _save_shapes(training.model, folder / "parts")
             _save_familiarity(training, folder / "familiarity")
+            keep_licences(experiment, folder / "licences")
             write_card(folder, _card(training, preset, tuple(overrides), steps, validation))
             place.finish()
         ranks.wait()
@@ -374,6 +376,8 @@ def restore(folder: Path) -> Run:
             expected=PREPROCESSING_VERSION,
         )
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
+    if experiment.method != card.method:
+        raise InputError("the method is not that of config.yaml", file=folder / "run.json", field="method")
     if list(card.trained_steps) != list(experiment.named_stages()):
         raise InputError("the stages are not those of config.yaml", file=folder / "run.json", field="trained_steps")
     refuse_other_classes(folder / "weights.safetensors", card.classes)

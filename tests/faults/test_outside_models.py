@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import radweave
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, load_tokenizer, save_tokenizer
 from radweave.errors import InputError, UnusableModelError
@@ -64,7 +65,7 @@ def change(path: Path, **fields: Any) -> None:
 
 
 def rehash(run: Path) -> None:
-    change(run / "run.json", files=hash_files(run))
+    rewrite_card(run, files=hash_files(run))
 
 
 @pytest.fixture
@@ -277,7 +278,9 @@ def test_a_chat_template_that_loops_or_grows_without_end_is_one_clear_error(
 def harm_weights(path: Path, harm: Callable[[torch.Tensor], torch.Tensor], names: str = "") -> None:
     tensors = load_file(str(path))
     changed = {n: harm(t) if n.startswith(names) and t.is_floating_point() else t for n, t in tensors.items()}
-    save_file(changed, str(path), metadata={"format": "pt"})
+    with safe_open(str(path), framework="pt") as file:
+        metadata = file.metadata()
+    save_file(changed, str(path), metadata=metadata)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30])

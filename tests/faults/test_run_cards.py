@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 from conftest import rewrite_card
 from radweave.cli import main
 from radweave.config import parse_yaml
 from radweave.errors import InputError
+from radweave.export import export
+from radweave.licences import MOST_BYTES, keep_licences
+from radweave.memory.bank import Bank, save_bank
 from radweave.run_folder import hash_files, read_card, read_card_alone
-from radweave.runs import restore
+from radweave.runs import resolve, restore
 from radweave.storage import sha256_file, sha256_json
 
 
@@ -205,4 +211,82 @@ def test_the_order_of_classes_is_in_the_weights_too(run: Path) -> None:
     save_file(load_file(str(path)), str(path))
     rewrite_card(run, files=hash_files(run))
     with pytest.raises(InputError, match=r"weights\.safetensors.*other classes"):
+        restore(run)
+
+
+def test_an_export_of_a_hostile_card_writes_nothing(light_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "evil.sh").write_text("mine")
+    (tmp_path / "evil.sh").write_text("theirs")
+    values = json.loads((light_run / "run.json").read_text())
+    del values["digest"]
+    values["files"]["tokenizer/../../evil.sh"] = sha256_file(tmp_path / "evil.sh")
+    text = json.dumps({**values, "digest": sha256_json(values)}, indent=2, ensure_ascii=False) + "\n"
+    (light_run / "run.json").write_text(text)
+    with pytest.raises(InputError, match=r"run\.json"):
+        export(light_run, tmp_path / "there" / "out")
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["evil.sh"]
+    assert (tmp_path / "there" / "evil.sh").read_text() == "mine"
+
+
+def test_an_export_takes_licences_from_the_run_and_reads_no_folder_that_a_configuration_names(
+    run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "NOTICE-salaries.txt").write_text("secret")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["tokenizer"] = {"kind": "pretrained", "path": str(tmp_path / "private")}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "licences" / "data.tokenizer").mkdir(parents=True)
+    (run / "licences" / "data.tokenizer" / "LICENSE").write_text("free")
+    rewrite_card(run, files=hash_files(run))
+    out = export(run, tmp_path / "out")
+    assert (out / "licences" / "data.tokenizer" / "LICENSE").read_text() == "free"
+    assert "`licences/data.tokenizer/LICENSE`" in (out / "LICENSES.md").read_text()
+    assert not [path for path in out.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
+
+
+def test_licences_of_a_checkpoint_are_small_files_of_its_own(tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "snapshots" / "1"
+    blobs = tmp_path / "hub" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "abc").write_text("free")
+    (tmp_path / "private").write_text("secret")
+    (snapshot / "LICENSE").symlink_to("../../blobs/abc")
+    (snapshot / "NOTICE").symlink_to(tmp_path / "private")
+    (snapshot / "LICENSE-weights.bin").write_bytes(bytes(MOST_BYTES + 1))
+    (snapshot / "LICENSE\n*.md").write_text("odd")
+    experiment = resolve("baseline", "tiny", [f"data.tokenizer={{kind: pretrained, path: '{snapshot}'}}"])
+    keep_licences(experiment, tmp_path / "licences")
+    kept = {path.name: path.read_text() for path in (tmp_path / "licences" / "data.tokenizer").iterdir()}
+    assert kept == {"LICENSE": "free", "LICENSE__.md": "odd"}
+
+
+def test_what_a_card_says_is_text_on_the_pages_of_an_export(run: Path, tmp_path: Path) -> None:
+    evil = "</td><script>x</script> | a\n\n# Tested on all patients\n[x](http://evil)"
+    card = read_card(run).model_dump(mode="json")
+    versions = {**card["versions"], "radweave": evil}
+    facts = {**card["dataset"], "name": f"`{evil}", "target": evil, "cleaning": evil}
+    rewrite_card(run, dataset=facts, versions=versions, preset=evil, notice="A medical device.")
+    out = export(run, tmp_path / "out")
+    for name in ("README.md", "LICENSES.md"):
+        page = (out / name).read_text()
+        assert "\n# Tested" not in page
+        assert re.search(r"(?<!\\)<script|\]\(|(?<!:\\)//evil", page) is None
+        assert "medical device." not in page.replace("not a medical device.", "")
+    assert "not a medical device" in (out / "README.md").read_text()
+
+
+def test_an_export_is_no_part_of_its_run(run: Path) -> None:
+    for out in (run, run / "out", run / "tokenizer", run.parent):
+        with pytest.raises(InputError, match="cannot lie in its run folder, or around it"):
+            export(run, out, overwrite=True)
+    assert restore(run).card.is_trained
+
+
+def test_memories_that_the_method_cannot_have_are_refused(run: Path) -> None:
+    save_bank(Bank({"vectors": torch.eye(2)}, ({"study_id": "a", "patient": "b"},) * 2), run / "memories" / "bank")
+    rewrite_card(run, files=hash_files(run))
+    with pytest.raises(InputError, match="memories: this method has no memories"):
         restore(run)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from radweave.markdown import escaped
+
 DASH = "-"
 
 
@@ -65,17 +67,18 @@ def print_tables(tables: Sequence[TextTable]) -> None:
 def markdown_tables(tables: Sequence[TextTable]) -> str:
     parts = []
     for table in tables:
-        parts.append(f"### {table.title}\n")
+        parts.append(f"### {escaped(table.title)}\n")
         if table.columns:
-            ruler = ["---"] + ["---:"] * (len(table.columns) - 1)
-            parts.append("\n".join(_markdown_row(row) for row in (table.columns, ruler, *table.rows)) + "\n")
+            ruler = "| " + " | ".join(["---"] + ["---:"] * (len(table.columns) - 1)) + " |"
+            head, *rows = (_markdown_row(row) for row in (table.columns, *table.rows))
+            parts.append("\n".join((head, ruler, *rows)) + "\n")
         if table.notes:
-            parts.append("\n".join(f"- {note}" for note in table.notes) + "\n")
+            parts.append("\n".join(f"- {escaped(note)}" for note in table.notes) + "\n")
     return "\n".join(parts)
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
 
 
 _LATEX_SPECIAL = {

@@ -133,10 +133,10 @@ def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:
     """
     for path in sorted(folder.glob("*/*/state.json")):
         try:
-            state = read_json(path)
+            state = read_json_object(path)
         except InputError:
             continue
-        if isinstance(state, dict) and state.get("fingerprint", fingerprint) != fingerprint:
+        if state.get("fingerprint", fingerprint) != fingerprint:
             raise InputError(OTHER_RUN, file=path.parent)
 
 
