@@ -2,7 +2,7 @@
 
 A decoder that runs out of data fills the rest of the image with grey; one that comes to the last block too early leaves
 data over. Both are seen from outside, with any decoder: random bytes put behind the data change the picture only if the
-decoder still wanted data, and bytes taken from its end change nothing only if they were left over. So a file is decoded
+decoder still wanted data, and other bits at its end change nothing only if they were left over. So a file is decoded
 twice more; the entropy-coded bytes are never walked through here. A changed bit shifts all codes after it, so that
 blocks and data rarely end together, but JPEG has no checksum: damage that keeps their number leaves no trace.
 
@@ -12,7 +12,7 @@ Runs in the reading process. Markers and their order are those of ITU-T T.81, An
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from radweave.data.reading import wire
 
 BLOCK: Final = 8
-TAIL_BYTES: Final = 8
+TAIL_BYTES: Final = 4
+TINY_BYTES: Final = 24
 # Any bytes but 0xFF, which would begin a marker.
-_MORE: Final = bytes(random.Random(81).randrange(255) for _ in range(256))
+_MORE: Final = random.Random(81).randbytes(256).replace(b"\xff", b"\xfe")
 _PROGRESSIVE: Final = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _END, _SCAN, _INTERVAL = 0xD9, 0xDA, 0xDD
@@ -74,11 +75,20 @@ def doubts(data: bytes, pixels: wire.Array, decode: Decode) -> list[str]:
     found = []
     if not layout.is_complete():
         found.append("the JPEG data lacks a part of its scans")
-    if not layout.restarts_in_order:
+    used = _by_part(np.zeros(pixels.shape[:2], dtype=bool), layout)
+    tiny = _tiny(layout)
+    if not layout.restarts_in_order or len(used) != len(tiny):
         found.append("the JPEG data lacks a part between its restart markers")
+        return found
     if _changes(_with_more(data, layout), pixels, decode).any():
         found.append("the JPEG data ends before the image does")
-    elif not _by_part(_changes(_with_less(data, layout), pixels, decode), layout).all():
+        return found
+    used |= tiny
+    for other in _other_ends(data, layout):
+        used |= _by_part(_changes(other, pixels, decode), layout)
+        if used.all():
+            break
+    else:
         found.append("the JPEG data does not end with the image")
     return found
 
@@ -113,13 +123,35 @@ def _with_more(data: bytes, layout: _Layout) -> bytes:
     return b"".join([*pieces, data[done:]])
 
 
-def _with_less(data: bytes, layout: _Layout) -> bytes:
-    """Without the last bytes of each run of the first scan, whose lack shows: it holds the mean of each block."""
-    pieces, done = [], 0
-    for start, end in layout.parts[0] if layout.parts else []:
-        pieces.append(data[done : max(start, end - TAIL_BYTES)])
-        done = end
-    return b"".join([*pieces, data[done:]])
+def _other_ends(data: bytes, layout: _Layout) -> Iterator[bytes]:
+    """With other bytes, or none, at the end of each run of the first scan, which holds the mean of each block.
+
+    One of them shows if the bytes are used: a change may hide in rounding, or where the image is black already.
+    """
+    for end_of in (_nothing, _inverted, _other):
+        pieces, done = [], 0
+        for start, end in layout.parts[0] if layout.parts else []:
+            cut = max(start, end - TAIL_BYTES)
+            pieces += [data[done:cut], end_of(data[cut:end])]
+            done = end
+        yield b"".join([*pieces, data[done:]])
+
+
+def _tiny(layout: _Layout) -> NDArray[np.bool_]:
+    """Runs of so few bytes that they may say nothing: blocks that are all like the one before them."""
+    return np.array([end - start < TINY_BYTES for start, end in layout.parts[0]] if layout.parts else [False])
+
+
+def _nothing(tail: bytes) -> bytes:
+    return b""
+
+
+def _inverted(tail: bytes) -> bytes:
+    return bytes(byte ^ 0xFF if byte else 0xFE for byte in tail)
+
+
+def _other(tail: bytes) -> bytes:
+    return _MORE[: 4 * len(tail)]
 
 
 def _layout(data: bytes) -> _Layout:
