@@ -20,6 +20,7 @@ from radweave.data.loader import Example, collate
 from radweave.errors import InputError
 from radweave.memory.bank import Bank, load_bank, patient_code, save_bank
 from radweave.nn.views import encode_views
+from radweave.provenance import code_hash, library_versions
 from radweave.runs import Run, prepare, restore
 from radweave.stages import ENCODER
 from radweave.train.distributed import Ranks
@@ -50,10 +51,17 @@ def build_feature_bank(
     recipe = FeatureRecipe(run.folder, dataset_path, split, batch_size)
     with held(out, ranks, overwrite=overwrite):
         with ranks.first_goes_first():
-            examples, compute = recipe.prepare(run, images)
+            examples, pixels, compute = recipe.prepare(run, images)
             if not examples:
                 raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
-            identity = {"run": run.card.files, "dataset": Dataset.open(dataset_path).fingerprint(), "split": split}
+            identity = {
+                "run": run.card.files,
+                "dataset": Dataset.open(dataset_path).fingerprint(),
+                "images": pixels,
+                "split": split,
+                "code": code_hash(),
+                "libraries": library_versions(),
+            }
             study_ids = [example.study_id for example in examples]
             plan = open_plan(shards_of(out), study_ids, shard_size=shard_size, identity=identity)
         done = len(plan.shards) - len(plan.missing())
@@ -89,10 +97,10 @@ class FeatureRecipe:
     batch_size: int
 
     def open(self) -> Compute:
-        return self.prepare(restore(self.run), None)[1]
+        return self.prepare(restore(self.run), None)[2]
 
-    def prepare(self, run: Run, images: Callable[[int, int], None] | None) -> tuple[Sequence[Example], Compute]:
-        """The studies of the split, and what computes them."""
+    def prepare(self, run: Run, images: Callable[[int, int], None] | None) -> tuple[Sequence[Example], str, Compute]:
+        """The studies of the split, the hash of all pixels, and what computes the features."""
         encoder = getattr(run.model, ENCODER, None)
         if encoder is None:
             raise InputError(f"the model has no part '{ENCODER}'", file=self.run)
@@ -100,7 +108,7 @@ class FeatureRecipe:
         data = run.experiment.data
         cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
-        return prepared.examples, _writer(encoder, prepared.examples, self.batch_size)
+        return prepared.examples, cache.digest, _writer(encoder, prepared.examples, self.batch_size)
 
 
 def _writer(encoder: nn.Module, examples: Sequence[Example], batch_size: int) -> Compute:

@@ -16,6 +16,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.data.reading.images import read_radiograph
 from radweave.errors import InputError, UnusableModelError, printable
+from radweave.provenance import code_hash, library_versions
 from radweave.runs import Run, prepare, restore
 from radweave.serve.familiar import is_unlike
 from radweave.serve.predictor import Predictor
@@ -81,7 +82,7 @@ def generate_split(
         if not prepared.examples:
             raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
         study_ids = [example.study_id for example in prepared.examples]
-        identity = _identity(run, predictor, dataset, split, batch_size)
+        identity = _identity(run, predictor, dataset, split, batch_size) | {"images": cache.digest}
         with ranks.first_goes_first():
             plan = open_plan(shards_of(out), study_ids, shard_size=shard_size, identity=identity)
         counts: Counter[str] = Counter()
@@ -117,6 +118,8 @@ def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, ba
         "decoding": predictor.decoding.model_dump(mode="json"),
         "warnings": list(predictor.warnings),
         "batch_size": batch_size,
+        "code": code_hash(),
+        "libraries": library_versions(),
     }
 
 

@@ -14,7 +14,14 @@ from torch import nn
 from radweave.config import from_yaml, override, to_yaml
 from radweave.data.cache import NAMES, PixelCache, build_cache
 from radweave.data.dataset import Dataset
-from radweave.data.examples import PreparedSplit, prepare_split, refuse_leaks, refuse_same_pixels
+from radweave.data.examples import (
+    PreparedSplit,
+    no_usable_study,
+    prepare_split,
+    refuse_empty_splits,
+    refuse_leaks,
+    refuse_same_pixels,
+)
 from radweave.data.familiarity import (
     Familiarity,
     TrainingPictures,
@@ -107,8 +114,6 @@ def train(
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
         with ranks.first_goes_first():
-            # The first process reads the files, the others what it has kept of them.
-            refuse_leaks(dataset)
             if ranks.is_first:
                 place = held.enter_context(claimed(out, overwrite=overwrite, resume=resume))
             folder = training_folder(out)
@@ -163,7 +168,7 @@ def _prepare(
         write_text(config_path, to_yaml(experiment))
     # What is quick to find out comes before the images, which may take hours to decode.
     _refuse_misfit(experiment, dataset)
-    _refuse_empty_splits(dataset)
+    refuse_empty_splits(dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
     tokenizer = experiment.data.tokenizer.build(texts, own=experiment.language_checkpoint)
@@ -187,33 +192,22 @@ def _prepare(
     if ranks.is_first:
         with write_folder(out / "tokenizer", overwrite=True) as partial:
             save_tokenizer(tokenizer, partial)
+    # The first process reads the files, the others what it has kept of them.
+    refuse_leaks(dataset)
     cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
     refuse_same_pixels(dataset, cache)
+    # A resumed training sees the pixels it began with, or is refused.
+    fingerprint = f"{fingerprint}-{cache.digest}"
     training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
     training.open_other = lambda path: _open_other(experiment, tokenizer, path)
     for split in ("train", "val"):
         prepared = prepare(dataset, split, experiment, tokenizer, cache, need_text=True)
         if not prepared.examples:
-            raise _no_usable_study(dataset, split)
+            raise no_usable_study(dataset, split)
         if prepared.left_out:
             watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
         training.splits[split] = prepared
     return training
-
-
-def _refuse_empty_splits(dataset: Dataset) -> None:
-    """Refuse a data set that cannot be trained on whatever its images turn out to be.
-
-    Raises:
-        InputError: naming the split.
-    """
-    for split in ("train", "val"):
-        if not any(study.images and (study.report or "").strip() for study in dataset.studies(split)):
-            raise _no_usable_study(dataset, split)
-
-
-def _no_usable_study(dataset: Dataset, split: Split) -> InputError:
-    return InputError(f"the data set has no usable study in split '{split}'", file=dataset.path)
 
 
 def _open_other(

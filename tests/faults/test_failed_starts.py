@@ -1,4 +1,4 @@
-"""A training that cannot run is refused before any image is decoded."""
+"""A training that cannot run is refused before any image is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 def dataset(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """A copy whose images must not be looked at."""
     shutil.copytree(toy_dataset.path, tmp_path / "data", ignore=shutil.ignore_patterns(".cache"))
-    monkeypatch.setattr(runs, "build_cache", lambda *given, **more: pytest.fail("images are decoded"))
+    for reading in ("build_cache", "refuse_leaks"):
+        monkeypatch.setattr(runs, reading, lambda *given, **more: pytest.fail("images are read"))
     return Dataset.open(tmp_path / "data")
 
 
@@ -38,6 +39,7 @@ def dataset(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_the_options_name_is_looked_at_first(dataset: Dataset, tmp_path: Path, change: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         train("baseline", dataset.path, tmp_path / "run", overrides=[*SIZES, change])
+    assert [path.name for path in tmp_path.iterdir()] == ["data"], "a failed start leaves nothing behind"
 
 
 @pytest.mark.parametrize(("split", "lack"), [("train", {"report": " "}), ("val", {"images": []})])

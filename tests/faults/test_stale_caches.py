@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import toy_image
+from conftest import TOY_OVERRIDES, TOY_SIZES, toy_image
 from radweave.data import cache, cache_index, squares
 from radweave.data.cache import PixelCache, build_cache
 from radweave.data.ct import CtPreprocessing
@@ -22,7 +22,12 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, Features
 from radweave.data.squares import read_square
 from radweave.errors import InputError
+from radweave.feature_bank import build_feature_bank
+from radweave.predict import generate_split
+from radweave.runs import restore, train
+from radweave.stages import TrainingWatch
 from radweave.train.features import build_features
+from radweave.train.loop import Watch
 
 SIZE = 16
 SCANS = CtPreprocessing(size=(8, 16, 16), fit="resize")
@@ -329,3 +334,51 @@ def test_images_that_change_all_the_time_are_an_error_in_one_line(
     monkeypatch.setattr(squares, "read_square", changed)
     with pytest.raises(InputError, match="change while they are read"):
         Opened(dataset)
+
+
+def test_drafts_and_features_of_a_stopped_job_are_not_kept_when_an_image_was_replaced(
+    dataset: Dataset, toy_run: Path, tmp_path: Path
+) -> None:
+    run = restore(toy_run)
+    (study, *_) = dataset.studies("test")
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        raise StoppedError
+
+    def plans() -> list[str]:
+        """Which jobs the shards are of; both jobs are stopped before they end."""
+        with pytest.raises(StoppedError):
+            generate_split(run, run.predictor(), dataset.path, "test", tmp_path / "out", shard_size=1, progress=stop)
+        with pytest.raises(StoppedError):
+            build_feature_bank(run, dataset.path, "test", tmp_path / "bank", shard_size=1, progress=stop)
+        return [(tmp_path / f"{name}.shards" / "plan.json").read_text() for name in ("out", "bank")]
+
+    before = plans()
+    assert plans() == before
+    toy_image(dataset.path / study.images[0].path, bright_side="right", seed=99)
+    assert all(new != old for new, old in zip(plans(), before, strict=True))
+
+
+def test_a_training_does_not_go_on_with_other_pixels(dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=loss"]
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(number: int, total: int, figures: dict[str, float]) -> None:
+        if number == 4:
+            raise KilledError
+
+    watch = TrainingWatch(stage=lambda name: Watch(step=killed))
+    with pytest.raises(KilledError):
+        train("baseline", dataset.path, tmp_path / "run", overrides=overrides, watch=watch)
+    image = dataset.path / next(iter(dataset.studies("train"))).images[0].path
+    whole = image.read_bytes()
+    toy_image(image, bright_side="right", seed=99)
+    with pytest.raises(InputError, match="the checkpoint belongs to another"):
+        train("baseline", dataset.path, tmp_path / "run", overrides=overrides, resume=True)
+    image.write_bytes(whole)
+    train("baseline", dataset.path, tmp_path / "run", overrides=overrides, resume=True)

@@ -14,7 +14,7 @@ from radweave.data.identity import comparable_id
 from radweave.data.loader import Example, class_states, ordered_views, view_id
 from radweave.errors import InputError
 from radweave.storage import sha256_bytes
-from radweave.types import LabelState, Study
+from radweave.types import LabelState, Split, Study
 
 
 @dataclass(slots=True)
@@ -106,6 +106,22 @@ def _states(
     if labels is None and label is not None and text:
         labels = dict(label(text))
     return class_states(labels, classes) if classes and labels is not None else None
+
+
+def refuse_empty_splits(dataset: Dataset) -> None:
+    """Refuse a data set that cannot be trained on whatever its images turn out to be.
+
+    Raises:
+        InputError: naming the split.
+    """
+    splits: tuple[Split, ...] = ("train", "val")
+    for split in splits:
+        if not any(study.images and (study.report or "").strip() for study in dataset.studies(split)):
+            raise no_usable_study(dataset, split)
+
+
+def no_usable_study(dataset: Dataset, split: Split) -> InputError:
+    return InputError(f"the data set has no usable study in split '{split}'", file=dataset.path)
 
 
 def refuse_leaks(dataset: Dataset) -> None:

@@ -128,6 +128,8 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:
     """Refuse to go on where checkpoints of another configuration, data set or version lie; damaged ones do not count.
 
+    ``fingerprint`` is the part of theirs that is known before images are read, up to its dash.
+
     Raises:
         InputError: naming the first one.
     """
@@ -136,7 +138,7 @@ def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:
             state = read_json_object(path)
         except InputError:
             continue
-        if state.get("fingerprint", fingerprint) != fingerprint:
+        if str(state.get("fingerprint", fingerprint)).partition("-")[0] != fingerprint:
             raise InputError(OTHER_RUN, file=path.parent)
 
 
