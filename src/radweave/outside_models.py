@@ -33,6 +33,7 @@ _DOWNLOADED: Mapping[Files, tuple[str, ...]] = {
     "tokenizer": ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.jinja", "config.json"),
     "weights": ("config.json", "generation_config.json", "model.safetensors", "model-*.safetensors", "*.index.json"),
 }
+NEEDS_CODE = "it needs code that lies beside it, and code from a model's folder is never run"
 _HUB_TIMEOUT_S = 10.0
 _GREATEST_WEIGHT = 1e18
 """A norm squares what it gets, and the square of more than this is infinite in float32."""
@@ -260,7 +261,8 @@ def _shut(what: str, path: Path | str, folder: Path | None = None) -> Iterator[N
             raise
         except BaseException as error:  # RecursionError, MemoryError and the panics of Rust among them
             broken = None if folder is None else _broken_file(folder)
-            raise InputError(f"cannot load {what}: {one_line(error)}", file=broken or path) from None
+            reason = NEEDS_CODE if "trust_remote_code" in str(error) else one_line(error)
+            raise InputError(f"cannot load {what}: {reason}", file=broken or path) from None
 
 
 @contextmanager

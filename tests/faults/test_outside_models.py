@@ -21,10 +21,13 @@ from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, load_tokenizer, save_tokenizer
 from radweave.errors import InputError, UnusableModelError
+from radweave.labels.trained import load_strictly
+from radweave.nn.decoding import DecodingConfig
 from radweave.nn.language_model import PretrainedLanguageModelConfig
 from radweave.nn.prompt import PromptTemplate
 from radweave.nn.text_encoder import PretrainedTextEncoderConfig
 from radweave.nn.vision.pretrained import SwinConfig, ViTConfig
+from radweave.nn.vision.weights import load_published
 from radweave.predict import generate_files, generate_split, group_images
 from radweave.run_folder import hash_files
 from radweave.runs import restore, train
@@ -90,7 +93,7 @@ def test_code_in_a_tokenizer_folder_is_never_run_and_nobody_is_asked(
         run / "tokenizer" / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "evil.E"]}, tokenizer_class=None
     )
     rehash(run)
-    with pytest.raises(InputError, match="cannot load a tokenizer"):
+    with pytest.raises(InputError, match=r"cannot load a tokenizer: it needs code.*never run"):
         restore(run)
     assert asked == []
     assert not list(tmp_path.rglob("ran"))
@@ -110,7 +113,7 @@ def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
         lambda: ViTConfig(path=str(checkpoint)).build(32, saved=checkpoint),
     ]
     for read in readers:
-        with pytest.raises(InputError, match="cannot load a"):
+        with pytest.raises(InputError, match=r"cannot load a .*: it needs code.*never run"):
             read()
     assert asked == []
     assert not list(tmp_path.rglob("ran"))
@@ -205,8 +208,13 @@ def test_json_that_is_nested_without_end_or_no_object_is_one_clear_error(
     checkpoint: Path, name: str, content: str
 ) -> None:
     (checkpoint / name).write_text(content)
-    with pytest.raises(InputError, match=rf"{name}: not (valid JSON|a JSON object)"):
-        load_model(checkpoint) if name == "config.json" else load_tokenizer(checkpoint)
+    loaders: list[Callable[[], Any]] = [lambda: load_tokenizer(checkpoint)]
+    if name == "config.json":
+        part = PretrainedLanguageModelConfig(path="gone")
+        loaders = [lambda: load_model(checkpoint), lambda: part.build(**SPECIAL, saved=checkpoint)]
+    for load in loaders:
+        with pytest.raises(InputError, match=rf"{name}: not (valid JSON|a JSON object)"):
+            load()
 
 
 @pytest.mark.parametrize("depth", [100, 400, 900])
@@ -302,6 +310,23 @@ def test_weights_that_are_not_finite_are_refused_at_load(
     harm_weights(checkpoint / "model.safetensors", harm, "lm_head")
     with pytest.raises(InputError, match=r"checkpoint, field 'lm_head\.weight'.*finite"):
         load_model(checkpoint)
+
+
+def test_published_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    network = torch.nn.Linear(2, 2)
+    save_file({"weight": torch.ones(2, 2), "bias": torch.tensor([0.0, float("nan")])}, str(tmp_path / "w.safetensors"))
+    with pytest.raises(InputError, match=r"field 'bias'.*not finite"):
+        load_published(network, tmp_path / "w.safetensors", str, ())
+    with pytest.raises(InputError, match=r"field 'bias'.*not finite"):
+        load_strictly(network, load_file(str(tmp_path / "w.safetensors")), tmp_path / "w.safetensors")
+
+
+def test_a_checkpoint_does_not_say_how_reports_are_decoded(checkpoint: Path) -> None:
+    prefix, mask = torch.randn(1, 3, 16), torch.ones(1, 3, dtype=torch.bool)
+    options = DecodingConfig(max_new_tokens=8)
+    first = load_model(checkpoint).eval().generate(prefix, mask, options)
+    (checkpoint / "generation_config.json").write_text(json.dumps({"suppress_tokens": first[0][0], "top_k": 1}))
+    assert load_model(checkpoint).eval().generate(prefix, mask, options) == first
 
 
 @pytest.mark.parametrize("decoding", [(), ("num_beams=2",), ("do_sample=true",)])

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from radweave.errors import InputError
+from radweave.outside_models import refuse_unusable_weights
 
 MAX_TOKENS = 512
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -79,7 +80,7 @@ def load_strictly(network: nn.Module, state: Mapping[str, Tensor], path: Path) -
     """Copy ``state`` into ``network``; every name and every shape must fit.
 
     Raises:
-        InputError: naming the first parameters that are missing, left over, or of another shape.
+        InputError: naming the first parameters that are missing, left over, of another shape, or not finite.
     """
     given = {name: value for name, value in state.items() if not name.endswith(_IGNORED)}
     wanted = {name: value for name, value in network.state_dict().items() if not name.endswith(_IGNORED)}
@@ -101,6 +102,7 @@ def load_strictly(network: nn.Module, state: Mapping[str, Tensor], path: Path) -
                 expected=tuple(value.shape),
             )
     network.load_state_dict(given, strict=False)
+    refuse_unusable_weights(network, path)
 
 
 @torch.inference_mode()

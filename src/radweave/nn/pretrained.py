@@ -43,6 +43,8 @@ def load_language_model(
         InputError: if there is no such checkpoint, it is of another family, a file of it is missing or broken, it
             lacks weights of the model, or the quantisation cannot run here.
     """
+    from transformers import GenerationConfig
+
     what, precision = "a language model", getattr(torch, dtype)
     if saved is not None:
         shape = read_shape(saved, what=what)
@@ -65,6 +67,8 @@ def load_language_model(
         may_be_new=may_be_new,
         quantization_config=_quantization_config(quantization, dtype),
     )
+    # As a restored run has it: how a report is decoded is the experiment's to say, not the checkpoint's.
+    model.generation_config = GenerationConfig.from_model_config(model.config)
     if missing:
         warnings.warn(
             f"{path}: {len(missing)} weights are not in this checkpoint and start from nothing, among them "

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from radweave.config import Config
 from radweave.errors import InputError
+from radweave.outside_models import refuse_unusable_weights
 from radweave.storage import write_json
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
@@ -96,7 +97,7 @@ def load_published(
     have. Everything else must fit exactly: every tensor has its place, its shape, and none is missing.
 
     Raises:
-        InputError: naming what is missing, unexpected, or of another shape.
+        InputError: naming what is missing, unexpected, of another shape, or not finite.
     """
     file = find_weights(Path(path))
     published = read_weights(file)
@@ -128,6 +129,7 @@ def load_published(
             )
         state[name] = squeezed
     network.load_state_dict(state, strict=True)
+    refuse_unusable_weights(network, file)
     return left_aside
 
 
