@@ -26,6 +26,7 @@ from radweave.errors import CannotWriteError, InputError
 
 _CHUNK_BYTES = 1 << 20
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>partial|old)")
+_SYSTEM_ERROR = re.compile(r"(?:.*: )?(.+) \(os error \d+\)")
 _NUMBERS = re.compile(r"\[\n\s+((?:(?:-?\d[\d.eE+-]*|null),?\s+)+)\]")
 
 
@@ -97,16 +98,51 @@ def _partial(path: Path, create: Callable[[Path], None]) -> Iterator[Path]:
     """Something empty beside ``path``, locked as long as the block runs and then removed, if it is still there."""
     partial, descriptor = None, None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep_once(path.parent)
-        partial, descriptor = _create_locked(path, create)
-        yield partial
-    except OSError as error:
-        raise CannotWriteError(f"cannot write: {error.strerror or error}", file=path) from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _sweep_once(path.parent)
+            partial, descriptor = _create_locked(path, create)
+            yield partial
     finally:
         if partial is not None and descriptor is not None:
             _remove(partial)
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what is raised where ``path`` cannot be written into one error, whichever library writes.
+
+    Raises:
+        CannotWriteError: if the disk is full or the place cannot be written.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = _why_not_written(error, path)
+        if reason is None:
+            raise
+        raise CannotWriteError(f"cannot write: {reason}", file=path) from error
+
+
+def _why_not_written(error: Exception, path: Path) -> str | None:
+    """What the system says of a write that failed; None where the error is another one, of a file that was read too.
+
+    The writers of tokenizers and of safetensors raise errors of their own that quote the system's.
+    """
+    if isinstance(error, OSError):
+        name = error.filename
+        if isinstance(name, (str, bytes)) and not _is_of(Path(os.fsdecode(name)), path):
+            return None
+        return error.strerror or str(error)
+    quoted = _SYSTEM_ERROR.search(str(error))
+    return None if quoted is None or isinstance(error, InputError) else quoted[1]
+
+
+def _is_of(name: Path, path: Path) -> bool:
+    """Whether a file is what a writer of ``path`` touches: it, what it writes aside, and the folders above."""
+    below = name.relative_to(path.parent).parts[:1] if name.is_relative_to(path.parent) else ()
+    return path.is_relative_to(name) or any(part.startswith(f".{path.name}.") or part == path.name for part in below)
 
 
 def _new_file(path: Path) -> None:

@@ -173,3 +173,22 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, kind: Any) -> N
         pass
     error = CannotWriteError("cannot write", file="x")
     assert type(pickle.loads(pickle.dumps(error))) is CannotWriteError
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), Exception("I/O error: No space (os error 28)")]
+)
+def test_a_full_disk_is_one_error_whichever_library_writes(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(CannotWriteError, match=r"folder: cannot write: No space"), write_folder(tmp_path / "folder"):
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_is_not_called_one_that_cannot_be_written(tmp_path: Path) -> None:
+    name = "a" * 5000
+    with pytest.raises(OSError, match="File name too long") as error, write_folder(tmp_path / "folder"):
+        (tmp_path / "elsewhere" / name).stat()
+    assert not isinstance(error.value, CannotWriteError)
+    with pytest.raises(CannotWriteError), write_folder(tmp_path / "folder") as partial:
+        (partial / name).touch()
+    assert list(tmp_path.iterdir()) == []

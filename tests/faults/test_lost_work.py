@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +276,27 @@ def test_what_killed_writers_of_reports_left_is_gone_after_the_next_start(
     done = radweave("generate", toy_run, "--data", toy_dataset.path, "--out", tmp_path / "p[1].jsonl")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p[1].jsonl"]
+
+
+def test_a_disk_that_is_full_for_the_tokenizer_is_one_line(toy_dataset: Dataset, tmp_path: Path) -> None:
+    """The tokenizer's writer raises plain exceptions; a limit on the size of files stands for the full disk."""
+    out = tmp_path / "run"
+    with file_size_limit(4000):
+        done = radweave("train", "baseline", toy_dataset.path, "--out", out, *OVERRIDES)
+    assert done.returncode == 2
+    assert "cannot write: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let no file grow beyond ``size`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from radweave.cli.bounds import MAX_JOBS, MAX_SEEDS
 from radweave.cli.resuming import resumable
 
-Jobs = Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1)]
+Jobs = Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1, max=MAX_JOBS)]
 Meteor = Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")]
 Reuse = Annotated[
     list[Path] | None, typer.Option(help="Take over finished runs found in here, if they are the same. Repeatable.")
@@ -27,8 +28,10 @@ def ablate(
     out: Annotated[Path, typer.Option("--out", help="Folder of the table and its runs.")] = ...,  # type: ignore[assignment]
     table: Annotated[str, typer.Option(help="The method's table; a wrong name lists them.")] = "",
     preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
-    seeds: Annotated[int, typer.Option(help="Runs of each row.", min=1)] = 3,
-    headline_seeds: Annotated[int | None, typer.Option(help="Runs of headline rows, if more.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each row.", min=1, max=MAX_SEEDS)] = 3,
+    headline_seeds: Annotated[
+        int | None, typer.Option(help="Runs of headline rows, if more.", min=1, max=MAX_SEEDS)
+    ] = None,
     rows: Annotated[str, typer.Option(help="Only these rows, with commas between.")] = "",
     jobs: Jobs = 1,
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from radweave.cli.ablate import Jobs, Meteor, Reuse
+from radweave.cli.bounds import MAX_SEEDS, MAX_STUDIES
 from radweave.cli.resuming import resumable
 
 
@@ -25,8 +26,10 @@ def bench(
     sets: Annotated[str, typer.Option(help="Only these of xray, ct, iu, with commas between.")] = "",
     methods: Annotated[str, typer.Option(help="Only these, with commas between; the baseline always runs.")] = "",
     preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
-    seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 3,
-    headline_seeds: Annotated[int | None, typer.Option(help="Runs on the headline sets, if more.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1, max=MAX_SEEDS)] = 3,
+    headline_seeds: Annotated[
+        int | None, typer.Option(help="Runs on the headline sets, if more.", min=1, max=MAX_SEEDS)
+    ] = None,
     headline_sets: Annotated[str, typer.Option(help="Sets with more seeds, with commas between.")] = "xray",
     headline_methods: Annotated[
         str, typer.Option(help="Methods with more seeds there, with commas between; all if not given.")
@@ -35,8 +38,10 @@ def bench(
         str | None, typer.Option(help="float32 or bfloat16 in every stage; the presets' own if not given.")
     ] = None,
     jobs: Jobs = 1,
-    phantom_studies: Annotated[int | None, typer.Option(help="Phantom radiographs to draw.", min=10)] = None,
-    ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10)] = None,
+    phantom_studies: Annotated[
+        int | None, typer.Option(help="Phantom radiographs to draw.", min=10, max=MAX_STUDIES)
+    ] = None,
+    ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10, max=MAX_STUDIES)] = None,
     reuse: Reuse = None,
     pages: Annotated[Path | None, typer.Option(help="Where the pages go, if not to OUT/results.")] = None,
     meteor: Meteor = False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from radweave.cli.bounds import MAX_SEED
 from radweave.errors import printable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def import_verb(
     split: Annotated[
         str, typer.Option(help="source (or r2gen, official), 7:1:2, test, train, none, valid-as-test")
     ] = "source",
-    seed: Annotated[int, typer.Option(help="Seed of a ratio split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of a ratio split.", min=0, max=MAX_SEED)] = 0,
     keep: Annotated[str, typer.Option(help="complete, text-only, image-only or all")] = "complete",
     images: Annotated[Path | None, typer.Option(help="Folder of the image files, if not in the source.")] = None,
     annotation: Annotated[Path | None, typer.Option(help="R2Gen annotation file, for its split.")] = None,

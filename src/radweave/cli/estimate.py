@@ -8,12 +8,16 @@ from typing import Annotated
 
 import typer
 
+from radweave.cli.bounds import MAX_BATCH
+
 
 def estimate(
     method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
     preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
-    prompt_tokens: Annotated[int, typer.Option(help="Tokens before the report, image included.", min=1)] = 128,
+    prompt_tokens: Annotated[
+        int, typer.Option(help="Tokens before the report, image included.", min=1, max=MAX_BATCH)
+    ] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and counts.")] = False,
 ) -> None:
     """Say how many parameters a method has and how much memory its last stage needs, without building it."""

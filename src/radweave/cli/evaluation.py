@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from radweave.cli.bounds import MAX_RESAMPLES, MAX_SEED, MAX_STUDIES
+
 LABELERS = "chexpert14, ct18, nih14 (rule-based), chexbert, radbert18 (with --weights)"
 Ontology = Annotated[str, typer.Option(help=f"Labeler: {LABELERS}, none; auto goes by the reports' modality.")]
 Weights = Annotated[Path | None, typer.Option(help="Local folder with a trained labeler's weights and tokenizer.")]
@@ -31,8 +33,10 @@ def evaluate(
     second_opinion: Annotated[
         bool, typer.Option("--second-opinion", help="Score with rouge-score, sacrebleu too.")
     ] = False,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 for no intervals.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    resamples: Annotated[
+        int, typer.Option(help="Bootstrap resamples; 0 for no intervals.", min=0, max=MAX_RESAMPLES)
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=MAX_SEED)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for evaluation.json, tables.md and tables.tex.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
@@ -69,11 +73,13 @@ def compare(
     weights: Weights = None,
     seeds: Annotated[bool, typer.Option("--seeds", help="Two folders, each with one pairs file per seed.")] = False,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
-    resamples: Annotated[int, typer.Option(help="Resamples of each test.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    resamples: Annotated[int, typer.Option(help="Resamples of each test.", min=1, max=MAX_RESAMPLES)] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=MAX_SEED)] = 0,
     judge: Annotated[str, typer.Option(help="OpenAI-compatible endpoint that judges; reports are sent there.")] = "",
     judge_model: Annotated[str, typer.Option(help="The endpoint's model.")] = "",
-    judge_limit: Annotated[int | None, typer.Option(help="Judge so many studies, drawn at random.")] = None,
+    judge_limit: Annotated[
+        int | None, typer.Option(help="Judge so many studies, drawn at random.", min=1, max=MAX_STUDIES)
+    ] = None,
     both_orders: Annotated[bool, typer.Option("--both-orders", help="Judge every study in both orders.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for comparison.json, tables.md and tables.tex.")] = None,

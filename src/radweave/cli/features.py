@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from radweave.cli.bounds import MAX_BATCH, MAX_JOBS, MAX_STUDIES
 from radweave.cli.resuming import resumable
 from radweave.errors import InputError, printable
 from radweave.types import SPLITS
@@ -17,9 +18,11 @@ def features(
     data: Annotated[Path, typer.Option("--data", help="A dataset folder.")],
     out: Annotated[Path, typer.Option("--out", help="The bank's folder.")],
     split: Annotated[str, typer.Option(help="Split of the dataset.")] = "train",
-    batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1)] = 32,
-    shard_size: Annotated[int, typer.Option(help="Studies per shard; finished shards are kept.", min=1)] = 1024,
-    ray: Annotated[int, typer.Option(help="Workers of a Ray cluster (extra 'ray').", min=0)] = 0,
+    batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1, max=MAX_BATCH)] = 32,
+    shard_size: Annotated[
+        int, typer.Option(help="Studies per shard; finished shards are kept.", min=1, max=MAX_STUDIES)
+    ] = 1024,
+    ray: Annotated[int, typer.Option(help="Workers of a Ray cluster (extra 'ray').", min=0, max=MAX_JOBS)] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
     """Write a bank of image features: one vector per study under a run's vision encoder."""

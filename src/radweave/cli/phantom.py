@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from radweave.cli.bounds import MAX_JOBS, MAX_SEED, MAX_STUDIES
 from radweave.errors import printable
 
 
@@ -29,14 +30,16 @@ class PrevalenceName(StrEnum):
 def phantom(
     out: Annotated[Path, typer.Argument(help="Dataset folder to write.")],
     modality: Annotated[ModalityName, typer.Option(help="Radiographs or CT volumes.")] = ModalityName.xray,
-    studies: Annotated[int, typer.Option(min=1, help="Number of studies.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same files.")] = 0,
+    studies: Annotated[int, typer.Option(min=1, max=MAX_STUDIES, help="Number of studies.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="The same seed gives the same files.")] = 0,
     prevalence: Annotated[PrevalenceName, typer.Option(help="How often diseases occur.")] = PrevalenceName.long_tail,
     image_size: Annotated[int, typer.Option(min=32, max=2048, help="Edge of a radiograph in pixels.")] = 256,
     volume_size: Annotated[int, typer.Option(min=16, max=512, help="Edge of a CT slice in voxels.")] = 96,
     slices: Annotated[int, typer.Option(min=8, max=512, help="Slices of a CT volume.")] = 48,
     masks: Annotated[bool, typer.Option("--masks", help="Write finding masks and finding-free twins too.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that draw; as many as cores if not given.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=MAX_JOBS, help="Processes that draw; as many as cores if not given.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Write a synthetic chest data set with reports, labels and the truth behind them."""

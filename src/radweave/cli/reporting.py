@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from radweave.cli.bounds import MAX_BATCH, MAX_JOBS, MAX_SEED, MAX_STUDIES
 from radweave.cli.resuming import resumable
 from radweave.errors import InputError, printable
 from radweave.storage import json_text, refuse_existing
@@ -31,8 +32,8 @@ def methods() -> None:
 def demo(
     out: Out = Path("demo"),
     overwrite: Overwrite = False,
-    studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40)] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of everything.", min=0)] = 0,
+    studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40, max=MAX_STUDIES)] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of everything.", min=0, max=MAX_SEED)] = 0,
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
 ) -> None:
     """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
@@ -107,9 +108,13 @@ def generate(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Report on a doubtful image, or one of another kind.")] = False,
     untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
-    batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1)] = 16,
-    shard_size: Annotated[int, typer.Option(help="Studies per shard; finished shards are kept.", min=1)] = 256,
-    ray: Annotated[int, typer.Option(help="Workers of a Ray cluster, for a dataset (extra 'ray').", min=0)] = 0,
+    batch_size: Annotated[int, typer.Option(help="Studies per batch.", min=1, max=MAX_BATCH)] = 16,
+    shard_size: Annotated[
+        int, typer.Option(help="Studies per shard; finished shards are kept.", min=1, max=MAX_STUDIES)
+    ] = 256,
+    ray: Annotated[
+        int, typer.Option(help="Workers of a Ray cluster, for a dataset (extra 'ray').", min=0, max=MAX_JOBS)
+    ] = 0,
     decoding: Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")] = None,
     overwrite: Overwrite = False,
 ) -> None:

@@ -141,9 +141,9 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 over the files the tokenizer saves."""
-    from radweave.storage import sha256_file, sha256_json
+    from radweave.storage import sha256_file, sha256_json, writing
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, writing(Path(folder)):
         save_tokenizer(tokenizer, Path(folder))
         return sha256_json({path.name: sha256_file(path) for path in sorted(Path(folder).iterdir())})
 
