@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import radweave
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.types import SPLITS, ImageRef, LabelState, Study, View
 
 ROOT = Path(__file__).resolve().parent.parent
+# Processes that tests start import the package that is tested here, not one that happens to be installed.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(radweave.__file__).parents[1]), str(ROOT / "tests")])
 
 # Small enough that a run trains in seconds; the same parts as the tiny preset.
 TOY_OVERRIDES = (

@@ -53,14 +53,10 @@ def training_folder(out: Path) -> Path:
 
 
 def is_finished(out: Path) -> bool:
-    """Whether the run of ``out`` is whole and no other is to replace it; a swap that was cut short is ended first.
-
-    Raises:
-        InputError: if another process is at it.
-    """
+    """Whether the run of ``out`` is whole and no other is to replace it; a swap that was cut short is ended first."""
     out = out.resolve()
     if aside_of(out).is_dir() and training_folder(out) == out:
-        with locked(out):
+        with contextlib.suppress(InputError), locked(out):  # whoever else holds it does the same
             _settle(out)
     return training_folder(out) == out and (out / "run.json").is_file()
 

@@ -99,8 +99,8 @@ def train(
     one is left as it is. Under torchrun every process calls this; ``parallel`` says how they hold the model, and the
     first one writes.
 
-    With ``overwrite`` an older run stays as it is until the new one is finished, see ``radweave.run_place``. A start
-    that fails leaves nothing behind.
+    With ``overwrite`` an older run stays as it is until the new one is finished, see ``radweave.run_place``; with both
+    a stopped one goes on where there is one. A start that fails leaves nothing behind.
 
     Raises:
         InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
@@ -109,8 +109,13 @@ def train(
     experiment = resolve(method, preset, overrides)
     dataset = Dataset.open(dataset_path)
     if resume and is_finished(out):
-        read_card(out)
-        return out
+        if _is_of(out, experiment, dataset):
+            return out
+        if not overwrite:
+            raise InputError(
+                "--resume: holds a finished run of other options or data; give --overwrite to replace it", file=out
+            )
+        resume = False
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
         with ranks.first_goes_first():
@@ -135,6 +140,13 @@ def train(
             place.finish()
         ranks.wait()
     return out
+
+
+def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:
+    """Whether a finished run has this configuration and data."""
+    card = read_card(run)
+    same = from_yaml(type(experiment), run / "config.yaml") == experiment if card.method == experiment.method else False
+    return same and card.dataset.fingerprint == dataset.fingerprint()
 
 
 def _save_shapes(model: nn.Module, folder: Path) -> None:

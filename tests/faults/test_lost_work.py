@@ -15,7 +15,7 @@ import pytest
 
 from command_line import Done, radweave
 from conftest import TOY_OVERRIDES, TOY_SIZES
-from radweave import feature_bank, run_place
+from radweave import feature_bank, run_place, runs
 from radweave.data.dataset import Dataset
 from radweave.errors import InputError
 from radweave.run_place import claimed
@@ -300,3 +300,25 @@ def file_size_limit(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_resume_does_not_take_a_finished_run_of_other_options_for_the_one_asked_for(
+    toy_dataset: Dataset, good_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("train", "baseline", toy_dataset.path, "--out", good_run, *OVERRIDES, "seed=3")
+    before = contents(good_run)
+    with monkeypatch.context() as patch:
+        # Before the first update: nothing is there to go on from.
+        act_before(patch, runs, "build_cache", send(signal.SIGTERM), call=1)
+        stopped = radweave(*command, "--overwrite")
+    assert stopped.returncode == 143
+    assert "--resume" in stopped.stderr
+    refused = radweave(*command, "--resume")
+    assert refused.returncode == 2
+    assert "other options" in refused.stderr
+    assert contents(good_run) == before
+    assert radweave(*command, "--overwrite", "--resume").returncode == 0
+    assert restore(good_run).card.seed == 3
+    new = contents(good_run)
+    assert radweave(*command, "--overwrite", "--resume").returncode == 0
+    assert contents(good_run) == new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -411,11 +412,22 @@ def test_a_view_with_a_test_study_cannot_be_made(toy_dataset: Dataset) -> None:
         )
 
 
-def test_two_builds_of_a_run_give_the_same_banks(run: Run, toy_dataset: Dataset) -> None:
+def test_two_builds_of_a_run_give_the_same_banks_and_another_seed_gives_others(
+    run: Run, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
     view = training_view(toy_dataset)
+    # So few that the seed has a choice.
+    few = {
+        "regions": model.sources.regions.model_copy(update={"regions_per_disease": 1}),
+        "reports": model.sources.reports.model_copy(update={"num_reports": 4}),
+    }
+    monkeypatch.setattr(model, "sources", replace(model.sources, **few))
     first, second = (model.build_memories("report", view) for _ in range(2))
+    other = model.build_memories("report", replace(view, seed=view.seed + 1))
     assert set(first) == {"regions", "reports"}
+    for name in first:
+        assert first[name].rows != other[name].rows, name
     for name in first:
         assert first[name].rows == second[name].rows
         assert torch.equal(first[name].tensors["patterns"], second[name].tensors["patterns"])

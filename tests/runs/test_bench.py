@@ -140,7 +140,10 @@ def test_texts_of_real_data_stay_beside_the_runs(finished: tuple[BenchRequest, B
     assert "toy" in (request.data["xray"] / "dataset.json").read_text()
     sample = (request.out / "xray" / "benchmark_xray_samples.md").read_text()
     assert "**Reference.**" in sample
-    for page in (request.out / "results").glob("*.md"):
+    pages = list((request.out / "results").glob("*.md"))
+    assert sorted(page.name for page in pages) == ["benchmark.md", "benchmark_xray.md"]
+    assert all("BLEU_4" in page.read_text() or "BLEU-4" in page.read_text() for page in pages)
+    for page in pages:
         assert "There is an opacity" not in page.read_text()
         assert "samples" not in page.read_text()
 

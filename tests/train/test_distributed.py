@@ -49,7 +49,6 @@ def environment() -> dict[str, str]:
     return os.environ | {
         "OMP_NUM_THREADS": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1] / 'src'}",
     }
 
 
