@@ -30,6 +30,7 @@ from radweave.data.familiarity import (
     save_familiarity,
 )
 from radweave.data.loader import VIEW_KINDS
+from radweave.data.near_copies import near_copies
 from radweave.data.tokenizer import encode, load_tokenizer, save_tokenizer, tokenizer_fingerprint
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.errors import InputError
@@ -208,6 +209,9 @@ def _prepare(
     refuse_leaks(dataset)
     cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
     refuse_same_pixels(dataset, cache)
+    if ranks.is_first:
+        for line in near_copies(dataset, cache):
+            watch.note(line)
     # A resumed training sees the pixels it began with, or is refused.
     fingerprint = f"{fingerprint}-{cache.digest}"
     training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)

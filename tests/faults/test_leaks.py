@@ -177,6 +177,51 @@ def test_changed_copies_are_found_by_kind_and_other_pictures_are_not(tmp_path: P
     assert {place for place in copies if not found[place].startswith(copies[place])} == set()
 
 
+def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from radweave.data import near_copies
+
+    with DatasetWriter(tmp_path / "data", DatasetCard(name="x")) as writer:
+        pictures = [("train", chest(0)), ("train", chest(1)), ("test", chest(1)[:, ::-1]), ("val", chest(2))]
+        for n, (split, pixels) in enumerate(pictures):
+            file = tmp_path / f"{n}.png"
+            as_image(pixels).save(file)
+            image = ImageRef(path=f"images/{n}.png")
+            row = {"study_id": f"s{n}", "patient_id": f"p{n}", "split": split, "images": [image], "report": "Clear."}
+            writer.add(Study.model_validate(row), {image.path: file})
+    dataset = Dataset.open(tmp_path / "data")
+    cache = build_cache(dataset, size=96)
+    (line,) = near_copies.near_copies(dataset, cache)
+    assert line.startswith("1 images of 'test' seem to be changed copies of images of 'train'")
+    monkeypatch.setattr(near_copies, "_found", lambda *_: pytest.fail("compared again"))
+    assert near_copies.near_copies(dataset, cache) == [line]
+    assert near_copies.near_copies(dataset, build_cache(dataset, size=32)) == []
+
+
+def ct_copies(folder: Path, *changes: Callable[[Pixels], Pixels]) -> CheckReport:
+    """A scan in train and its changed forms in test."""
+    import nibabel
+
+    draw = np.random.default_rng(0)
+    slices = np.stack([chest(n, 72) for n in range(3)]).repeat(4, axis=0) * 1400 - 1000
+    volume = (slices + draw.normal(0, 10, slices.shape)).astype(np.float32)
+    with DatasetWriter(folder / "data", DatasetCard(name="x", modality="ct")) as writer:
+        for n, voxels in enumerate([volume, *(change(volume) for change in changes)]):
+            file = folder / f"{n}.nii.gz"
+            affine = np.diag([-4.0, -4.0, 8.0, 1.0])
+            nibabel.save(nibabel.Nifti1Image(voxels.transpose(2, 1, 0), affine), file)  # type: ignore[attr-defined]
+            image = {"path": f"images/{n}.nii.gz", "modality": "ct"}
+            row = {"study_id": f"s{n}", "patient_id": f"p{n}", "split": "test" if n else "train", "images": [image]}
+            writer.add(Study.model_validate(row), {image["path"]: file})
+    return check_dataset(folder / "data")
+
+
+def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
+    report = ct_copies(tmp_path, lambda v: v[:, 2:, 2:], lambda v: v[:, :, ::-1] + 20, lambda v: np.rot90(v, axes=(1, 2)))
+    assert report.errors == []
+    assert sum(fault.count for fault in report.leaks) == 2
+    assert any("mirrored" in fault.kind for fault in report.leaks)
+
+
 def test_where_patients_look_alike_only_copies_saved_anew_count(tmp_path: Path) -> None:
     from radweave.data.pictures import SAME_WEAKEST, PictureIndex
 

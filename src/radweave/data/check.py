@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from radweave.data.dataset import Dataset
 from radweave.data.file_hashes import content_hash
 from radweave.data.identity import comparable_id
+from radweave.data.near_copies import PAIRS
 from radweave.data.near_duplicates import TextIndex
 from radweave.data.pictures import SAME_WEAKEST, PictureIndex, flat_scan
 from radweave.errors import InputError
@@ -280,7 +281,7 @@ class _Check:
         weakest = self.pictures.least_likeness(lambda position: self.patient_of[position])
         if weakest > SAME_WEAKEST and self.reads_images:
             self.warnings.add(TOO_ALIKE)
-        for split, other in (("val", "train"), ("test", "train"), ("test", "val")):
+        for split, other in PAIRS:
             for pair in self.pictures.pairs_across(split, other, weakest=weakest):
                 lines = self.line_of[pair.other], self.line_of[pair.item]
                 if lines not in self.leaked_lines and lines[::-1] not in self.leaked_lines:
