@@ -216,7 +216,8 @@ def ct_copies(folder: Path, *changes: Callable[[Pixels], Pixels]) -> CheckReport
 
 
 def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
-    report = ct_copies(tmp_path, lambda v: v[:, 2:, 2:], lambda v: v[:, :, ::-1] + 20, lambda v: np.rot90(v, axes=(1, 2)))
+    changes: list[Callable[[Pixels], Pixels]] = [lambda v: v[:, 2:, 2:], lambda v: v[:, :, ::-1] + 20]
+    report = ct_copies(tmp_path, *changes, lambda v: np.rot90(v, axes=(1, 2)))
     assert report.errors == []
     assert sum(fault.count for fault in report.leaks) == 2
     assert any("mirrored" in fault.kind for fault in report.leaks)

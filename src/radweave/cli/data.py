@@ -47,6 +47,12 @@ def import_verb(
         bool | None, typer.Option(help="Decode every image and leave out unreadable ones [default: folder only].")
     ] = None,
     link: Annotated[bool, typer.Option("--link", help="Hard links instead of copies of the images.")] = False,
+    scrub: Annotated[
+        bool, typer.Option("--scrub", help="Take names, ids, dates and long numbers out of the texts.")
+    ] = False,
+    scrub_names: Annotated[
+        Path | None, typer.Option(help="Names to take out too, one a line; asks for --scrub by itself.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Build a dataset folder from a downloaded data set."""
@@ -66,6 +72,8 @@ def import_verb(
         labeler=labeler,
         link=link,
         verify=verify,
+        scrub=scrub or scrub_names is not None,
+        scrub_names=scrub_names,
     )
     with bar("reading studies") as progress:
         dataset = import_dataset(
@@ -74,6 +82,8 @@ def import_verb(
     counts = dataset.card.counts
     splits = ", ".join(f"{counts[f'studies_{s}']} {s}" for s in ("train", "val", "test") if f"studies_{s}" in counts)
     typer.echo(f"{printable(out)}: {counts['studies']} studies ({splits or 'no split'}), {counts['images']} images")
+    if "scrubbed" in counts:
+        typer.echo(f"  scrubbed: {counts['scrubbed']} names, ids, dates and numbers of the texts; others may remain")
     for reason, count in dataset.card.left_out.items():
         typer.echo(f"  left out: {count} x {printable(reason)}")
     for note in dataset.card.notes:

@@ -113,6 +113,10 @@ class DatasetWriter:
         """Count a study that is not taken over, by reason."""
         self._left_out[reason] += count
 
+    def count(self, what: str, number: int) -> None:
+        """Add to the counts of the card."""
+        self._counts[what] += number
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -24,7 +24,7 @@ from radweave.data.registration import SIDE, Alignment, Likeness, Query
 SAME_TYPICAL, SAME_WEAKEST = 0.74, 0.45
 """Likeness from which two pictures are one. See docs/data.md for what lies on either side of it."""
 
-ALIKE = 0.6
+ALIKE = 0.4
 """Likeness of the weakest blocks that marks a set in which different patients look alike, as in a phantom."""
 
 CANDIDATE = 0.45
@@ -32,6 +32,7 @@ CANDIDATE = 0.45
 
 CANDIDATES = 3
 _SAMPLE = 60
+_FEWEST_PAIRS = 20
 _CELLS = 8
 _DIRECTIONS = 8
 _LEVELS = 127 / 0.3
@@ -190,8 +191,9 @@ class PictureIndex:
     def least_likeness(self, patient_of: Callable[[int], object]) -> float:
         """What the weakest blocks of two pictures must share in this set, seen from pictures of different patients.
 
-        Where a tenth of the nearest pairs of one split is alike by more than ``ALIKE``, three quarters of what is left
-        to 1 are asked for on top, so that only copies saved anew are told from other patients.
+        Where half of the nearest pairs of one split is alike by more than ``ALIKE`` (a few copies in the sample do not
+        make that), three quarters of what the most similar tenth leaves to 1 are asked for on top, so that only copies
+        saved anew are told from other patients.
         """
         looks = max(self.looks.values(), key=lambda looks: len(looks.items), default=Looks())
         sample = looks.every(_SAMPLE)
@@ -201,8 +203,9 @@ class PictureIndex:
             for row, candidate, _, likeness in pairs
             if patient_of(sample.items[row]) != patient_of(looks.items[candidate])
         ]
-        usual = float(np.percentile(values, 90)) if values else 0.0
-        return SAME_WEAKEST if usual <= ALIKE else 1 - (1 - usual) * 0.25
+        if len(values) < _FEWEST_PAIRS or float(np.median(values)) <= ALIKE:
+            return SAME_WEAKEST
+        return 1 - (1 - float(np.percentile(values, 90))) * 0.25
 
 
 def _compared(mine: Looks, theirs: Looks, done: set[int]) -> Iterator[tuple[int, int, bool, Likeness]]:

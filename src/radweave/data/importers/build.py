@@ -14,6 +14,7 @@ from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, Dataset
 from radweave.data.file_hashes import content_hash
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.importers.splitting import SOURCE_SPLIT, splitter
+from radweave.data.scrub import Scrubber, read_names
 from radweave.errors import InputError
 from radweave.storage import sha256_file, write_jsonl
 from radweave.types import ImageRef, Study, TargetText, View
@@ -42,6 +43,7 @@ def build_dataset(
         lambda: _kept(source, options, Problems(), verdicts), source.split_provenance, options
     )
     problems = Problems()
+    scrubber = Scrubber(read_names(options.scrub_names) if options.scrub_names else ()) if options.scrub else None
     card = DatasetCard(
         name=source.name,
         modality=source.modality,
@@ -58,7 +60,8 @@ def build_dataset(
         latest: dict[str, _Latest] = {}
         written = 0
         for raw in _kept(source, options, problems, verdicts):
-            study = _study(replace(raw, split=assign(raw)), options, hashes, problems)
+            raw = replace(raw, split=assign(raw))
+            study = _study(raw if scrubber is None else _scrubbed(raw, scrubber), options, hashes, problems)
             if study is None:
                 continue
             if source.has_priors:
@@ -67,6 +70,8 @@ def build_dataset(
             written += 1
             if progress is not None:
                 progress(written)
+        if scrubber is not None:
+            writer.count("scrubbed", scrubber.count)
         if not written:
             reasons = "; ".join(f"{count} x {reason}" for reason, count in sorted(problems.studies.items()))
             raise InputError(f"no study could be taken over ({reasons or 'the source holds none'})", file=out.name)
@@ -81,7 +86,7 @@ def build_dataset(
 
 def _stored(options: ImportOptions) -> dict[str, Any]:
     """Options as the card keeps them: no path of somebody's machine, so that the bytes do not depend on it."""
-    stored = options.model_dump(mode="json", exclude={"images", "annotation", "link"})
+    stored = options.model_dump(mode="json", exclude={"images", "annotation", "link", "scrub_names"})
     if options.annotation is not None:
         stored["annotation"] = options.annotation.name
     return stored
@@ -141,6 +146,15 @@ def _kept(
             problems.leave_out_study(raw.study_id, "not in the source's split")
             continue
         yield replace(raw, images=tuple(images))
+
+
+def _scrubbed(raw: RawStudy, scrubber: Scrubber) -> RawStudy:
+    """The study with its texts scrubbed."""
+    scrub = scrubber.study((raw.study_id, raw.patient_id), (image.file for image in raw.images))
+    texts = {name: getattr(raw, name) for name in ("report", *_SECTIONS)}
+    changed: dict[str, Any] = {name: None if text is None else scrub(text) for name, text in texts.items()}
+    changed["regions"] = {name: scrub(text) for name, text in raw.regions.items()}
+    return replace(raw, **changed)
 
 
 def _text_problem(raw: RawStudy) -> str | None:

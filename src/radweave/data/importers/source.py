@@ -35,6 +35,8 @@ class ImportOptions(Record):
     link: hard links instead of copies of the images, where the file system can.
     verify: decode every image and leave out what cannot be read; the view that a DICOM header states is taken where
         the source gives none. If not set, only a plain folder is verified: decoding takes longer than copying.
+    scrub: take names, ids, dates and numbers out of the texts; see ``radweave.data.scrub`` for which.
+    scrub_names: a file with names, one a line, that are taken out too.
     """
 
     target: TargetText = "findings"
@@ -49,6 +51,8 @@ class ImportOptions(Record):
     labeler: Literal["chexpert", "chexbert", "negbio"] = "chexpert"
     link: bool = False
     verify: bool | None = None
+    scrub: bool = False
+    scrub_names: Path | None = None
 
     @field_validator("cleaning")
     @classmethod

@@ -97,6 +97,7 @@ class DicomHeader(Record):
     pixel_refusal: PixelRefusal | None
     doubts: tuple[str, ...] = Field(default=())
     invalid: tuple[str, ...] = Field(default=())
+    identity_keys: tuple[str, ...] = Field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,16 @@ def read_dicom(
     except ValidationError:
         raise InputError("the reader gave no sensible answer", file=path) from None
     return DicomImage(path, parsed, arrays.get("pixels"), arrays.get("modality_lut"), arrays.get("voi_lut"))
+
+
+def identity_keys(path: Path, salt: str) -> frozenset[str]:
+    """Salted digests of the words in a header that name a person or a record; none of a file that cannot be read."""
+    try:
+        request = {"path": str(path.absolute()), "pixels": False, "salt": salt}
+        header, _ = sandbox().call("dicom", request, timeout_s=READ_TIMEOUT_S)
+        return frozenset(DicomHeader.model_validate(header).identity_keys)
+    except (InputError, ValidationError):
+        return frozenset()
 
 
 def display(image: DicomImage) -> tuple[FloatImage, list[str]]:

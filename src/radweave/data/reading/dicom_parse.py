@@ -32,6 +32,7 @@ from radweave.data.reading.dicom_codes import (
     VOI_FUNCTIONS,
 )
 from radweave.data.reading.dicom_fields import Fields, body_part_of, view_of
+from radweave.data.reading.dicom_words import word_keys
 from radweave.data.reading.jpeg import decode_grey
 from radweave.errors import InputError
 
@@ -73,6 +74,8 @@ def parse_dicom(request: dict[str, Any]) -> wire.Message:
     arrays: wire.Arrays = {}
     _add_luts(fields, header, arrays)
     header["pixel_refusal"], header["doubts"] = None, []
+    if "salt" in request:
+        header["identity_keys"] = word_keys(fields, str(request["salt"]))
     if request.get("pixels", True):
         try:
             arrays["pixels"] = _decode(dataset, header, int(request.get("max_pixel_bytes", MAX_PIXEL_BYTES)))

@@ -1,0 +1,110 @@
+"""What ``data import --scrub`` takes out of texts, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from radweave.cli.data import app
+from radweave.data.dataset import Dataset
+from radweave.data.importers import ImportOptions, import_dataset
+from radweave.data.scrub import Scrubber
+from radweave.errors import InputError
+
+NAME, RECORD = "ZZCANARY^ANNA", "QX-778"
+
+
+def scrubbed(text: str, *names: str, ids: tuple[str, ...] = ()) -> str:
+    return Scrubber(names).study(ids, ())(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Seen on 2024-05-17 and 5/17/24.", "Seen on ___ and ___."),
+        ("Compared with May 17, 2023 and 3 Jan 2022.", "Compared with ___ and ___."),
+        ("Discussed with Dr. Jane B. Doe by phone.", "Discussed with ___ by phone."),
+        ("Call 555-123-4567 or a.b@site.example.org.", "Call ___ or ___."),
+        ("Accession AB1234567 noted.", "Accession ___ noted."),
+    ],
+)
+def test_patterns_that_name_someone_are_marked(text: str, expected: str) -> None:
+    assert scrubbed(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A 3.2 x 1.5 cm nodule may be decreased 5 mm, marked 3 mm in March.",
+        "T11-12 disc, 1/2 of the left lung. Levels 4-5. Volume of 450 mL.",
+        "MR of the chest, DR Chest, XXXX and ___ stay. No change in 12 months.",
+    ],
+)
+def test_ordinary_words_and_measures_stay(text: str) -> None:
+    assert scrubbed(text, "Doe", "li") == text
+
+
+def test_listed_names_and_own_ids_are_marked_in_any_case() -> None:
+    text = "SMITH-JONES, smith and Jones; study cxr77 of p0012; Smithson."
+    assert scrubbed(text, "Smith-Jones", ids=("CXR77", "p0012")) == "___-___, ___ and ___; study ___ of ___; Smithson."
+
+
+@pytest.mark.parametrize("text", ["a" * 100_000, "1-" * 50_000, "A." * 50_000, "Dr " * 33_000, "+(111) " * 14_000])
+def test_texts_of_any_shape_are_done_with_at_once(text: str) -> None:
+    """Patterns that go back on themselves would take minutes here."""
+    assert len(scrubbed(text)) <= len(text)
+
+
+@pytest.fixture
+def source(shared_data: Path, tmp_path: Path) -> Path:
+    """A radiograph whose header names a patient that the report names too."""
+    from pydicom import dcmread
+
+    folder = tmp_path / "source"
+    folder.mkdir()
+    header = dcmread(shared_data / "cxr_dicom" / "files" / "RG3_RLE.dcm")
+    header.PatientName, header.PatientID = NAME, RECORD
+    header.save_as(folder / "a.dcm")
+    row = {"image": "a.dcm", "study_id": "s1", "patient_id": "p881", "findings": "Anna Zzcanary (P881, 778): clear."}
+    row["indication"] = "Cough since 5/1/2020, says Kowalska."
+    (folder / "data.jsonl").write_text(json.dumps(row) + "\n")
+    return folder
+
+
+def test_words_of_the_header_and_of_the_list_leave_all_sections(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("Maria Kowalska\n")
+    options = ImportOptions(scrub=True, scrub_names=tmp_path / "names.txt", verify=False)
+    dataset = import_dataset("folder", source, tmp_path / "out", options=options)
+    (study,) = dataset.studies()
+    assert study.findings == study.report == "___ ___ (___, ___): clear."
+    assert study.indication == "Cough since ___, says ___."
+    assert dataset.card.counts["scrubbed"] == 6
+    # The card says that it was done, and holds no name.
+    assert dataset.card.options["scrub"] is True
+    assert "Kowalska" not in (dataset.path / "dataset.json").read_text()
+
+
+def test_the_command_line_counts_and_says_that_others_may_remain(source: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["import", "folder", str(source), "--out", str(tmp_path / "out"), "--scrub"])
+    assert result.exit_code == 0
+    assert "scrubbed: 5 names, ids, dates and numbers of the texts; others may remain" in result.stdout
+    plain = import_dataset("folder", source, tmp_path / "plain")
+    assert "scrubbed" not in plain.card.counts
+    assert [study.findings for study in Dataset.open(tmp_path / "plain").studies()] == [
+        "Anna Zzcanary (P881, 778): clear."
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])
+def test_a_list_that_cannot_be_read_is_refused_before_anything_is_written(
+    source: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    names = tmp_path / "names.txt"
+    if content is not None:
+        names.write_bytes(content)
+    with pytest.raises(InputError, match="list of names"):
+        import_dataset("folder", source, tmp_path / "out", options=ImportOptions(scrub=True, scrub_names=names))
+    assert not (tmp_path / "out").exists()
