@@ -283,10 +283,19 @@ def test_half_a_surrogate_pair_in_an_image_path_is_named(toy_dataset: Dataset, t
     assert CliRunner().invoke(app, ["check", str(path)]).exit_code == 2
 
 
-CARDS = ("null", "3", '{"name": null}', '{"name": "x", "counts": {"studies": 1e400}}')
+CARDS = {
+    "deep list": "[" * 100_000,
+    "deep object": '{"a":' * 100_000,
+    "deep options": '{"name": "x", "options": ' + "[" * 5000 + "]" * 5000 + "}",
+    "long number": '{"name": "x", "version": ' + "9" * 5000 + "}",
+    "infinite": '{"name": "x", "counts": {"studies": 1e400}}',
+    "null": "null",
+    "number": "3",
+    "no name": '{"name": null}',
+}
 
 
-@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("card", CARDS.values(), ids=CARDS.keys())
 def test_a_card_of_any_shape_is_refused_in_one_line(toy_dataset: Dataset, tmp_path: Path, card: str) -> None:
     path = copy_of(toy_dataset, tmp_path / "data", lambda rows, folder: None)
     (path / "dataset.json").write_text(card)
