@@ -57,28 +57,28 @@ class Plan:
 
 
 @contextmanager
-def held(out: Path, ranks: Ranks, *, overwrite: bool) -> Iterator[None]:
+def held(out: Path, ranks: Ranks, *, overwrite: bool, ours: str | None = None) -> Iterator[None]:
     """Hold an output for this job, from before the work to its end; what a killed writer left of it is removed.
 
     Raises:
-        InputError: on every rank, if another job writes it or it is there already.
+        InputError: on every rank, if another job writes it, or it is there (see ``refuse_existing``).
     """
     with ExitStack() as stack:
         with ranks.first_goes_first():
             if ranks.is_first:
-                stack.enter_context(_held_alone(out, overwrite=overwrite))
+                stack.enter_context(_held_alone(out, overwrite, ours))
         yield
 
 
 @contextmanager
-def _held_alone(out: Path, *, overwrite: bool) -> Iterator[None]:
-    refuse_existing(out, overwrite=overwrite)
+def _held_alone(out: Path, overwrite: bool, ours: str | None) -> Iterator[None]:
+    refuse_existing(out, overwrite=overwrite, ours=ours)
     lock = out.with_name(f".{out.name}.lock")
     try:
         with exclusive(lock, wait=False):
             try:
                 # Whoever held it a moment ago may have finished.
-                refuse_existing(out, overwrite=overwrite)
+                refuse_existing(out, overwrite=overwrite, ours=ours)
                 remove_leftovers(out.parent)
                 remove_leftovers(shards_of(out))
                 yield

@@ -69,7 +69,7 @@ def run_demo(
         InputError: if ``out`` exists and ``overwrite`` is not set.
     """
     watch = watch or DemoWatch()
-    with write_folder(out, overwrite=overwrite) as folder:
+    with write_folder(out, overwrite=overwrite, ours="predictions.jsonl") as folder:
         with watch.bar("drawing phantom studies") as progress:
             dataset = write_phantom_dataset(
                 folder / "phantom",

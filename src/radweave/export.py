@@ -72,8 +72,8 @@ def export(run: Path, out: Path, *, overwrite: bool = False) -> Path:
     if not card.is_trained:
         raise InputError(UNTRAINED.split(":")[0], file=run)
     with _alone(out):
-        refuse_existing(out, overwrite=overwrite)
-        with write_folder(out, overwrite=overwrite) as partial:
+        refuse_existing(out, overwrite=overwrite, ours="run.json")
+        with write_folder(out, overwrite=overwrite, ours="run.json") as partial:
             _fill(run, card, partial)
             restore(partial)
     return out

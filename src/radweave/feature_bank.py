@@ -49,7 +49,7 @@ def build_feature_bank(
     """
     ranks = ranks or Ranks()
     recipe = FeatureRecipe(run.folder, dataset_path, split, batch_size)
-    with held(out, ranks, overwrite=overwrite):
+    with held(out, ranks, overwrite=overwrite, ours="bank.safetensors"):
         with ranks.first_goes_first():
             examples, pixels, compute = recipe.prepare(run, images)
             if not examples:

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -68,6 +69,9 @@ def write_aside(path: Path) -> Iterator[Path]:
     Raises:
         CannotWriteError: if the disk is full or the folder cannot be written; the old file is untouched.
     """
+    refuse_foreign(path)
+    if path.is_dir():
+        raise InputError("is a folder; a file does not replace it", file=path)
     with _partial(path, _new_file) as partial:
         yield partial
         _fsync(partial)
@@ -76,14 +80,16 @@ def write_aside(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def write_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def write_folder(path: Path, *, overwrite: bool = False, ours: str | None = None) -> Iterator[Path]:
     """Give an empty temporary folder; rename it to ``path`` if the block succeeds, else remove it.
 
     Raises:
-        InputError: if ``path`` exists and ``overwrite`` is not set.
+        InputError: if ``path`` exists and ``overwrite`` is not set, or it is not ours (see ``refuse_existing``).
         CannotWriteError: if the disk is full or the folder cannot be written; the old folder is untouched.
     """
-    refuse_existing(path, overwrite=overwrite)
+    refuse_existing(path, overwrite=overwrite, ours=ours)
+    if path.is_file():
+        raise InputError("is a file; a folder does not replace it", file=path)
     with _partial(path, _new_folder) as partial:
         yield partial
         _put_in_place(partial, path, overwrite=overwrite)
@@ -217,10 +223,12 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     Raises:
         BlockingIOError: if another process holds it and ``wait`` is not set.
+        InputError: if the lock is no regular file.
     """
+    refuse_foreign(path)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if _is_at(descriptor, path):
@@ -295,10 +303,49 @@ def temporary_folder(name: str) -> Path:
     return folder
 
 
-def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """Raise InputError when an output exists and may not be replaced."""
-    if path.exists() and not overwrite and not (path.is_dir() and not any(path.iterdir())):
+def refuse_existing(path: Path, *, overwrite: bool, ours: str | None = None) -> None:
+    """Raise InputError when an output exists and may not be replaced.
+
+    ``ours`` is a file that every folder of the kind holds: one without it is somebody else's, and is never replaced.
+    """
+    refuse_foreign(path)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not overwrite:
         raise InputError("exists already; give --overwrite to replace it, or another name", file=path)
+    if ours is not None and path.is_dir() and not (path / ours).is_file():
+        raise InputError(f"holds no {ours}: it is not what --overwrite is for, and it is not replaced", file=path)
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse to write where no regular file or folder is, or through a link in the cache of a data set.
+
+    Every writer asks this first.
+
+    Raises:
+        InputError: naming the place.
+    """
+    for place in _cache_places(path):
+        if place.is_symlink():
+            raise InputError("is a symbolic link; nothing is written through it", file=place)
+    try:
+        kind = path.lstat().st_mode
+    except OSError:  # nothing is there, or nothing that can be seen: the writer will say so
+        return
+    if stat.S_ISLNK(kind):
+        raise InputError("is a symbolic link; it is not replaced", file=path)
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise InputError("is no regular file or folder; it is not replaced", file=path)
+
+
+def _cache_places(path: Path) -> list[Path]:
+    """The ``.cache`` of the data set in which ``path`` lies, and the folders from there to it, if it lies in one."""
+    below: list[Path] = []
+    for place in path.parents:
+        below.append(place)
+        if place.name == ".cache" and (place.parent / "dataset.json").is_file():
+            return below
+    return []
 
 
 def write_text(path: Path, text: str) -> None:

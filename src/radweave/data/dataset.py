@@ -82,7 +82,9 @@ class DatasetWriter:
         self.folder: Path
 
     def __enter__(self) -> Self:
-        self.folder = self._stack.enter_context(write_folder(self._target, overwrite=self._overwrite))
+        self.folder = self._stack.enter_context(
+            write_folder(self._target, overwrite=self._overwrite, ours="dataset.json")
+        )
         self._manifest = self._stack.enter_context((self.folder / "manifest.jsonl").open("w", encoding="utf-8"))
         return self
 

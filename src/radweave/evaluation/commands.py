@@ -99,7 +99,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
         InputError: for a file, protocol or option that cannot be used; nothing is written then.
     """
     if request.out is not None:
-        refuse_existing(request.out, overwrite=request.overwrite)
+        refuse_existing(request.out, overwrite=request.overwrite, ours="evaluation.json")
     get_protocol(request.protocol)
     files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
@@ -191,7 +191,7 @@ def _as_json(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _write(out: Path, record: dict[str, Any], tables: Sequence[TextTable], *, overwrite: bool) -> None:
-    with write_folder(out, overwrite=overwrite) as folder:
+    with write_folder(out, overwrite=overwrite, ours="evaluation.json") as folder:
         write_json(folder / "evaluation.json", record)
         write_text(folder / "tables.md", markdown_tables(tables))
         write_text(folder / "tables.tex", latex_tables(tables))

@@ -55,14 +55,14 @@ def run_compare(request: CompareRequest) -> None:
         InputError: if the runs are not about the same studies with the same references, or an option cannot be used.
     """
     if request.out is not None:
-        refuse_existing(request.out, overwrite=request.overwrite)
+        refuse_existing(request.out, overwrite=request.overwrite, ours="comparison.json")
     if len(request.runs) < 2:
         raise InputError("a comparison needs two runs", got=len(request.runs))
     get_protocol(request.protocol)
     record = _over_seeds(request) if request.seeds else _over_studies(request)
     tables = comparison_tables(record)
     if request.out is not None:
-        with write_folder(request.out, overwrite=request.overwrite) as folder:
+        with write_folder(request.out, overwrite=request.overwrite, ours="comparison.json") as folder:
             write_json(folder / "comparison.json", record)
             write_text(folder / "tables.md", markdown_tables(tables))
             write_text(folder / "tables.tex", latex_tables(tables))

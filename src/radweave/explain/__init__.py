@@ -48,7 +48,7 @@ def explain_files(
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, and as ``Predictor.report`` does.
     """
-    refuse_existing(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite, ours="evidence.json")
     group = group_images(images, one_study=True, modality=predictor.modality)[0]
     views, warnings = predictor.read_views(group.images, force=force)
     report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
@@ -76,7 +76,7 @@ def explain_study(
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, or the study is not there or has no usable image.
     """
-    refuse_existing(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite, ours="evidence.json")
     dataset = Dataset.open(dataset_path)
     found = read_dataset_study(run, dataset, study_id, force=force)
     files = [dataset.path / ref.path for ref, _ in found.views]
@@ -126,7 +126,7 @@ def write_explanation(
         threshold=threshold,
     )
     html, files = render(explained)
-    with write_folder(out, overwrite=overwrite) as folder:
+    with write_folder(out, overwrite=overwrite, ours="evidence.json") as folder:
         for name, png in files.items():
             (folder / name).write_bytes(png)
         content = {

@@ -167,7 +167,7 @@ def save_bank(bank: Bank, folder: Path) -> None:
         if not finite.all():
             row = int(finite.logical_not().nonzero()[0])
             raise InputError("a value of the bank is not finite", field=name, got=bank.study_ids[row])
-    with write_folder(folder, overwrite=True) as partial:
+    with write_folder(folder, overwrite=True, ours="bank.safetensors") as partial:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in bank.tensors.items()}
         save_file(tensors, str(partial / "bank.safetensors"))
         write_jsonl(partial / "rows.jsonl", bank.rows)
