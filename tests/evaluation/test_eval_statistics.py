@@ -111,6 +111,14 @@ def test_comparison_tells_a_difference_from_none() -> None:
         assert difference.p_randomisation in (None, 1.0)
 
 
+def test_a_system_beside_itself_differs_by_nothing_in_any_resample() -> None:
+    """Both systems are drawn with the same studies; drawn apart, the interval around 0 would be wide."""
+    same = evaluation(spoiled(5))
+    for difference in compare(same, same, resamples=100):
+        if difference.difference is not None:
+            assert (difference.low, difference.high, difference.p_bootstrap) == (0.0, 0.0, 1.0)
+
+
 def test_randomisation_p_value_against_all_exchanges() -> None:
     """Six studies have 64 exchanges; the sampled p-value is close to the exact one."""
     a = evaluate_pairs(pairs_of(spoiled(3)[:6]), "ws", options=PLAIN)

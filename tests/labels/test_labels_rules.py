@@ -128,6 +128,16 @@ def test_alternatives_are_in_doubt() -> None:
     assert states("Atelectasis and scarring at the base.")["Atelectasis"] is POS
 
 
+def test_of_a_list_that_ends_with_or_the_last_two_are_in_doubt() -> None:
+    assert abnormal("Effusion, atelectasis, or pneumonia.") == {
+        "Pleural Effusion": POS,
+        "Atelectasis": UNC,
+        "Pneumonia": UNC,
+    }
+    # A comma behind the "or" ends the choice.
+    assert abnormal("Atelectasis or the like, effusion.") == {"Atelectasis": POS, "Pleural Effusion": POS}
+
+
 def test_lists_are_negated_as_a_whole() -> None:
     found = abnormal("No focal consolidation, effusion, or pneumothorax.")
     assert found == dict.fromkeys(["Consolidation", "Pleural Effusion", "Pneumothorax"], NEG)
