@@ -18,6 +18,7 @@ from radweave.data.reading.images import read_radiograph
 from radweave.errors import InputError, UnusableModelError, printable
 from radweave.provenance import code_hash, library_versions
 from radweave.runs import Run, prepare, restore
+from radweave.serve.comparisons import EVIDENCE as COMPARISONS
 from radweave.serve.familiar import is_unlike
 from radweave.serve.predictor import Predictor
 from radweave.serve.views import views_for
@@ -35,11 +36,13 @@ class BulkResult:
     """How many reports were written, and the studies left out with the reason.
 
     ``unlike`` counts reports on images that are refused where files are given: unlike those the run was trained on.
+    ``compared`` counts sentences that compared with an earlier study which was not given.
     """
 
     written: int
     left_out: dict[str, str]
     unlike: int = 0
+    compared: int = 0
 
 
 def generate_split(
@@ -106,7 +109,9 @@ def generate_split(
             write_jsonl(out, _counted(rows, counts))
             shutil.rmtree(plan.folder)
         ranks.wait()
-    return BulkResult(written=len(study_ids), left_out=prepared.left_out, unlike=counts["unlike"])
+    return BulkResult(
+        written=len(study_ids), left_out=prepared.left_out, unlike=counts["unlike"], compared=counts["compared"]
+    )
 
 
 def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, batch_size: int) -> dict[str, Any]:
@@ -163,6 +168,7 @@ def _counted(rows: Iterator[dict[str, Any]], counts: Counter[str]) -> Iterator[d
     """The same rows, counting what a user is told at the end."""
     for row in rows:
         counts["unlike"] += is_unlike(row["evidence"])
+        counts["compared"] += len(row["evidence"].get(COMPARISONS, ()))
         yield row
 
 

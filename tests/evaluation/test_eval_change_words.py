@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from radweave.evaluation.change_words import CHANGES, change_statistics, change_table, change_words
+from radweave.evaluation.change_words import change_statistics, change_table, change_words
 from radweave.evaluation.pairs import Pair
+from radweave.labels.comparisons import CHANGES
 from radweave.phantom.report import write_report
 from radweave.phantom.study import course_of, slot_of
 

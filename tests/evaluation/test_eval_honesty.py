@@ -8,9 +8,9 @@ import pytest
 
 from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs, get_protocol
 from radweave.evaluation.floors import build_floors
-from radweave.evaluation.honesty import compares_with_prior
 from radweave.evaluation.laterality import contradictions, sided_findings
 from radweave.labels import get_labeler
+from radweave.labels.comparisons import compares_with_prior
 
 OPTIONS = Options(meteor=False, resamples=0)
 REFERENCES = (
@@ -130,6 +130,8 @@ def test_sides_of_findings() -> None:
     assert sided_findings("Small left effusion and right basal atelectasis.") == {"effusion": left, "atelecta": right}
     assert sided_findings("Effusion on the left.") == {"effusion": left}
     assert sided_findings("No left effusion. The right lung is free of masses.") == {}
+    # Of two sides before it the nearer one is the finding's.
+    assert sided_findings("From the right hilum to the left base an opacity is seen.") == {"opacit": left}
     assert sided_findings("Bilateral effusions.") == {"effusion": left | right}
     assert sided_findings("The lungs are clear.") == {}
     assert contradictions({"effusion": left}, {"effusion": right, "mass": left}) == ["effusion"]

@@ -186,6 +186,10 @@ def _generate_split(
         console.print(f"{len(result.left_out)} studies left out", style="yellow")
     if result.unlike:
         console.print(f"{result.unlike} studies do not look like those the run was trained on", style="yellow")
+    if result.compared:
+        console.print(
+            f"{result.compared} sentences compared with a study that was not given: taken out", style="yellow"
+        )
 
 
 def _generate_files(predictor: Any, groups: Sequence[Any], out: Path | None, *, as_json: bool, force: bool) -> None:

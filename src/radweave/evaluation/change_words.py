@@ -14,19 +14,8 @@ import numpy as np
 
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.statistics import Floats, Statistic, bootstrap, cluster_index
+from radweave.labels.comparisons import CHANGES
 
-CHANGES: dict[str, re.Pattern[str]] = {
-    name: re.compile(rf"\b(?:{words})\b")
-    for name, words in {
-        "new": r"new|newly|interval (?:development|appearance)",
-        "larger": r"larger|bigger|increased (?:since|from|in size|compared)|(?:has|have) increased|interval increase"
-        r"|worsen(?:ed|ing)|worse|grown|progress(?:ed|ion|ing)",
-        "smaller": r"smaller|decreas(?:ed?|ing)|improv(?:ed|ement|ing)|regress(?:ed|ion)|reduced",
-        "resolved": r"resolved|resolution|cleared|disappeared|no longer|(?:has|have) been removed",
-        "unchanged": r"unchanged|stable|no (?:\w+ ){0,2}change|similar to (?:the )?(?:prior|previous)"
-        r"|persist(?:s|ent|ing)?",
-    }.items()
-}
 _CLAUSE_END = re.compile(r"[.;,:\n]|\b(?:and|but|with|while)\b")
 _DENIED = re.compile(r"\b(?:no|not|without)\b(?! (?:longer|(?:\w+ ){0,2}change)\b)")
 

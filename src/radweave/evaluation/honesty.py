@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -14,21 +13,7 @@ from radweave.evaluation.laterality import contradictions, sided_findings
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.prepare import PreparedTexts
 from radweave.labels import NO_FINDING
-
-# Words that only make sense beside an earlier examination. "Prior" and "previous" alone may speak of a disease or an
-# operation; they count beside a word for an examination, or after one that compares.
-_COMPARISON = re.compile(
-    r"\b(?:compar(?:ed|ison|able|ing)|unchanged|interval(?:ly)?|again|redemonstrat\w*|stable|stability|worsen\w*"
-    r"|improv(?:ed|ement|ing)|progress(?:ed|ion|ing)|regress(?:ed|ion)|persist\w*|new|newly|since|previously|resolv(?:ed|ing)|resolution"
-    r"|earlier|no (?:significant )?change"
-    r"|(?:prior|previous)\s+(?:\w+\s+){0,2}?(?:exam\w*|stud(?:y|ies)|films?|radiographs?|x-?rays?|ct|imaging|scans?|images?)"
-    r"|(?:from|than|to|the)\s+(?:the\s+)?(?:prior|previous)(?=\s*(?:$|[,.)]|on|of|dated)))\b"
-)
-
-
-def compares_with_prior(text: str) -> bool:
-    """Whether a sentence compares with an earlier examination."""
-    return _COMPARISON.search(text.lower()) is not None
+from radweave.labels.comparisons import compares_with_prior
 
 
 def honesty_rows(
@@ -122,6 +107,8 @@ def _comparison_rows(pairs: Sequence[Pair]) -> dict[str, dict[str, Any]]:
             reports=int(unsupported.sum()),
             compares=float(hyp.mean()),
             reference=float(ref.mean()),
+            removed_sentences=sum(pair.comparisons_removed for pair in pairs),
+            removed_from_reports=sum(pair.comparisons_removed > 0 for pair in pairs),
             rule=f"has_prior told for {int(told.sum())} of {len(pairs)} studies;"
             " elsewhere a reference that compares with nothing counts as no prior",
         )

@@ -3,7 +3,8 @@
 A line of a pairs file holds ``study_id``, ``hyp`` and ``ref`` or ``refs``. Optional: ``floors`` (name -> text, a
 baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "constant": "..."}``), ``patient_id`` (one
 patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
-``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"). Other keys are ignored.
+``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``evidence`` (its list
+``comparisons_removed`` is counted). Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Pair:
     has_prior: bool | None = None
     labels: Mapping[str, LabelState] | None = None
     modality: Modality | None = None
+    comparisons_removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def _pair_of(row: Mapping[str, Any], path: Path, number: int) -> Pair:
         has_prior=has_prior,
         labels=_labels_of(row.get("labels"), place),
         modality=_modality_of(row.get("modality"), place),
+        comparisons_removed=_removed_of(row.get("evidence")),
     )
 
 
@@ -190,6 +193,12 @@ def _modality_of(value: Any, place: dict[str, Any]) -> Modality | None:
         raise InputError("no such modality", field="modality", got=repr(value)[:40], expected=expected, **place)
     found: Modality | None = value
     return found
+
+
+def _removed_of(evidence: Any) -> int:
+    """How many sentences ``generate`` took a comparison out of; 0 for evidence of any other make."""
+    removed = evidence.get("comparisons_removed") if isinstance(evidence, dict) else None
+    return len(removed) if isinstance(removed, list) else 0
 
 
 def _floors_of(value: Any, place: dict[str, Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +15,11 @@ from radweave.errors import UnusableModelError
 
 
 class DecodingConfig(Config):
-    """How reports are decoded. Greedy unless beams or sampling are asked for; sampling is seeded."""
+    """How reports are decoded. Greedy unless beams or sampling are asked for; sampling is seeded.
+
+    ``unprompted_comparisons`` says what becomes of words that compare with an earlier study where the model was given
+    none: taken out of the draft, counted and kept as evidence, or left there.
+    """
 
     num_beams: int = Field(default=1, ge=1, le=64)
     max_new_tokens: Tokens = 100
@@ -27,6 +31,7 @@ class DecodingConfig(Config):
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: Seed = 0
+    unprompted_comparisons: Literal["remove", "keep"] = "remove"
 
 
 @torch.no_grad()

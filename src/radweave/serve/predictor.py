@@ -16,6 +16,7 @@ from radweave.data.familiarity import Familiarity
 from radweave.data.loader import Example, collate, view_id
 from radweave.data.tokenizer import decode
 from radweave.errors import InputError, printable
+from radweave.serve.comparisons import take_out_comparisons
 from radweave.serve.evidence import json_value
 from radweave.serve.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
 from radweave.serve.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
@@ -184,7 +185,16 @@ class Predictor:
                     evidence[EVIDENCE] = evidence_of(self.familiarity, judgements)
                 called = (names or {}).get(example.study_id) or [f"view {n + 1}" for n in range(len(example.rows))]
                 unlike = warnings_of(self.familiarity, judgements, called)
-                yield Report(decode(self.tokenizer, ids), example.study_id, evidence, (*self.warnings, *unlike))
+                text, evidence, compared = self._unprompted(decode(self.tokenizer, ids), evidence, example)
+                yield Report(text, example.study_id, evidence, (*self.warnings, *unlike, *compared))
+
+    def _unprompted(
+        self, text: str, evidence: dict[str, Any], example: Example
+    ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """Without a prior there is nothing to compare with: the comparisons of the draft are taken out."""
+        if example.prior is not None or self.decoding.unprompted_comparisons == "keep":
+            return text, evidence, ()
+        return take_out_comparisons(text, evidence, self.modality)
 
     def _evidence(self, ids: list[int], values: dict[str, Any]) -> dict[str, Any]:
         """Intermediates as JSON values; token log-probabilities become a confidence per sentence."""
