@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from conftest import TOY_OVERRIDES, TOY_SIZES, toy_image
 from radweave.data import cache, cache_index, squares
 from radweave.data.cache import PixelCache, build_cache
 from radweave.data.ct import CtPreprocessing
-from radweave.data.dataset import Dataset
+from radweave.data.dataset import Dataset, DatasetWriter
 from radweave.data.loader import Example, Features
 from radweave.data.squares import read_square
 from radweave.errors import InputError
@@ -382,3 +384,31 @@ def test_a_training_does_not_go_on_with_other_pixels(dataset: Dataset, tmp_path:
         train("baseline", dataset.path, tmp_path / "run", overrides=overrides, resume=True)
     image.write_bytes(whole)
     train("baseline", dataset.path, tmp_path / "run", overrides=overrides, resume=True)
+
+
+IMPORT = """
+import sys, time
+from pathlib import Path
+from radweave.data.dataset import DatasetCard, DatasetWriter
+
+with DatasetWriter(Path(sys.argv[1]), DatasetCard(name="set")) as writer:
+    (writer.folder / "patient.png").write_text("pixels")
+    print("written", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_import_left_of_patients_goes_at_the_next_one(tmp_path: Path, toy_dataset: Dataset) -> None:
+    out = tmp_path / "sets"
+    killed = subprocess.Popen([sys.executable, "-c", IMPORT, str(out / "one")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "written\n"
+    finally:
+        killed.kill()
+        killed.wait()
+    assert len(list(out.rglob("patient.png"))) == 1
+    # Into the same folder, under whatever name.
+    with DatasetWriter(out / "other", toy_dataset.card):
+        pass
+    assert [path.name for path in out.iterdir()] == ["other"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import TOY_OVERRIDES, TOY_SIZES
+from conftest import TOY_OVERRIDES, TOY_SIZES, toy_image
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.errors import InputError
@@ -116,6 +116,19 @@ def test_runs_that_share_a_stage_train_it_once_and_end_as_if_they_had_not(datase
 def test_a_stage_is_trained_again_when_what_it_reads_changes(dataset: Dataset, tmp_path: Path, change: str) -> None:
     notes_of(dataset, tmp_path / "first", TWO_STAGES)
     assert notes_of(dataset, tmp_path / "second", [*TWO_STAGES, change]) == []
+
+
+def test_a_stage_is_trained_again_when_an_image_was_replaced_and_not_when_it_was_touched(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    taken = ["stage 'vision' is taken from the data set's cache"]
+    read_again = ["1 of 30 cached images are read again: their files or the cache changed since"]
+    image = dataset.path / next(iter(dataset.studies("train"))).images[0].path
+    notes_of(dataset, tmp_path / "first", TWO_STAGES)
+    image.touch()
+    assert notes_of(dataset, tmp_path / "touched", TWO_STAGES) == read_again + taken
+    toy_image(image, bright_side="right", seed=99)
+    assert notes_of(dataset, tmp_path / "replaced", TWO_STAGES) == read_again
 
 
 def test_a_damaged_artefact_is_trained_again(dataset: Dataset, tmp_path: Path) -> None:

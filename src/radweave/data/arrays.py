@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ def stamp(path: Path) -> str:
     The time of the last change of its record counts too: tools that copy a file may set the time of its bytes back.
     """
     try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        records = [(file.name, file.stat()) for file in files]
+        records = [(path.name, path.stat())]
+        if S_ISDIR(records[0][1].st_mode):
+            records = [(file.name, file.stat()) for file in sorted(path.iterdir())]
     except (OSError, ValueError):  # missing, or a name that no file can have
         return ""
     facts = [(name, record.st_size, record.st_mtime_ns, record.st_ctime_ns) for name, record in records]
