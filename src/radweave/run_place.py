@@ -99,6 +99,8 @@ def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
 
 
 def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError("is no folder; a run does not replace it", file=out)
     if resume or _is_empty(out):
         return
     refuse_existing(out, overwrite=overwrite)

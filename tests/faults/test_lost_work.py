@@ -322,3 +322,14 @@ def test_resume_does_not_take_a_finished_run_of_other_options_for_the_one_asked_
     new = contents(good_run)
     assert radweave(*command, "--overwrite", "--resume").returncode == 0
     assert contents(good_run) == new
+
+
+@pytest.mark.parametrize("option", ["--overwrite", "--resume", "--parallel=ddp"])
+def test_a_run_replaces_no_file_and_no_pipe(toy_dataset: Dataset, tmp_path: Path, option: str) -> None:
+    out = tmp_path / "pipe"
+    os.mkfifo(out)
+    done = radweave("train", "baseline", toy_dataset.path, "--out", out, option, *OVERRIDES)
+    assert done.returncode == 2
+    assert "no folder" in done.stderr
+    assert out.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

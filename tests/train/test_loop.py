@@ -113,17 +113,31 @@ def test_a_run_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, st
     assert rows("cut") == rows("whole")
 
 
-def test_sigterm_writes_a_checkpoint_and_the_run_goes_on_from_it(tmp_path: Path) -> None:
-    def terminate(number: int, total: int, figures: dict[str, float]) -> None:
-        if number == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(StoppedError):
-        trainer(tmp_path, stage(checkpoint_every=1000), Watch(step=terminate)).run()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_writes_a_checkpoint_and_the_run_goes_on_from_it(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(StoppedError) as stop:
+        trainer(tmp_path, stage(checkpoint_every=1000), signalled_at(3, number)).run()
+    assert stop.value.signal == number
+    assert signal.getsignal(number) is before
     assert [path.name for path in (tmp_path / "checkpoints/fit").iterdir()] == ["step-00000003"]
     seen: list[int] = []
     trainer(tmp_path, stage(checkpoint_every=1000), Watch(step=lambda n, t, f: seen.append(n))).run()
     assert seen == list(range(4, 21))
+
+
+def signalled_at(step: int, number: signal.Signals) -> Watch:
+    return Watch(step=lambda at, total, figures: os.kill(os.getpid(), number) if at == step else None)
+
+
+def test_a_signal_in_the_last_update_is_not_forgotten(tmp_path: Path) -> None:
+    """The next stage may take hours."""
+    with pytest.raises(StoppedError):
+        trainer(tmp_path, stage(), signalled_at(20, signal.SIGTERM)).run()
+    assert sorted(path.name for path in (tmp_path / "checkpoints/fit").glob("step-*"))[-1] == "step-00000020"
+    steps: list[int] = []
+    trainer(tmp_path, stage(), Watch(step=lambda step, total, figures: steps.append(step))).run()
+    assert steps == []
 
 
 @pytest.mark.parametrize(
