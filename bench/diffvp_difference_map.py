@@ -37,9 +37,8 @@ from PIL import Image, ImageDraw
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
-from radweave.methods.diffvp.model import DiffvpModel
+from radweave.methods.diffvp.model import DiffvpModel, Seen
 from radweave.methods.diffvp.pool import STUDY_DRAW
-from radweave.nn.views import encode_views
 from radweave.runs import Run, prepare, restore
 
 Volume = NDArray[np.float32]
@@ -84,14 +83,10 @@ def look(run: Run, model: DiffvpModel, dataset: Dataset, limit: int) -> list[Sig
     for example in chosen:
         batch = collate([example], pad_id=0)
         with torch.inference_mode():
-            views = encode_views(model.vision_encoder, batch)
-            study = model._study(batch, views, model.resampler(views), STUDY_DRAW)
-            difference = study.difference_maps()
-            importance = study.importance()
-        assert difference is not None
-        assert importance is not None
-        assert study.reference is not None
-        drawn = study.reference.drawn[0]
+            study = Seen(model, batch, STUDY_DRAW)
+            views, difference = study.views, study.difference_maps()
+            importance = study.comparison.importance()
+        drawn = study.comparison.reference.drawn[0]
         assert drawn is not None
         scan, reference = (side.pixels[0].astype(np.float32) / 255 for side in (example, train[drawn]))
         apart = torch.from_numpy(np.abs(scan - reference))

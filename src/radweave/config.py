@@ -52,6 +52,10 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, ser_json_inf_nan="strings")
 
 
+class Open:
+    """Marks a mapping whose names its reader checks: overrides may give it new ones (``Annotated[dict, Open()]``)."""
+
+
 def override(config: C, assignments: Sequence[str]) -> C:
     """Return a copy of ``config`` with ``path.to.field=value`` assignments applied in order.
 
@@ -68,18 +72,20 @@ def override(config: C, assignments: Sequence[str]) -> C:
             value = parse_yaml(text)
         except ValueError:
             raise InputError(f"override '{assignment}': the value is not valid YAML") from None
-        _assign(data, path.split("."), value, path)
+        _assign(data, current, path.split("."), value, path)
         current = _validated(type(config), data, f"override '{assignment}'")
         data = current.model_dump(mode="json")
     return current  # type: ignore[return-value]
 
 
-def _assign(data: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
+def _assign(data: dict[str, Any], record: Any, keys: list[str], value: Any, path: str) -> None:
+    """Set a field of ``data``, which is what ``record`` holds."""
     node: Any = data
+    takes_new = False
     for depth, key in enumerate(keys):
         if not isinstance(node, dict):
             raise InputError(f"override '{path}': '{'.'.join(keys[:depth])}' is a plain value, it has no fields")
-        if key not in node:
+        if key not in node and not (takes_new and depth == len(keys) - 1):
             close = difflib.get_close_matches(key, node, n=1)
             hint = f"; did you mean '{close[0]}'?" if close else ""
             where = f"'{'.'.join(keys[:depth])}'" if depth else "the experiment"
@@ -88,10 +94,16 @@ def _assign(data: dict[str, Any], keys: list[str], value: Any, path: str) -> Non
             )
         if depth < len(keys) - 1:
             node = node[key]
-    old = node[keys[-1]]
+            takes_new = isinstance(record, BaseModel) and _is_open(record, key)
+            record = record[key] if isinstance(record, dict) else getattr(record, key, None)
+    old = node.get(keys[-1])
     if isinstance(old, dict) and "kind" in old and isinstance(value, str):
         value = {"kind": value}
     node[keys[-1]] = value
+
+
+def _is_open(record: BaseModel, field: str) -> bool:
+    return any(isinstance(mark, Open) for mark in type(record).model_fields[field].metadata)
 
 
 def _validated(kind: type[C], data: dict[str, Any], what: str) -> C:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
+from radweave.contract.model import ReportModel, parts_of
 from radweave.experiment import BuildContext, Experiment
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
+from radweave.nn.language_model import CausalLanguageModel, PretrainedLanguageModelConfig
 from radweave.ontology import CLASSES
 from radweave.outside_models import make_shape, read_shape
 from radweave.published_shapes import PUBLISHED
@@ -95,11 +97,10 @@ def estimate(method: str, preset: str, overrides: Sequence[str] = (), *, prompt_
     parts = part_sizes(model, stage.finetune)
     tokens = prompt_tokens + experiment.data.max_tokens
     activations = cache = 0
-    part: Any
-    for name, part in model.named_children():
-        if hasattr(part, "generate") and hasattr(part, "architecture"):
-            record = getattr(experiment.model, name)
-            checkpointed = bool(getattr(record, "gradient_checkpointing", False))
+    for name, part in parts_of(model).items():
+        if isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel):
+            record = dict(experiment.model)[name]
+            checkpointed = isinstance(record, PretrainedLanguageModelConfig) and record.gradient_checkpointing
             half = stage.precision == "bfloat16" or part.dtype != torch.float32
             activations = activation_bytes(part.architecture, stage.batch_size, tokens, half, checkpointed)
             rows = stage.batch_size * experiment.decoding.num_beams
@@ -107,7 +108,7 @@ def estimate(method: str, preset: str, overrides: Sequence[str] = (), *, prompt_
     return Estimate(parts, stage.batch_size, tokens, activations, cache)
 
 
-def build_on_meta(experiment: Experiment) -> nn.Module:
+def build_on_meta(experiment: Experiment) -> ReportModel:
     """The model without any weights."""
     tokenizer = _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
     with tempfile.TemporaryDirectory() as folder:
@@ -118,15 +119,14 @@ def build_on_meta(experiment: Experiment) -> nn.Module:
         data = experiment.data
         context = BuildContext(tokenizer, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
         with torch.device("meta"):
-            model: nn.Module = experiment.model.build(context)
-    return model
+            return experiment.model.build(context)
 
 
-def part_sizes(model: nn.Module, finetune: dict[str, Trainability]) -> dict[str, PartSize]:
+def part_sizes(model: ReportModel, finetune: Mapping[str, Trainability]) -> dict[str, PartSize]:
     """Sizes of the parts, with what trains as a stage would have it; parts without parameters are left out."""
     apply_finetune(model, finetune)
     sizes = {}
-    for name, part in model.named_children():
+    for name, part in parts_of(model).items():
         parameters = list(part.parameters())
         if parameters:
             sizes[name] = PartSize(

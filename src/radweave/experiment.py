@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import torch
 from pydantic import Field, model_validator
 
 from radweave.config import MAX_TOKENS, Config, Seed, Views
+from radweave.contract.model import ReportModel
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, TokenizerConfig
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
-from radweave.nn.language_model import DecodingConfig
+from radweave.nn.decoding import DecodingConfig
+from radweave.nn.prompt import PromptFormat, PromptTemplate
+from radweave.nn.text_encoder import TextEncoderConfig, TextPart
+from radweave.nn.vision import VISION_RECORDS, VisionEncoderConfig, VisionPart
 from radweave.storage import sha256_json
 from radweave.train.stage import StageConfig
 from radweave.types import Modality
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PreTrainedTokenizerBase
+
+Part = TypeVar("Part")
 
 
 class DataConfig(Config):
@@ -62,6 +68,16 @@ class DataConfig(Config):
         return "xray" if self.ct.size is None else "ct"
 
 
+class Words(TypedDict):
+    """Vocabulary and special ids of the tokenizer, and the saved shape of a run that is restored."""
+
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int
+    pad_id: int
+    saved: Path | None
+
+
 @dataclass(frozen=True, slots=True)
 class BuildContext:
     """What a model needs from outside its configuration to be built.
@@ -77,6 +93,37 @@ class BuildContext:
     seed: int = 0
     volume_size: tuple[int, int, int] | None = None
 
+    def part(self, name: str, build: Callable[[], Part]) -> Part:
+        """Build a part of the model; how it starts does not depend on the other parts."""
+        with self.seeded(name):
+            return build()
+
+    def vision_encoder(self, record: VisionEncoderConfig) -> VisionPart:
+        """Build the vision encoder; a restored run takes its shape from there."""
+        name = "vision_encoder"
+        return self.part(name, lambda: record.build(self.image_size, saved=self.saved(name)))
+
+    def text_encoder(self, record: TextEncoderConfig) -> TextPart:
+        """Build the text encoder."""
+        name = "text_encoder"
+        return self.part(name, lambda: record.build(saved=self.saved(name)))
+
+    @property
+    def words(self) -> Words:
+        """What a language model must know to be built."""
+        tokenizer = self.tokenizer
+        return {
+            "vocab_size": len(tokenizer),
+            "bos_id": tokenizer.bos_token_id,
+            "eos_id": tokenizer.eos_token_id,
+            "pad_id": tokenizer.pad_token_id,
+            "saved": self.saved("language_model"),
+        }
+
+    def prompt(self, template: str, prompt_format: PromptFormat, *slots: str) -> PromptTemplate:
+        """Parse a prompt with these slots for the tokenizer."""
+        return PromptTemplate.for_tokenizer(template, self.tokenizer, prompt_format, slots=slots)
+
     @contextmanager
     def seeded(self, part: str) -> Iterator[None]:
         """Random numbers that depend on seed and part alone, so that no part's start depends on the others."""
@@ -90,10 +137,26 @@ class BuildContext:
         return folder if folder is not None and folder.is_dir() else None
 
 
-class ModelConfig(Protocol):
-    """A method's model record."""
+class ModelConfig(Config, ABC):
+    """A method's model record. A part of the model that has a record stands here under its name."""
 
-    def build(self, context: BuildContext) -> nn.Module: ...
+    @property
+    def encoder(self) -> VisionEncoderConfig:
+        """The record of the part that reads the images: the one of a vision encoder."""
+        (record,) = (record for _, record in self if isinstance(record, VISION_RECORDS))
+        return record
+
+    @abstractmethod
+    def build(self, context: BuildContext) -> ReportModel:
+        """Compose the model; each part starts from its own random numbers."""
+
+
+class Stages(Config):
+    """The stages of a method: each field is one, and they run in the order of the fields."""
+
+    def named(self) -> dict[str, StageConfig]:
+        """The stages by name."""
+        return {name: getattr(self, name) for name in type(self).model_fields}
 
 
 class Experiment(Config):
@@ -102,8 +165,8 @@ class Experiment(Config):
     method: str
     seed: Seed = 0
     data: DataConfig = DataConfig()
-    model: Any
-    stages: Any
+    model: ModelConfig
+    stages: Stages
     decoding: DecodingConfig = DecodingConfig()
 
     @property
@@ -114,7 +177,4 @@ class Experiment(Config):
 
     def named_stages(self) -> dict[str, StageConfig]:
         """The stages in the order in which they run."""
-        return {name: getattr(self.stages, name) for name in type(self.stages).model_fields}
-
-
-Preset = Callable[[], Experiment]
+        return self.stages.named()

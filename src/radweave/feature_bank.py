@@ -22,7 +22,6 @@ from radweave.memory.bank import Bank, load_bank, patient_code, save_bank
 from radweave.nn.views import encode_views
 from radweave.provenance import code_hash, library_versions
 from radweave.runs import Run, prepare, restore
-from radweave.stages import ENCODER
 from radweave.train.distributed import Ranks
 from radweave.types import Split
 
@@ -44,8 +43,7 @@ def build_feature_bank(
     """Write a bank with the tensor ``features`` (N, D) for a split of a data set; return it.
 
     Raises:
-        InputError: if ``out`` exists or another process writes it, the split holds no study that can be
-            used, or the model has no vision encoder.
+        InputError: if ``out`` exists or another process writes it, or the split holds no study that can be used.
     """
     ranks = ranks or Ranks()
     recipe = FeatureRecipe(run.folder, dataset_path, split, batch_size)
@@ -101,14 +99,11 @@ class FeatureRecipe:
 
     def prepare(self, run: Run, images: Callable[[int, int], None] | None) -> tuple[Sequence[Example], str, Compute]:
         """The studies of the split, the hash of all pixels, and what computes the features."""
-        encoder = getattr(run.model, ENCODER, None)
-        if encoder is None:
-            raise InputError(f"the model has no part '{ENCODER}'", file=self.run)
         dataset = Dataset.open(self.dataset)
         data = run.experiment.data
         cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
-        return prepared.examples, cache.digest, _writer(encoder, prepared.examples, self.batch_size)
+        return prepared.examples, cache.digest, _writer(run.model.encoder, prepared.examples, self.batch_size)
 
 
 def _writer(encoder: nn.Module, examples: Sequence[Example], batch_size: int) -> Compute:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from radweave.config import from_yaml, override, to_yaml
+from radweave.contract.model import ReportModel, Shaped, Tokenizing, parts_of
 from radweave.data.cache import NAMES, PixelCache, build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import (
@@ -46,7 +46,6 @@ from radweave.run_folder import DatasetFacts, RunCard, hash_files, read_card, wr
 from radweave.run_place import claimed, is_finished, training_folder
 from radweave.serve.predictor import Predictor
 from radweave.stages import (
-    ENCODER,
     Training,
     TrainingWatch,
     build_predictor,
@@ -150,15 +149,14 @@ def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:
     return same and card.dataset.fingerprint == dataset.fingerprint()
 
 
-def _save_shapes(model: nn.Module, folder: Path) -> None:
+def _save_shapes(model: ReportModel, folder: Path) -> None:
     """Keep the shape of each part that is a transformers model, so that the run restores without its checkpoint."""
     with write_folder(folder, overwrite=True) as partial:
-        for name, part in model.named_children():
-            architecture: Any = getattr(part, "architecture", None)
-            if architecture is not None:
-                architecture.save_pretrained(str(partial / name))
-            if getattr(part, "tokenizer", None) is not None:
-                part.tokenizer.save_pretrained(str(partial / name))  # type: ignore[operator, union-attr]
+        for name, part in parts_of(model).items():
+            if isinstance(part, Shaped) and part.architecture is not None:
+                part.architecture.save_pretrained(str(partial / name))
+            if isinstance(part, Tokenizing):
+                part.tokenizer.save_pretrained(str(partial / name))
 
 
 def _save_familiarity(training: Training, folder: Path) -> None:
@@ -200,7 +198,7 @@ def _prepare(
         with torch.device("meta"):
             refuse_giant(experiment.model.build(context))
     torch.manual_seed(experiment.seed)
-    model: nn.Module = experiment.model.build(context).to(default_device())
+    model = experiment.model.build(context).to(default_device())
     refuse_impossible_stages(experiment, model)
     if ranks.is_first:
         with write_folder(out / "tokenizer", overwrite=True) as partial:
@@ -243,12 +241,12 @@ def _refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
         InputError: naming the data set, the field, and the override that helps.
     """
     modality, data = dataset.card.modality, experiment.data
-    encoder = getattr(experiment.model, ENCODER, None)
-    if encoder is not None and modality_of(encoder) != modality:
+    encoder = experiment.model.encoder
+    if modality_of(encoder) != modality:
         raise InputError(
             f"the data set holds {NAMES[modality]}, the vision encoder reads {NAMES[modality_of(encoder)]}",
             file=dataset.path,
-            field=f"model.{ENCODER}",
+            field=f"model.{next(name for name, record in experiment.model if record is encoder)}",
             got=encoder.kind,
             expected=READERS[modality],
         )
@@ -348,7 +346,7 @@ class Run:
     card: RunCard
     experiment: Experiment
     tokenizer: PreTrainedTokenizerBase
-    model: nn.Module
+    model: ReportModel
     familiarity: Familiarity | None = None
 
     def predictor(self, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
@@ -358,10 +356,8 @@ class Run:
             warnings.append("UNTRAINED WEIGHTS: this text is noise")
         if self.card.dataset.name.startswith("phantom"):
             warnings.append("trained on synthetic phantom images only: a demonstration, not for real images")
-        return build_predictor(
-            self.model,
-            self.tokenizer,
-            self.experiment,
+        return replace(
+            build_predictor(self.model, self.tokenizer, self.experiment),
             decoding=override(self.experiment.decoding, decoding),
             warnings=tuple(warnings),
             refusal=None if self.card.is_trained or untrained else UNTRAINED,
@@ -397,7 +393,7 @@ def restore(folder: Path) -> Run:
     weights = folder / "weights.safetensors"
     with torch.device("meta"):
         refuse_other_shapes(experiment.model.build(context), weights)
-    model: nn.Module = experiment.model.build(context)
+    model = experiment.model.build(context)
     load_weights(model, weights)
     refuse_unusable_weights(model, weights)
     set_memories(model, folder)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import nn
 
+from radweave.contract.model import ReportModel, encoder_name, parts_of, refuse_unknown
 from radweave.data.cache import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit
@@ -19,7 +19,7 @@ from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.data.transforms import NoAugmentation
 from radweave.errors import InputError
 from radweave.experiment import Experiment
-from radweave.memory.bank import Bank, load_bank, save_bank
+from radweave.memory.bank import load_bank, save_bank
 from radweave.provenance import arithmetic, code_hash, library_versions
 from radweave.serve.predictor import Predictor
 from radweave.storage import one_at_a_time, sha256_folder, sha256_json
@@ -27,7 +27,7 @@ from radweave.train.artefacts import load_artefact, save_artefact
 from radweave.train.distributed import Parallel, Ranks
 from radweave.train.features import build_features, weights_hash
 from radweave.train.loop import Progress, StageTrainer, Watch
-from radweave.train.stage import StageConfig, apply_finetune, check_terms, total_loss
+from radweave.train.stage import StageConfig, apply_finetune, total_loss
 from radweave.train.view import TrainingView
 from radweave.types import Split
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 NUM_SAMPLES = 4
 """Validation studies whose drafts are shown after each epoch."""
-ENCODER = "vision_encoder"
-"""The part whose output is computed once while it is frozen; every method calls it so."""
 
 
 @dataclass(slots=True)
@@ -72,7 +70,7 @@ class Training:
     cache: PixelCache
     tokenizer: PreTrainedTokenizerBase
     classes: tuple[str, ...]
-    model: nn.Module
+    model: ReportModel
     fingerprint: str
     watch: TrainingWatch
     splits: dict[Split, PreparedSplit] = field(default_factory=dict)
@@ -86,7 +84,7 @@ class Training:
         return int(self.tokenizer.pad_token_id)
 
 
-def refuse_impossible_stages(experiment: Experiment, model: nn.Module) -> None:
+def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None:
     """Refuse stages that this model cannot run, before the first one does.
 
     Raises:
@@ -97,7 +95,7 @@ def refuse_impossible_stages(experiment: Experiment, model: nn.Module) -> None:
         if _is_passed_over(experiment, name, stage):
             continue
         try:
-            check_terms(tuple(stage.losses), tuple(model.LOSS_PARTS))  # type: ignore[arg-type]
+            refuse_unknown("losses", tuple(stage.losses), model.terms)
             apply_finetune(model, stage.finetune)
         except InputError as error:
             field = f"stages.{name}.{error.field}"
@@ -133,7 +131,7 @@ def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool)
     if not keep:
         return _train_stage(training, name, stage, features)
     key = _stage_key(training, name, stage)
-    trained = tuple(part for part, how in stage.finetune.items() if how != "frozen")
+    trained = tuple(stage.trained)
     folder = training.dataset.path / ".cache" / "stages" / key
     ranks = training.ranks
     with one_at_a_time(folder) if ranks.is_first else nullcontext():
@@ -200,22 +198,21 @@ def _features(training: Training, stage: StageConfig) -> Features | None:
     """Features of the images of train and val, where the encoder is frozen and sees plain images."""
     data = training.experiment.data
     plain = not stage.augment or isinstance(data.augmentation, NoAugmentation)
-    encoder = getattr(training.model, ENCODER, None)
-    if not (data.keep_features and plain and stage.finetune.get(ENCODER) == "frozen") or encoder is None:
-        return None
-    if ENCODER not in _parts_read(training, stage):
+    name = encoder_name(training.model)
+    if not (data.keep_features and plain) or name in stage.trained or name not in _parts_read(training, stage):
         return None
     examples = [example for split in training.splits.values() for example in split.examples]
     identity = {
-        "encoder": getattr(training.experiment.model, ENCODER).model_dump(mode="json"),
+        "encoder": training.experiment.model.encoder.model_dump(mode="json"),
         "images": training.cache.digest,
         "code": code_hash(),
         "libraries": library_versions(),
         "arithmetic": arithmetic(),
     }
     folder = training.dataset.path / ".cache"
+    encoder, watch = training.model.encoder, training.watch
     with one_at_a_time(folder / "features" / "all"):
-        return build_features(encoder, examples, folder, identity, training.watch.features, training.watch.note)
+        return build_features(encoder, examples, folder, identity, watch.features, watch.note)
 
 
 def _build_memories(training: Training, name: str, features: Features | None) -> None:
@@ -224,9 +221,6 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
     Raises:
         InputError: if a bank holds a row that is not of the training split.
     """
-    build = getattr(training.model, "build_memories", None)
-    if build is None:
-        return
     allowed: set[str] = set()
 
     def view_of(dataset: Dataset, prepared: PreparedSplit, origin: str | None = None) -> TrainingView:
@@ -251,7 +245,7 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
         return view_of(dataset, prepared, origin=dataset.card.name)
 
     training.model.eval()
-    banks: Mapping[str, Bank] = build(name, view_of(training.dataset, training.splits["train"]))
+    banks = training.model.build_memories(name, view_of(training.dataset, training.splits["train"]))
     for bank_name, bank in banks.items():
         bank.refuse_others(bank_name, allowed)
         if training.ranks.is_first:
@@ -276,41 +270,41 @@ def _refuse_shared_images(own: Dataset, other: Dataset) -> None:
         )
 
 
-def set_memories(model: nn.Module, folder: Path) -> None:
+def set_memories(model: ReportModel, folder: Path) -> None:
     """Give a model the banks of its run folder.
 
     Raises:
         InputError: if a bank is broken.
     """
     places = sorted((folder / "memories").glob("[!.]*")) if (folder / "memories").is_dir() else []
-    if places and not hasattr(model, "set_memories"):
-        raise InputError("this method has no memories", file=folder / "memories")
     if places:
         banks = {place.name: load_bank(place) for place in places}
         try:
-            model.set_memories(banks)  # type: ignore[operator]
+            model.set_memories(banks)
         except (KeyError, RuntimeError) as error:  # a tensor or a field that the method reads is not there, or other
             raise InputError(f"the memories do not fit this model: {error}", file=folder / "memories") from None
+        except InputError as error:
+            raise InputError(error.reason, file=folder / "memories") from None
 
 
 def _parts_read(training: Training, stage: StageConfig) -> set[str]:
     """The parts that the stage's losses read."""
-    known: Mapping[str, tuple[str, ...]] = training.model.LOSS_PARTS  # type: ignore[assignment]
-    return {part for term in stage.losses for part in known.get(term, ())}
+    terms = training.model.terms
+    return {part for term in stage.losses if term in terms for part in terms[term].reads}
 
 
 def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
     experiment = training.experiment
     read = _parts_read(training, stage)
-    parts = {part for part, _ in training.model.named_children()}
+    parts = parts_of(training.model)
     model = experiment.model.model_dump(mode="json")
     ranks = training.ranks
     facts = {
         "method": experiment.method,
-        "stage": {name: stage.model_dump(mode="json")},
+        "stage": {name: stage.model_dump(mode="json") | {"finetune": stage.trained}},
         "model": {field: value for field, value in model.items() if field in read or field not in parts},
         # What the parts and banks hold by now says all of the stages before, and of checkpoints on this disk.
-        "weights": {part: weights_hash(child) for part, child in training.model.named_children() if part in read},
+        "weights": {part: weights_hash(child) for part, child in parts.items() if part in read},
         "banks": training.banks,
         "data": experiment.data.model_dump(mode="json", exclude={"keep_features", "keep_stages"}),
         "decoding": experiment.decoding.model_dump(mode="json"),
@@ -338,7 +332,7 @@ def validate(training: Training, stage: StageConfig, features: Features | None =
     own = []
     with torch.no_grad():
         for batch in loader.epoch(first_step=ranks.rank, stride=ranks.size):
-            terms = training.model.loss(batch.to(device), tuple(stage.losses))  # type: ignore[operator]
+            terms = training.model.loss(batch.to(device), tuple(stage.losses))
             own.append(float(total_loss(terms, stage.losses)) * len(batch))
     losses = interleaved(ranks.gather(own))
     figures = {"loss": sum(losses) / len(prepared.examples)}
@@ -357,15 +351,13 @@ def interleaved(lists: Sequence[Sequence[Item]]) -> list[Item]:
     return [part[place] for place in range(max(map(len, lists))) for part in lists if place < len(part)]
 
 
-def build_predictor(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, experiment: Experiment, **options: Any
-) -> Predictor:
-    """The predictor of a model with the experiment's decoding options, unless others are given."""
+def build_predictor(model: ReportModel, tokenizer: PreTrainedTokenizerBase, experiment: Experiment) -> Predictor:
+    """The predictor of a model with the experiment's decoding options."""
     return Predictor(
-        model=model,  # type: ignore[arg-type]
+        model=model,
         tokenizer=tokenizer,
         image_size=experiment.data.image_size,
         ct=experiment.data.ct,
         max_views=experiment.data.max_views,
-        **{"decoding": experiment.decoding, **options},
+        decoding=experiment.decoding,
     )

@@ -1,4 +1,4 @@
-"""The typed core: what a study is, what a report is, and the two protocols every method speaks.
+"""The typed core: what a study is, what a report is, and what vision encoders are.
 
 Shape letters used everywhere: B batch, V views, C channels, S visual tokens, T text tokens, K classes.
 This module imports no torch at run time, so that reading a manifest stays light.
@@ -236,19 +236,6 @@ class VisionEncoder(Protocol):
     channels: int
 
     def __call__(self, pixel_values: Tensor) -> VisionFeatures: ...
-
-
-@runtime_checkable
-class ReportModel(Protocol):
-    """What a method builds.
-
-    ``loss`` computes the scalar terms it is asked for by name, which are those the stage gives a weight; it raises
-    InputError for a term it does not have.
-    """
-
-    def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]: ...
-
-    def generate(self, batch: Batch, decoding: Any) -> Generation: ...
 
 
 def section_text(study: Study, target: TargetText) -> str | None:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from radweave.config import Config, from_yaml, override, to_yaml
 from radweave.errors import InputError
+from radweave.train.stage import StageConfig
 
 
 class Small(Config):
@@ -49,6 +50,14 @@ def test_a_dict_entry_can_be_changed_but_not_invented() -> None:
     assert override(Experiment(), ["weights.report=0.5"]).weights == {"report": 0.5}
     with pytest.raises(InputError, match=r"no field 'reprot'.*report"):
         override(Experiment(), ["weights.reprot=0.5"])
+
+
+def test_a_stage_may_be_told_of_a_part_that_it_does_not_name_yet() -> None:
+    """Parts that a stage does not name are frozen; the model refuses names that it does not have."""
+    changed = override(StageConfig(finetune={"a": "full"}, losses={}), ["finetune.b=lora"])
+    assert changed.trained == {"a": "full", "b": "lora"}
+    with pytest.raises(InputError, match=r"no field 'reprot'"):
+        override(StageConfig(finetune={}, losses={"report": 1.0}), ["losses.reprot=0.5"])
 
 
 @pytest.mark.parametrize(

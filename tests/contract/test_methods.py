@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.contract.model import ReportModel, encoder_name, parts_of
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
@@ -26,7 +26,7 @@ from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, Un
 from radweave.ontology import CLASSES
 from radweave.runs import prepare, resolve, restore, train
 from radweave.train.stage import apply_finetune, build_optimizer, total_loss
-from radweave.types import Batch, ReportModel
+from radweave.types import Batch
 
 METHODS = method_names()
 
@@ -44,16 +44,16 @@ def context(experiment: Experiment) -> BuildContext:
 
 
 @pytest.fixture
-def model(experiment: Experiment, context: BuildContext) -> nn.Module:
+def model(experiment: Experiment, context: BuildContext) -> ReportModel:
     torch.manual_seed(0)
-    return experiment.model.build(context)  # type: ignore[no-any-return]
+    return experiment.model.build(context)
 
 
 @pytest.fixture(scope="module")
 def dataset(experiment: Experiment, request: pytest.FixtureRequest) -> Dataset:
     """The toy data set of what the method reads."""
     name = "toy_dataset" if experiment.data.modality == "xray" else "toy_ct_dataset"
-    return request.getfixturevalue(name)  # type: ignore[no-any-return]
+    return request.getfixturevalue(name)
 
 
 def example(context: BuildContext, index: int, *, views: int = 1) -> Example:
@@ -105,14 +105,26 @@ def test_every_ablation_row_validates_and_builds(experiment: Experiment, context
             assert torch.isfinite(total_loss(terms, stage.losses)), row
 
 
+def test_its_stages_name_parts_and_losses_that_it_has_and_its_encoder_is_one_of_them(
+    experiment: Experiment, model: ReportModel
+) -> None:
+    assert isinstance(model, ReportModel)
+    assert encoder_name(model) in parts_of(model)
+    assert experiment.model.encoder in dict(experiment.model).values()
+    for preset in load_method(experiment.method).PRESETS.values():
+        for stage in preset().named_stages().values():
+            assert set(stage.finetune) <= set(parts_of(model))
+            assert set(stage.losses) <= set(model.terms)
+
+
 def test_gradients_reach_exactly_the_trainable_parts(
-    experiment: Experiment, model: nn.Module, context: BuildContext
+    experiment: Experiment, model: ReportModel, context: BuildContext
 ) -> None:
     for stage in experiment.named_stages().values():
         apply_finetune(model, stage.finetune)
         model.zero_grad(set_to_none=True)
         batch = batch_of(context, example(context, 0, views=2), example(context, 1))
-        terms = model.loss(batch, tuple(stage.losses))  # type: ignore[operator]
+        terms = model.loss(batch, tuple(stage.losses))
         total_loss(terms, stage.losses).backward()
         reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
         trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -121,22 +133,21 @@ def test_gradients_reach_exactly_the_trainable_parts(
 
 
 def test_a_loss_reads_exactly_the_parts_it_names(
-    experiment: Experiment, model: nn.Module, context: BuildContext
+    experiment: Experiment, model: ReportModel, context: BuildContext
 ) -> None:
     """Kept stages rely on it: a part that is not named must not change what a stage gives."""
     model.eval()
     batch = batch_of(context, example(context, 0, views=2), example(context, 1), example(context, 2))
-    known: dict[str, tuple[str, ...]] = model.LOSS_PARTS  # type: ignore[assignment]
-    parts = dict(model.named_children())
-    for term, read in known.items():
+    parts = parts_of(model)
+    for term, read in {name: term.reads for name, term in model.terms.items()}.items():
         assert set(read) <= set(parts), term
         for name, part in parts.items():
-            before = float(model.loss(batch, (term,))[term])  # type: ignore[operator]
+            before = float(model.loss(batch, (term,))[term])
             kept = {key: value.clone() for key, value in part.state_dict().items()}
             with torch.no_grad():
                 for parameter in part.parameters():
                     parameter.add_(torch.randn_like(parameter))
-            after = float(model.loss(batch, (term,))[term])  # type: ignore[operator]
+            after = float(model.loss(batch, (term,))[term])
             part.load_state_dict(kept)
             if name not in read:
                 assert after == before, f"{term} reads {name}"
@@ -154,7 +165,7 @@ def test_an_uncertain_label_counts_as_the_option_says(experiment: Experiment, co
         torch.manual_seed(0)
         model = experiment.model.model_copy(update={"uncertain": policy}).build(context).eval()
         found = {}
-        for term in model.LOSS_PARTS:
+        for term in model.terms:
             torch.manual_seed(0)
             found[term] = float(model.loss(replace(batch, class_labels=labels), (term,))[term].detach())
         return found
@@ -170,9 +181,8 @@ def test_an_uncertain_label_counts_as_the_option_says(experiment: Experiment, co
 
 
 def test_it_overfits_two_studies_and_says_what_it_saw(
-    experiment: Experiment, model: nn.Module, context: BuildContext
+    experiment: Experiment, model: ReportModel, context: BuildContext
 ) -> None:
-    assert isinstance(model, ReportModel)
     batch = batch_of(context, example(context, 0), example(context, 1))
     stage = list(experiment.named_stages().values())[-1]
     apply_finetune(model, stage.finetune)
@@ -183,7 +193,7 @@ def test_it_overfits_two_studies_and_says_what_it_saw(
     for _ in range(150):
         loss = total_loss(model.loss(batch, tuple(stage.losses)), stage.losses)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     model.eval()
     generation = model.generate(batch, experiment.decoding)
@@ -192,13 +202,13 @@ def test_it_overfits_two_studies_and_says_what_it_saw(
 
 
 def test_a_report_does_not_depend_on_batch_mates(
-    experiment: Experiment, model: nn.Module, context: BuildContext
+    experiment: Experiment, model: ReportModel, context: BuildContext
 ) -> None:
     model.eval()
     studies = [example(context, index, views=1 + index % 2) for index in range(16)]
-    together = model.generate(batch_of(context, *studies), experiment.decoding)  # type: ignore[operator]
+    together = model.generate(batch_of(context, *studies), experiment.decoding)
     for index, study in enumerate(studies):
-        alone = model.generate(batch_of(context, study), experiment.decoding)  # type: ignore[operator]
+        alone = model.generate(batch_of(context, study), experiment.decoding)
         assert alone.token_ids[0] == together.token_ids[index]
 
 

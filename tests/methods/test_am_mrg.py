@@ -18,7 +18,7 @@ from radweave.memory.bank import Bank, load_bank, patient_code
 from radweave.methods.am_mrg import model as am_mrg
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import ReportMemoryConfig
-from radweave.methods.am_mrg.model import AmMrgModel, pooled
+from radweave.methods.am_mrg.model import AmMrgModel, Seen, pooled
 from radweave.methods.am_mrg.regions import (
     Region,
     build_visual_bank,
@@ -330,7 +330,7 @@ def toy_batch(run: Run, views: int = 1) -> Any:
 def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
     with torch.no_grad():
-        _, mask = model._prefix(model._study(toy_batch(run, views=2)))
+        _, mask = Seen(model, toy_batch(run, views=2)).prefix
     begin = 1
     assert mask.sum() == begin + 2 * 4 + 3 + 2 * 14
 
@@ -340,11 +340,11 @@ def test_what_a_memory_holds_changes_what_is_said(run: Run, memory: str) -> None
     model: AmMrgModel = run.model  # type: ignore[assignment]
     batch = toy_batch(run)
     with torch.no_grad():
-        before, _ = model._prefix(model._study(batch))
+        before, _ = Seen(model, batch).prefix
         part = getattr(model, memory)
         count, width = len(part.rows), part.pattern_dim
         part.remember(Bank({"patterns": torch.randn(count, width)}, part.rows))
-        after, _ = model._prefix(model._study(batch))
+        after, _ = Seen(model, batch).prefix
     assert not torch.allclose(before, after)
 
 

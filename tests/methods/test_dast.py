@@ -22,8 +22,8 @@ from radweave.experiment import BuildContext
 from radweave.memory.bank import Bank, patient_code
 from radweave.methods.dast import ABLATIONS, PRESETS, TABLES
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, MeanFusion, NoFusion
-from radweave.methods.dast.model import BANK, DastModel
-from radweave.methods.dast.retrieval import Dmsr, composite
+from radweave.methods.dast.model import DastModel, Seen
+from radweave.methods.dast.retrieval import BANK, Dmsr, composite
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.views import encode_views
 from radweave.ontology import CHEXPERT14
@@ -154,7 +154,7 @@ def test_patches_of_all_views_then_the_fused_token_are_projected_and_normalised(
     views = encode_views(model.vision_encoder, batch)
     patches, mask = views.flat()
     fused = model.fusion(model.disease_tokens(patches, mask).tokens, patches, mask).tokens
-    prefix, prefix_mask = model._prefix(model._read(batch))
+    prefix, prefix_mask = Seen(model, batch).prefix
     connector = model.connector
     for study, kinds in enumerate(([1, 2], [1])):
         rows = [(views.tokens[study, view, s], kind) for view, kind in enumerate(kinds) for s in range(4)]
@@ -188,7 +188,7 @@ def test_dmsr_recalls_the_best_study_that_is_not_the_query_or_of_its_patient() -
     )
     retrieval = Dmsr(alpha=0.4, max_tokens=9)
     assert retrieval.recall(visual, logits, ["s0"] * count, ["p0"] * count) == [None] * count
-    retrieval.remember(Bank({"visual": visual, "logits": logits}, rows))
+    retrieval.remember({BANK: Bank({"visual": visual, "logits": logits}, rows)})
     study_ids = [f"s{index}" for index in range(count)]
     for number, found in enumerate(retrieval.recall(visual, logits, study_ids, patients)):
         scores = {
@@ -248,7 +248,7 @@ def test_an_ablation_row_puts_into_the_prompt_what_its_name_says(row: str, appen
     memory = [example(context, index) for index in range(4, 8)]
     model = with_memory(model, context, memory)
     query = batch_of(context, example(context, 0, views=2))
-    prefix, mask = model._prefix(model._read(query))
+    prefix, mask = Seen(model, query).prefix
     image = 2 * 4 + appended
     exemplar = 0
     if has_exemplar:
@@ -264,9 +264,9 @@ def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_us
     model = with_memory(toy_model(context), context, examples)
     batch = batch_of(context, *examples)
     evidence = model.generate(batch, GREEDY).intermediates
-    in_use, mask = model._prefix(model._read(batch))
+    in_use, mask = Seen(model, batch).prefix
     set_train_mode(model, PRESETS["tiny"]().stages.report.finetune)
-    in_training, _ = model._prefix(model._read(batch))
+    in_training, _ = Seen(model, batch).prefix
     for study in range(6):
         ids = encode(context.tokenizer, evidence[study]["recalled"][0]["text"])
         wanted = model.language_model.embed(torch.tensor(ids))
@@ -349,10 +349,7 @@ def test_stages_train_what_the_paper_trains_and_tiny_its_language_model_too() ->
     for name, preset in PRESETS.items():
         own = {"language_model"} if name == "tiny" else set()
         stages = preset().stages
-        trained = {
-            key: {part for part, how in stage.finetune.items() if how != "frozen"}
-            for key, stage in preset().named_stages().items()
-        }
+        trained = {key: set(stage.trained) for key, stage in preset().named_stages().items()}
         assert trained["disease"] == {"vision_encoder", "disease_tokens", "alignment"}
         assert trained["report"] == {"fusion", "connector"} | own
         assert stages.disease.losses == {"disease": 1.0, "contrastive": 1.0}

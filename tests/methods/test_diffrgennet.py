@@ -22,12 +22,12 @@ from radweave.data.tokenizer import encode
 from radweave.errors import InputError
 from radweave.experiment import BuildContext
 from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
-from radweave.methods.diffrgennet.difference import FeatureDifference, NoDifference, distances
+from radweave.methods.diffrgennet.difference import Cases, FeatureDifference, NoDifference, distances
 from radweave.methods.diffrgennet.diseases import DiseaseStates, adjusted_loss
 from radweave.methods.diffrgennet.matching import Denominator, neg_pos_loss
-from radweave.methods.diffrgennet.model import BANK, DiffRGenNetModel
+from radweave.methods.diffrgennet.model import DiffRGenNetModel
 from radweave.methods.diffrgennet.reading import sine_positions
-from radweave.methods.diffrgennet.retrieval import ImageRetrieval
+from radweave.methods.diffrgennet.retrieval import BANK, ImageRetrieval
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.flexiroute import FlexiRoute
 from radweave.ontology import CHEXPERT14
@@ -112,7 +112,9 @@ def test_distances_and_feature_difference_equal_equation_1() -> None:
     module = FeatureDifference(4, ("dot", "l2"), "literal", 8).double()
     chosen = found["literal"][..., [2, 0]]
     assert torch.allclose(module(image, cases), module.mlp(chosen))
-    assert NoDifference()(image, cases).shape == (2, 0, 4)
+    there = torch.ones(cases.shape[:2], dtype=torch.bool)
+    absent = NoDifference().of(image, Cases(cases, there, ~there))
+    assert (absent.tokens.shape, absent.present.shape, absent.is_prior.shape) == ((2, 0, 4), (2, 0), (2, 0))
     same = torch.ones(1, 4, requires_grad=True)
     distances(same, torch.ones(1, 1, 4)).sum().backward()  # type: ignore[no-untyped-call]
     assert same.grad is not None

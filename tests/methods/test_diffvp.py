@@ -36,7 +36,7 @@ from radweave.methods.diffvp.difference import (
     top_share,
 )
 from radweave.methods.diffvp.heads import ClassHeadConfig
-from radweave.methods.diffvp.model import DiffvpModel
+from radweave.methods.diffvp.model import DiffvpModel, Seen
 from radweave.methods.diffvp.pool import (
     STUDY_DRAW,
     PoolConfig,
@@ -303,18 +303,16 @@ def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch:
     batch = scans(["a1", "b1"])
     views = diffvp.encode_views(model.vision_encoder, batch)
     latents = model.resampler(views)
-    study = model._study(batch, views, latents, STUDY_DRAW)
-    assert study.logits is not None
+    study = Seen(model, batch, STUDY_DRAW)
     model.diagnosis.thresholds.fill_(0.5 * float(study.logits.detach().sigmoid().max()))  # type: ignore[operator, union-attr]
     model.loss(batch, ("report",))
-    assert study.prompt is not None
     words, word_mask = model.diagnosis_text.tokens(model.diagnosis.found(study.logits))  # type: ignore[operator]
     assert word_mask.any()
     embed = model.language_model.embed
     image = model.connector(latents.tokens, torch.zeros(2, dtype=torch.long))
     for row in range(2):
         begin = embed(torch.tensor([model.language_model.bos_id]))
-        parts = [begin, study.prompt[row], image[row], embed(words[row][word_mask[row]])]
+        parts = [begin, study.comparison.prompt[row], image[row], embed(words[row][word_mask[row]])]
         expected = torch.cat(parts)
         assert torch.allclose(seen["prefix"][row][seen["mask"][row]], expected, atol=1e-5)
 
@@ -467,7 +465,7 @@ def test_without_a_reference_the_prompt_of_differences_is_left_out(model: Diffvp
     views = diffvp.encode_views(model.vision_encoder, batch)
     model.pool.remember(bank_of(views.tokens[:1], ["a9"]))
     model.diagnosis.thresholds.fill_(2.0)  # type: ignore[operator, union-attr]
-    _, mask = model._prefix(model._study(batch, views, model.resampler(views), STUDY_DRAW))
+    _, mask = Seen(model, batch, STUDY_DRAW).prefix
     assert int(mask[1].sum() - mask[0].sum()) == 2  # b1 has the reference's two prompt tokens, a1 has none
     shown = model.generate(batch, DecodingConfig(max_new_tokens=3)).intermediates
     assert shown[0]["recalled"] == []
@@ -562,15 +560,12 @@ def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_p
     assert model.pool.tensors["values"].shape[1:] == (1, 1, 8, 16, 16)
     batch = scans(["a1", "b1"])
     model.pool.remember(bank_of(pixels_of(batch).tokens[:1], ["z1"]))
-    views = diffvp.encode_views(model.vision_encoder, batch)
-    study = model._study(batch, views, model.resampler(views), STUDY_DRAW)
+    compared = Seen(model, batch, STUDY_DRAW).comparison
     assert batch.volume is not None
     expected = torch.stack([torch.full_like(batch.volume[0], 0.5), (batch.volume[1] - batch.volume[0] + 1) / 2])
     residuals = model.resampler(diffvp.encode_views(model.vision_encoder, replace(batch, volume=expected))).tokens
-    assert study.residuals is not None
-    assert torch.allclose(study.residuals, residuals, atol=1e-5)
-    assert study.prompt is not None
-    assert study.prompt.shape[1] == 2
+    assert torch.allclose(compared.target, residuals, atol=1e-5)
+    assert compared.prompt.shape[1] == 2
     with pytest.raises(InputError, match="features were kept"):
         pixels_of(replace(batch, volume=None))
 

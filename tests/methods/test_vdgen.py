@@ -474,7 +474,7 @@ def training_view(where: BuildContext, examples: Sequence[Example]) -> TrainingV
 def test_the_sentence_bank_counts_sentences_of_the_training_reports() -> None:
     where, model = context(), toy_model().eval()
     view = training_view(where, [toy_example(where, index) for index in range(5)])
-    bank = build_sentence_bank(view, model.language_model, model.splitter, max_sentences=4)
+    bank = build_sentence_bank(view, model.language_model, model.sentences.splitter, max_sentences=4)
     counts = {row["text"]: row["studies"] for row in bank.rows}
     # Studies 0, 2, 4 have the left report of two sentences, 1 and 3 the right one of three.
     assert counts == {
@@ -487,7 +487,7 @@ def test_the_sentence_bank_counts_sentences_of_the_training_reports() -> None:
     assert bank.rows[2]["study_id"] == "s1"
     assert bank.rows[2]["patient"] == patient_code("p1")
     alone = sentence_states(
-        model.language_model, [model.splitter.split(encode(where.tokenizer, " The heart is normal."))[0]]
+        model.language_model, [model.sentences.splitter.split(encode(where.tokenizer, " The heart is normal."))[0]]
     )
     torch.testing.assert_close(bank.tensors["states"][1], alone[0], **CLOSE)
     assert set(model.build_memories("report", view)) == {"sentences"}
@@ -538,7 +538,7 @@ def test_generation_says_how_each_sentence_fits() -> None:
         assert [row["text"] for row in values["sentence_fit"]] == [
             "There is an opacity on the right.", "The heart is enlarged.", "No effusion.",
         ]  # fmt: skip
-        ids = model.splitter.split(report)[1]
+        ids = model.sentences.splitter.split(report)[1]
         vector = model.did.text_vectors(sentence_states(model.language_model, [ids]))[0]
         expected = float(vector @ (h[study] / h[study].norm()))
         assert values["sentence_fit"][1]["image_similarity"] == pytest.approx(expected, abs=1e-4)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import radweave
 from radweave.data.cache import build_cache
@@ -41,6 +43,9 @@ class Pointing:
 
     def loss(self, batch: Batch, terms: Any) -> dict[str, Any]:
         raise AssertionError("nothing is trained here")
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        return iter([torch.zeros(1)])
 
     def generate(self, batch: Batch, decoding: Any) -> Generation:
         self.volumes.append(batch.volume)

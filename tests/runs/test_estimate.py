@@ -78,7 +78,7 @@ def test_a_real_model_has_the_bytes_that_were_estimated() -> None:
     assert sum(p.numel() * p.element_size() for p in real.parameters()) == found.weights
     stage = list(experiment.named_stages().values())[-1]
     for name, part in real.named_children():
-        part.requires_grad_(stage.finetune[name] == "full")
+        part.requires_grad_(stage.trained.get(name) == "full")
     trained = [p for p in real.parameters() if p.requires_grad]
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)

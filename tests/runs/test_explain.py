@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,9 @@ class AllEvidence:
 
     def loss(self, batch: Batch, terms: Any) -> dict[str, torch.Tensor]:
         raise AssertionError("nothing is trained here")
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        return iter([torch.zeros(1)])
 
     def generate(self, batch: Batch, decoding: Any) -> Generation:
         self.patients += batch.patient_ids

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from radweave.contract.model import Term, losses
 from radweave.errors import InputError
 from radweave.stopping import StoppedError
 from radweave.train.checkpoint import load_checkpoint
 from radweave.train.loop import StageTrainer, Watch
-from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, check_terms, learning_rate, total_loss
+from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, learning_rate, set_train_mode, total_loss
 from radweave.types import Batch
 
 
@@ -233,11 +234,18 @@ def test_frozen_parts_do_not_move_nor_do_their_batch_statistics(tmp_path: Path) 
     assert moved == {"first.weight", "first.bias"}
 
 
-def test_parts_and_losses_must_be_named_exactly() -> None:
-    with pytest.raises(InputError, match="every part"):
-        apply_finetune(Line(), {"first": "full"})
+def test_a_part_that_is_not_named_is_frozen_and_one_that_does_not_exist_refused() -> None:
+    model = Line()
+    apply_finetune(model, {"second": "full"})
+    assert [name for name, part in model.named_children() if any(p.requires_grad for p in part.parameters())] == [
+        "second"
+    ]
+    set_train_mode(model.train(), {"second": "full"})
+    assert (model.first.training, model.second.training) == (False, True)
+    with pytest.raises(InputError, match=r"no such part.*got thrid, expected of first, second"):
+        apply_finetune(model, {"thrid": "frozen"})
     with pytest.raises(InputError, match=r"no such loss.*got other, expected of fit"):
-        check_terms(("fit", "other"), ("fit",))
+        losses({"fit": Term((), Tensor.sum)}, torch.ones(2), ("fit", "other"))
     assert float(total_loss({"a": torch.tensor(1.0), "b": torch.tensor(2.0)}, {"a": 1.0, "b": 0.5})) == 2.0
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from radweave.ablate.reuse import REUSED
+from radweave.contract.model import ReportModel
 from radweave.estimate import part_sizes
 from radweave.experiment import Experiment
 from radweave.run_folder import read_card_alone
@@ -123,8 +122,7 @@ def given(experiment: Experiment) -> dict[str, str]:
     """What a configuration gives a method, by the names that the table of budgets uses."""
     data, decoding = experiment.data, experiment.decoding
     size = f"{data.image_size} px" if data.modality == "xray" else " x ".join(map(str, data.ct.size or ()))
-    words = getattr(experiment.model, "language_model", None)
-    encoder = getattr(experiment.model, "vision_encoder", None)
+    words, encoder = dict(experiment.model).get("language_model"), experiment.model.encoder
     return {
         "image": size,
         "views": str(data.max_views if data.modality == "xray" else 1),
@@ -143,7 +141,8 @@ def given(experiment: Experiment) -> dict[str, str]:
 def _passes(experiment: Experiment) -> str:
     """Passes over the training studies that taught the encoder before reports, and those that taught reports."""
     stages = experiment.named_stages()
-    before = [s.epochs for name, s in stages.items() if name != "report" and s.finetune["vision_encoder"] != "frozen"]
+    encoder = next(name for name, record in experiment.model if record is experiment.model.encoder)
+    before = [stage.epochs for name, stage in stages.items() if name != "report" and encoder in stage.trained]
     return f"{sum(before)} for the encoder, {stages['report'].epochs} for reports"
 
 
@@ -172,7 +171,7 @@ def _stage(name: str, experiment: Experiment, folders: Sequence[Path], short: Pa
         batch_size=stage.batch_size,
         updates=statistics.fmean(card.trained_steps[name] for card in cards),
         passes=statistics.fmean(len(card.validation[name].epochs) for card in cards),
-        trains={part: how for part, how in stage.finetune.items() if how != "frozen"},
+        trains=stage.trained,
         losses=stage.losses,
         studies_per_s=statistics.median(paces) if paces else None,
         trained_by=trained_by,
@@ -189,7 +188,7 @@ def _pace(metrics: Path, stage: str) -> float | None:
     return statistics.median(paces) if paces else None
 
 
-def _trainable(model: nn.Module, stages: Sequence[dict[str, Any]]) -> int:
+def _trainable(model: ReportModel, stages: Sequence[dict[str, Any]]) -> int:
     """Parameters that train in at least one of the stages."""
     trained: set[int] = set()
     for finetune in stages:

@@ -21,7 +21,7 @@ from torch import Tensor
 from radweave.config import first_problem
 from radweave.errors import InputError
 from radweave.storage import read_json_object, read_jsonl, write_folder, write_json, write_jsonl
-from radweave.types import Record
+from radweave.types import Batch, Record
 
 
 def patient_code(patient_id: str) -> str:
@@ -152,6 +152,13 @@ class Bank:
                 field="study_id",
                 got=strangers[0],
             )
+
+
+def report_rows(batch: Batch) -> list[dict[str, Any]]:
+    """A row for each study of a batch, with its report."""
+    assert batch.reports is not None
+    known = zip(batch.study_ids, batch.patient_ids, batch.reports, strict=True)
+    return [{"study_id": study, "patient": patient_code(patient), "text": text} for study, patient, text in known]
 
 
 def save_bank(bank: Bank, folder: Path) -> None:

@@ -185,5 +185,7 @@ class PretrainedLanguageModelConfig(Config):
 
 TINY_LLAMA = LlamaConfig(hidden_size=128, num_layers=2, num_heads=4, intermediate_size=256, token_dropout=0.2)
 """The decoder of the tiny presets: 0.6 million weights, the same for every method that has a causal one."""
+SMALL_LLAMA = LlamaConfig(hidden_size=640, num_layers=10, num_heads=10, dropout=0.1)
+"""The decoder of the small presets: about sixty million weights and the words."""
 
 LanguageModelConfig = Annotated[LlamaConfig | PretrainedLanguageModelConfig, Field(discriminator="kind")]

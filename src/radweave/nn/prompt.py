@@ -106,6 +106,16 @@ def _chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
     return chosen
 
 
+def all_there(tokens: Float[Tensor, "batch tokens width"]) -> Slot:
+    """Tokens as a slot in which none is absent."""
+    return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+
+
+def nothing(like: Slot) -> Slot:
+    """A slot without tokens, otherwise like this one."""
+    return like[0][:, :0], like[1][:, :0]
+
+
 def left_pad(
     embeds: Float[Tensor, "batch prefix width"], mask: Bool[Tensor, "batch prefix"]
 ) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:

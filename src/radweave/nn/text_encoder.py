@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,16 +18,6 @@ from torch import Tensor, nn
 from radweave.config import MAX_TOKENS, Config, Seed, Width
 from radweave.errors import InputError
 from radweave.outside_models import model_of_shape, read_model, read_shape, read_tokenizer
-
-
-class TextEncoder(Protocol):
-    """What methods use. ``fit`` sees training texts only; an encoder that is pretrained ignores them."""
-
-    width: int
-
-    def fit(self, texts: Sequence[str]) -> None: ...
-
-    def encode(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]: ...
 
 
 class LsaTextEncoder(nn.Module):
@@ -128,6 +118,10 @@ class PretrainedTextEncoder(nn.Module):
         weight = inputs["attention_mask"][:, :, None].to(hidden.dtype)
         out: Tensor = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1)
         return out
+
+
+TextPart = LsaTextEncoder | PretrainedTextEncoder
+"""What methods use. ``fit`` sees training texts only; an encoder that is pretrained ignores them."""
 
 
 class LsaTextEncoderConfig(Config):

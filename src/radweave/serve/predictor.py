@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from radweave.contract.model import ReportModel
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.familiarity import Familiarity
 from radweave.data.loader import Example, collate, view_id
 from radweave.data.tokenizer import decode
 from radweave.errors import InputError, printable
+from radweave.nn.decoding import DecodingConfig
 from radweave.serve.comparisons import take_out_comparisons
 from radweave.serve.evidence import json_value
 from radweave.serve.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
 from radweave.serve.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
 from radweave.serve.views import settle_views, stated_view, views_for
-from radweave.types import Modality, Report, ReportModel, View
+from radweave.types import Modality, Report, View
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,7 +44,7 @@ class Predictor:
     tokenizer: PreTrainedTokenizerBase
     image_size: int
     max_views: int
-    decoding: Any
+    decoding: DecodingConfig
     warnings: tuple[str, ...] = ()
     refusal: str | None = None
     ct: CtPreprocessing = NO_SCANS
@@ -57,8 +59,7 @@ class Predictor:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        parameters = getattr(self.model, "parameters", None)
-        return torch.device("cpu") if parameters is None else next(parameters()).device
+        return next(self.model.parameters()).device
 
     def report(
         self,

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from radweave.contract.model import ReportModel
 from radweave.errors import InputError
 from radweave.nn.batch_norm import share_batch_statistics
 from radweave.types import Slice
@@ -145,7 +146,7 @@ def _is_lost_connection(error: RuntimeError) -> bool:
 class Replica(Protocol):
     """The model as this rank trains it. ``model`` computes the loss and owns the parameters that are optimised."""
 
-    model: nn.Module
+    model: ReportModel
 
     def scale(self, part: Slice | None) -> float:
         """What the loss of a slice is multiplied with before the backward pass."""
@@ -168,7 +169,7 @@ class Replica(Protocol):
         ...
 
 
-def make_replica(model: nn.Module, ranks: Ranks, parallel: Parallel) -> Replica:
+def make_replica(model: ReportModel, ranks: Ranks, parallel: Parallel) -> Replica:
     """The replica for this rank; in a single process the model itself. All start from the first rank's weights."""
     if ranks.size > 1:
         share_batch_statistics(model)
@@ -201,7 +202,7 @@ def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
 class WholeReplica:
     """Every rank holds the whole model."""
 
-    model: nn.Module
+    model: ReportModel
     ranks: Ranks
 
     def scale(self, part: Slice | None) -> float:

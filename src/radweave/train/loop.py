@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from radweave.contract.model import ReportModel
 from radweave.errors import InputError
 from radweave.nn.global_batch import one_slice_of
 from radweave.stopping import StoppedError, asked_to_stop
@@ -72,14 +73,14 @@ class Progress:
 class StageTrainer:
     """Trains one stage of a model; ``run()`` does it.
 
-    ``model`` has the report model's ``loss`` and its children are the parts named in ``stage.finetune``. ``folder`` is
+    The children of ``model`` are the parts that ``stage.finetune`` may name. ``folder`` is
     the run folder: checkpoints and ``metrics.jsonl`` go there, and an interrupted stage goes on from there.
     ``validate`` returns validation figures, ``loss`` among them. ``fingerprint`` is a hash of configuration and data; a
     checkpoint of another one is refused. With several ``ranks`` each trains on its slice of every batch; the first one
     writes, and all hold the same weights throughout. ``validate`` is called on all of them and gives all the same.
     """
 
-    model: nn.Module
+    model: ReportModel
     stage: StageConfig
     batches: BatchSource
     name: str
@@ -158,7 +159,7 @@ class StageTrainer:
         self.optimizer.zero_grad(set_to_none=True)
         with one_slice_of(part if part is not None and part.is_cut else None):
             with torch.autocast(_device_of(model).type, torch.bfloat16, enabled=self.stage.precision == "bfloat16"):
-                terms: dict[str, Tensor] = model.loss(batch, tuple(self.stage.losses))  # type: ignore[operator]
+                terms = model.loss(batch, tuple(self.stage.losses))
                 loss = total_loss(terms, self.stage.losses)
             (loss * self.replica.scale(part)).backward()  # type: ignore[no-untyped-call]
         self.replica.add_up_gradients()

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from radweave.contract.model import ReportModel
 from radweave.errors import InputError
 from radweave.train.distributed import add_up, cut_like, whole_tensor
 from radweave.types import Slice
@@ -24,7 +25,7 @@ from radweave.types import Slice
 class ShardedReplica:
     """A sharded copy of ``whole``. Scalars are not cut: each rank holds them."""
 
-    def __init__(self, whole: nn.Module) -> None:
+    def __init__(self, whole: ReportModel) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import MAX_STEPS, Config
+from radweave.config import MAX_STEPS, Config, Open
+from radweave.contract.model import PartlyUntrained, parts_of, refuse_unknown
 from radweave.errors import InputError
 from radweave.nn.lora import MARK, has_lora
 
@@ -31,15 +32,15 @@ class OptimizerConfig(Config):
 class StageConfig(Config):
     """One training stage.
 
-    ``finetune`` maps every part of the model (an attribute of it) to how it trains; ``losses`` maps the terms that are
-    computed to their weights. ``select`` names the validation figure that decides the best epoch: ``loss`` (lower is
-    better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over. Without ``augment``
-    the stage sees the images as they are; where its vision encoder is frozen too, features are computed only once.
-    With ``precision`` bfloat16 the losses are computed in mixed precision (autocast); what trains stays float32, and so
-    does validation.
+    ``finetune`` says how a part of the model trains; a part that it does not name is frozen. ``losses`` maps the terms
+    that are computed to their weights. ``select`` names the validation figure that decides the best epoch: ``loss``
+    (lower is better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over. Without
+    ``augment`` the stage sees the images as they are; where its vision encoder is frozen too, features are computed
+    only once. With ``precision`` bfloat16 the losses are computed in mixed precision (autocast); what trains stays
+    float32, and so does validation.
     """
 
-    finetune: dict[str, Trainability]
+    finetune: Annotated[dict[str, Trainability], Open()]
     losses: dict[str, float]
     optimizer: OptimizerConfig = OptimizerConfig()
     epochs: int = Field(default=10, ge=0, le=1_000_000)
@@ -52,56 +53,50 @@ class StageConfig(Config):
     keep_checkpoints: int = Field(default=2, ge=1, le=10_000)
     max_skipped_steps: int = Field(default=10, ge=0, le=MAX_STEPS)
 
+    @property
+    def trained(self) -> dict[str, Trainability]:
+        """The parts that train, and how."""
+        return {part: how for part, how in self.finetune.items() if how != "frozen"}
 
-def apply_finetune(model: nn.Module, finetune: dict[str, Trainability]) -> None:
-    """Freeze and unfreeze the parts; ``lora`` trains a part's adapters only.
+
+def full(*parts: str) -> dict[str, Trainability]:
+    """These parts train as a whole."""
+    return dict.fromkeys(parts, "full")
+
+
+def apply_finetune(model: nn.Module, finetune: Mapping[str, Trainability]) -> None:
+    """Freeze all parts but those that are named to train; ``lora`` trains a part's adapters only.
 
     Raises:
-        InputError: if the parts named are not exactly the model's children, or a part has no adapters to train.
+        InputError: for a part that the model does not have, or one that has no adapters to train.
     """
-    parts = dict(model.named_children())
-    if set(finetune) != set(parts):
-        raise InputError(
-            "the stage must name every part of the model once",
-            field="finetune",
-            got=sorted(finetune),
-            expected=sorted(parts),
-        )
+    parts = parts_of(model)
+    refuse_unknown("finetune", tuple(finetune), parts)
     for name, part in parts.items():
-        if finetune[name] == "lora":
-            if not has_lora(part):
-                raise InputError(
-                    f"there are no adapters in it; set model.{name}.lora=lora", field=f"finetune.{name}", got="lora"
-                )
-            # What no checkpoint has filled trains as well: adapters on noise would be noise.
-            untrained: frozenset[str] = getattr(part, "untrained", frozenset())
-            for parameter_name, parameter in part.named_parameters():
-                parameter.requires_grad_(MARK in parameter_name or parameter_name in untrained)
-        else:
-            part.requires_grad_(finetune[name] == "full")
+        how = finetune.get(name, "frozen")
+        if how != "lora":
+            part.requires_grad_(how == "full")
+            continue
+        if not has_lora(part):
+            raise InputError(
+                f"there are no adapters in it; set model.{name}.lora=lora", field=f"finetune.{name}", got="lora"
+            )
+        # What no checkpoint has filled trains as well: adapters on noise would be noise.
+        untrained = part.untrained if isinstance(part, PartlyUntrained) else frozenset()
+        for parameter_name, parameter in part.named_parameters():
+            parameter.requires_grad_(MARK in parameter_name or parameter_name in untrained)
 
 
-def set_train_mode(model: nn.Module, finetune: dict[str, Trainability]) -> None:
+def set_train_mode(model: nn.Module, finetune: Mapping[str, Trainability]) -> None:
     """Training mode for the parts that train; frozen parts stay in evaluation mode (their batch statistics too)."""
-    for name, part in model.named_children():
-        part.train(finetune[name] != "frozen")
+    for name, part in parts_of(model).items():
+        part.train(finetune.get(name, "frozen") != "frozen")
 
 
 def total_loss(terms: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
     """Weighted sum of the terms the stage asked for."""
     assert set(terms) == set(weights), "a model returns exactly the terms it was asked for"
     return torch.stack([weights[name] * term for name, term in sorted(terms.items())]).sum()
-
-
-def check_terms(asked: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse a loss term that a model does not have.
-
-    Raises:
-        InputError: naming the terms that exist.
-    """
-    for term in asked:
-        if term not in known:
-            raise InputError("the model has no such loss", field="losses", got=term, expected=f"of {', '.join(known)}")
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:

@@ -6,21 +6,18 @@ Source: Wang et al., "Activating associative disease-aware vision token memory f
 
 from __future__ import annotations
 
-from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
-from radweave.data.transforms import LightAugmentation
-from radweave.experiment import DataConfig
+from radweave.contract.sizes import R2GENGPT_DECODING, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
 from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
-from radweave.methods.am_mrg.stages import AmMrgStages, training
 from radweave.methods.am_mrg.tables import TABLES
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.language_model import TINY_LLAMA, DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ResNetConfig, SwinConfig
 from radweave.nn.word_head import LinearWordHeadConfig
-from radweave.train.stage import OptimizerConfig, StageConfig
+from radweave.train.stage import full
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -31,23 +28,21 @@ PAPER_PROMPT = (
 )
 PLAIN_PROMPT = "{image}{queries}{memory}"
 
-STAGE_ONE = training(vision_encoder="full", query_former="full", heads="full")
-STAGE_TWO = training(visual_memory="full", report_memory="full", connector="full", query_projection="full")
+STAGE_ONE = full("vision_encoder", "query_former", "heads")
+STAGE_TWO = full("visual_memory", "report_memory", "connector", "query_projection")
+WORD_HEAD, LANGUAGE = full("word_head"), full("language_model")
+DISEASE = {"disease": 1.0, "orthogonality": 0.1}
+IN_CONTEXT, REPORT = {"text_in_context": 1.0}, {"report": 1.0}
 
 
 def tiny() -> AmMrgExperiment:
     """Under two million weights from nothing; minutes on one CPU core."""
+    fast = warm(2e-3, 50)
+    encoder = ResNetConfig(embedding_size=16, hidden_sizes=(16, 32, 128), depths=(1, 1, 2), layer_type="basic")
     return AmMrgExperiment(
-        data=DataConfig(
-            image_size=128,
-            max_tokens=96,
-            tokenizer=BpeTokenizerConfig(vocab_size=1200),
-            augmentation=LightAugmentation(),
-        ),
+        data=TINY_XRAY,
         model=AmMrgModelConfig(
-            vision_encoder=ResNetConfig(
-                embedding_size=16, hidden_sizes=(16, 32, 128), depths=(1, 1, 2), layer_type="basic"
-            ),
+            vision_encoder=encoder,
             query_former=QueryFormerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
             word_head=LinearWordHeadConfig(),
             text_encoder=LsaTextEncoderConfig(),
@@ -58,30 +53,10 @@ def tiny() -> AmMrgExperiment:
             prompt=PLAIN_PROMPT,
             image_grid=4,
         ),
-        stages=AmMrgStages(
-            disease=StageConfig(
-                finetune=STAGE_ONE | {"word_head": "full"},
-                losses={"disease": 1.0, "orthogonality": 0.1, "words": 0.02},
-                optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
-                epochs=8,
-                batch_size=16,
-            ),
-            language=StageConfig(
-                finetune=training(language_model="full"),
-                losses={"text_in_context": 1.0},
-                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=4,
-                batch_size=16,
-                augment=False,
-            ),
-            report=StageConfig(
-                finetune=STAGE_TWO | {"language_model": "full"},
-                losses={"report": 1.0},
-                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=8,
-                batch_size=16,
-                augment=False,
-            ),
+        stages=DiseaseFirstStages(
+            disease=stage(STAGE_ONE | WORD_HEAD, DISEASE | {"words": 0.02}, warm(1e-3, 50), epochs=8),
+            language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
+            report=stage(STAGE_TWO | LANGUAGE, REPORT, fast, epochs=8, augment=False),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -89,13 +64,9 @@ def tiny() -> AmMrgExperiment:
 
 def small() -> AmMrgExperiment:
     """About a hundred million weights from nothing; one consumer GPU."""
+    disease, rest = warm(5e-4, 500), warm(3e-4, 500)
     return AmMrgExperiment(
-        data=DataConfig(
-            image_size=224,
-            max_tokens=128,
-            tokenizer=BpeTokenizerConfig(vocab_size=8000),
-            augmentation=LightAugmentation(),
-        ),
+        data=SMALL_XRAY,
         model=AmMrgModelConfig(
             vision_encoder=SwinConfig(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
             query_former=QueryFormerConfig(dim=384, num_layers=3, num_heads=6),
@@ -104,33 +75,13 @@ def small() -> AmMrgExperiment:
             visual_memory=VisualMemoryConfig(num_heads=4, head_dim=64),
             report_memory=ReportMemoryConfig(num_heads=4, head_dim=64),
             connector=LinearConnectorConfig(input_norm="batch"),
-            language_model=LlamaConfig(hidden_size=640, num_layers=10, num_heads=10, dropout=0.1),
+            language_model=SMALL_LLAMA,
             prompt=PLAIN_PROMPT,
         ),
-        stages=AmMrgStages(
-            disease=StageConfig(
-                finetune=STAGE_ONE | {"word_head": "full"},
-                losses={"disease": 1.0, "orthogonality": 0.1, "words": 0.02},
-                optimizer=OptimizerConfig(learning_rate=5e-4, warmup_steps=500),
-                epochs=15,
-                batch_size=32,
-            ),
-            language=StageConfig(
-                finetune=training(language_model="full"),
-                losses={"text_in_context": 1.0},
-                optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=500),
-                epochs=10,
-                batch_size=32,
-                augment=False,
-            ),
-            report=StageConfig(
-                finetune=STAGE_TWO,
-                losses={"report": 1.0},
-                optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=500),
-                epochs=10,
-                batch_size=32,
-                augment=False,
-            ),
+        stages=DiseaseFirstStages(
+            disease=stage(STAGE_ONE | WORD_HEAD, DISEASE | {"words": 0.02}, disease, epochs=15, batch_size=32),
+            language=stage(LANGUAGE, IN_CONTEXT, rest, epochs=10, batch_size=32, augment=False),
+            report=stage(STAGE_TWO, REPORT, rest, epochs=10, batch_size=32, augment=False),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )
@@ -140,7 +91,7 @@ def paper() -> AmMrgExperiment:
     """The paper's numbers; a Swin-B stands for its encoder, whose weights are the user's, as all others are."""
     swin, llama = "microsoft/swin-base-patch4-window7-224", "meta-llama/Llama-2-7b-chat-hf"
     return AmMrgExperiment(
-        data=DataConfig(image_size=224, max_tokens=100, tokenizer=PretrainedTokenizerConfig()),
+        data=published(max_tokens=100),
         model=AmMrgModelConfig(
             vision_encoder=SwinConfig(path=swin, channels=3),
             text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),
@@ -148,26 +99,11 @@ def paper() -> AmMrgExperiment:
             language_model=PretrainedLanguageModelConfig(path=llama, dtype="float16"),
             prompt=PAPER_PROMPT,
         ),
-        stages=AmMrgStages(
-            disease=StageConfig(
-                finetune=STAGE_ONE,
-                losses={"disease": 1.0, "orthogonality": 0.1},
-                optimizer=OptimizerConfig(learning_rate=5e-5, warmup_steps=0),
-                epochs=10,
-                batch_size=16,
-            ),
-            report=StageConfig(
-                finetune=STAGE_TWO,
-                losses={"report": 1.0},
-                optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=0, final_ratio=0.01),
-                epochs=6,
-                batch_size=16,
-                augment=False,
-            ),
+        stages=DiseaseFirstStages(
+            disease=stage(STAGE_ONE, DISEASE, warm(5e-5, 0), epochs=10),
+            report=stage(STAGE_TWO, REPORT, warm(1e-4, 0, final_ratio=0.01), epochs=6, augment=False),
         ),
-        decoding=DecodingConfig(
-            num_beams=3, min_new_tokens=80, max_new_tokens=120, repetition_penalty=2.0, length_penalty=2.0
-        ),
+        decoding=R2GENGPT_DECODING,
     )
 
 

@@ -72,17 +72,15 @@ class QueryFormerConfig(Config):
     dim: Width = 768
     num_layers: Layers = 6
     num_heads: Heads = 12
-    num_image_queries: int = Field(default=14, ge=0, le=4096)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
     ffn_ratio: Ratio = 4.0
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    num_image_queries: int = Field(default=14, ge=0, le=4096)
 
     def build(self, num_classes: int, source_dim: int) -> DiseaseQueryFormer:
+        size = self.dim, source_dim, self.num_layers, self.num_heads
         transformer = QueryTransformer(
             num_classes + self.num_image_queries,
-            self.dim,
-            source_dim,
-            self.num_layers,
-            self.num_heads,
+            *size,
             self_attention=True,
             dropout=self.dropout,
             ffn_ratio=self.ffn_ratio,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -50,6 +50,10 @@ class HopfieldMemory(nn.Module):
         self.rows: tuple[dict[str, Any], ...] = ()
         self.owners = Owners((), ())
 
+    def banks(self, name: str, build: Callable[[], Bank]) -> dict[str, Bank]:
+        """The bank it will read, by name."""
+        return {name: build()}
+
     def remember(self, bank: Bank) -> None:
         """Take a bank with ``patterns`` (N, P)."""
         self.owners = bank.owners()
@@ -91,6 +95,9 @@ class NoMemory(nn.Module):
         super().__init__()
         self.width = width
 
+    def banks(self, name: str, build: Callable[[], Bank]) -> dict[str, Bank]:
+        return {}
+
     def remember(self, bank: Bank) -> None:
         """Pass over a bank that an earlier configuration left in the run."""
 
@@ -131,6 +138,11 @@ class NoReportMemoryConfig(Config):
     """Without R-Hopfield."""
 
     kind: Literal["none"] = "none"
+
+    @property
+    def reports(self) -> ReportDrawConfig:
+        """Of no consequence."""
+        return ReportDrawConfig()
 
     def build(self, state_dim: int, pattern_dim: int, width: int) -> NoMemory:
         return NoMemory(width)

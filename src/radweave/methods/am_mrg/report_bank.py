@@ -19,7 +19,7 @@ from radweave.config import Config, Count
 from radweave.labels.text import fold, sentences
 from radweave.memory.bank import Bank, patient_code
 from radweave.nn.supervision import POSITIVE
-from radweave.nn.text_encoder import TextEncoder
+from radweave.nn.text_encoder import TextPart
 from radweave.train.view import TrainingView
 
 TEXTS_AT_ONCE = 64
@@ -63,7 +63,7 @@ def report_sentences(text: str) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def build_report_bank(training: TrainingView, encoder: TextEncoder, config: ReportDrawConfig) -> Bank:
+def build_report_bank(training: TrainingView, encoder: TextPart, config: ReportDrawConfig) -> Bank:
     """Encode the drawn texts: ``patterns`` (N, W), and rows with study, patient code, text and the study's diseases."""
     states = training.class_states
     rows: list[dict[str, Any]] = []

@@ -6,38 +6,34 @@ Source: the dual-stage disease-aware framework for chest X-ray report generation
 from __future__ import annotations
 
 from radweave.ablation_tables import Row, Table
-from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
-from radweave.data.transforms import LightAugmentation
-from radweave.experiment import DataConfig
+from radweave.contract.sizes import SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
 from radweave.methods.dast.fusion import DvafConfig
-from radweave.methods.dast.model import DastExperiment, DastModelConfig, DastStages, training
+from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.disease_tokens import DiseaseTokensConfig
-from radweave.nn.language_model import TINY_LLAMA, DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
-from radweave.train.stage import OptimizerConfig, StageConfig
+from radweave.train.stage import full
 
 # The paper gives no prompt. The instruction is R2GenGPT's, which the paper builds on.
 EXEMPLAR_PROMPT = "The report of a similar chest X-ray reads: {exemplar}\n"
 PROMPT = "<Img>{image}</Img> Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
 
-VISION_SIDE = training(vision_encoder="full", disease_tokens="full", alignment="full")
-FUSION_SIDE = training(fusion="full", connector="full")
+VISION_SIDE = full("vision_encoder", "disease_tokens", "alignment")
+FUSION_SIDE = full("fusion", "connector")
+LANGUAGE = full("language_model")
 STAGE_ONE = {"disease": 1.0, "contrastive": 1.0}
+IN_CONTEXT, REPORT = {"text_in_context": 1.0}, {"report": 1.0}
 
 
 def tiny() -> DastExperiment:
     """Under two million weights from nothing; minutes on one CPU core."""
+    fast = warm(2e-3, 50)
     return DastExperiment(
-        data=DataConfig(
-            image_size=128,
-            max_tokens=96,
-            tokenizer=BpeTokenizerConfig(vocab_size=1200),
-            augmentation=LightAugmentation(),
-        ),
+        data=TINY_XRAY,
         model=DastModelConfig(
             vision_encoder=TINY_RESNET,
             disease_tokens=DiseaseTokensConfig(num_heads=4),
@@ -49,30 +45,10 @@ def tiny() -> DastExperiment:
             prompt="{image}",
             exemplar_prompt="{exemplar}\n",
         ),
-        stages=DastStages(
-            disease=StageConfig(
-                finetune=VISION_SIDE,
-                losses=STAGE_ONE,
-                optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
-                epochs=8,
-                batch_size=16,
-            ),
-            language=StageConfig(
-                finetune=training(language_model="full"),
-                losses={"text_in_context": 1.0},
-                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=4,
-                batch_size=16,
-                augment=False,
-            ),
-            report=StageConfig(
-                finetune=FUSION_SIDE | {"language_model": "full"},
-                losses={"report": 1.0},
-                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=8,
-                batch_size=16,
-                augment=False,
-            ),
+        stages=DiseaseFirstStages(
+            disease=stage(VISION_SIDE, STAGE_ONE, warm(1e-3, 50), epochs=8),
+            language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
+            report=stage(FUSION_SIDE | LANGUAGE, REPORT, fast, epochs=8, augment=False),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -80,40 +56,21 @@ def tiny() -> DastExperiment:
 
 def small() -> DastExperiment:
     """About a hundred million weights from nothing; one consumer GPU."""
-    schedule = OptimizerConfig(learning_rate=3e-4, warmup_steps=500)
+    schedule = warm(3e-4, 500)
     return DastExperiment(
-        data=DataConfig(
-            image_size=224,
-            max_tokens=128,
-            tokenizer=BpeTokenizerConfig(vocab_size=8000),
-            augmentation=LightAugmentation(),
-        ),
+        data=SMALL_XRAY,
         model=DastModelConfig(
             vision_encoder=VMambaConfig(dims=(96, 192, 384, 768), depths=(2, 2, 8, 2), ssm_ratio=1.0, drop_path=0.2),
             text_encoder=LsaTextEncoderConfig(width=256, num_buckets=16384),
             connector=LinearConnectorConfig(input_norm="batch"),
-            language_model=LlamaConfig(hidden_size=640, num_layers=10, num_heads=10, dropout=0.1, token_dropout=0.1),
+            language_model=SMALL_LLAMA.model_copy(update={"token_dropout": 0.1}),
             prompt="{image}",
             exemplar_prompt="{exemplar}\n",
         ),
-        stages=DastStages(
-            disease=StageConfig(finetune=VISION_SIDE, losses=STAGE_ONE, optimizer=schedule, epochs=15, batch_size=64),
-            language=StageConfig(
-                finetune=training(language_model="full"),
-                losses={"text_in_context": 1.0},
-                optimizer=schedule,
-                epochs=10,
-                batch_size=32,
-                augment=False,
-            ),
-            report=StageConfig(
-                finetune=FUSION_SIDE,
-                losses={"report": 1.0},
-                optimizer=schedule,
-                epochs=15,
-                batch_size=32,
-                augment=False,
-            ),
+        stages=DiseaseFirstStages(
+            disease=stage(VISION_SIDE, STAGE_ONE, schedule, epochs=15, batch_size=64),
+            language=stage(LANGUAGE, IN_CONTEXT, schedule, epochs=10, batch_size=32, augment=False),
+            report=stage(FUSION_SIDE, REPORT, schedule, epochs=15, batch_size=32, augment=False),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )
@@ -121,10 +78,9 @@ def small() -> DastExperiment:
 
 def paper() -> DastExperiment:
     """VMamba-B and Phi-4 at the published numbers; what the paper does not give is on the method page."""
-    phi = "microsoft/phi-4"
-    schedule = OptimizerConfig(learning_rate=1e-4, warmup_steps=500, final_ratio=0.0)
+    phi, schedule = "microsoft/phi-4", warm(1e-4, 500, final_ratio=0.0)
     return DastExperiment(
-        data=DataConfig(image_size=224, max_tokens=150, tokenizer=PretrainedTokenizerConfig()),
+        data=published(max_tokens=150),
         model=DastModelConfig(
             vision_encoder=VMambaConfig(path="vssm_base_0229_ckpt_epoch_237.pth", channels=3),
             text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),
@@ -135,11 +91,9 @@ def paper() -> DastExperiment:
             exemplar_prompt=EXEMPLAR_PROMPT,
             prompt_format="chat",
         ),
-        stages=DastStages(
-            disease=StageConfig(finetune=VISION_SIDE, losses=STAGE_ONE, optimizer=schedule, epochs=10, batch_size=64),
-            report=StageConfig(
-                finetune=FUSION_SIDE, losses={"report": 1.0}, optimizer=schedule, epochs=5, batch_size=16, augment=False
-            ),
+        stages=DiseaseFirstStages(
+            disease=stage(VISION_SIDE, STAGE_ONE, schedule, epochs=10, batch_size=64),
+            report=stage(FUSION_SIDE, REPORT, schedule, epochs=5, augment=False),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=150),
     )

@@ -90,31 +90,15 @@ def masked_mean(
     return (patches * weight).sum(1) / weight.sum(1)
 
 
-class NoFusionConfig(Config):
-    """Patches only."""
+class PlainFusionConfig(Config):
+    """Nothing to learn: patches only, the disease tokens appended, or the mean of both means."""
 
-    kind: Literal["none"] = "none"
+    kind: Literal["none", "concat", "mean"] = "none"
 
-    def build(self, dim: int) -> NoFusion:
-        return NoFusion()
-
-
-class ConcatFusionConfig(Config):
-    """Append the disease tokens."""
-
-    kind: Literal["concat"] = "concat"
-
-    def build(self, dim: int) -> ConcatFusion:
-        return ConcatFusion()
-
-
-class MeanFusionConfig(Config):
-    """Append the mean of both means."""
-
-    kind: Literal["mean"] = "mean"
-
-    def build(self, dim: int) -> MeanFusion:
-        return MeanFusion()
+    def build(self, dim: int) -> NoFusion | ConcatFusion | MeanFusion:
+        if self.kind == "mean":
+            return MeanFusion()
+        return ConcatFusion() if self.kind == "concat" else NoFusion()
 
 
 class DvafConfig(Config):
@@ -127,6 +111,4 @@ class DvafConfig(Config):
         return Dvaf(dim, self.num_heads)
 
 
-FusionConfig = Annotated[
-    NoFusionConfig | ConcatFusionConfig | MeanFusionConfig | DvafConfig, Field(discriminator="kind")
-]
+FusionConfig = Annotated[PlainFusionConfig | DvafConfig, Field(discriminator="kind")]

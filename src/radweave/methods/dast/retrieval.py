@@ -7,9 +7,9 @@ over those finds the best study.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,25 +18,46 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.config import Config, Tokens
-from radweave.memory.bank import Bank
+from radweave.memory.bank import Bank, report_rows
 from radweave.memory.index import ExactIndex
+from radweave.methods.dast.prompts import Prompts
+from radweave.nn.prompt import PromptTemplate
+from radweave.types import Batch
+
+BANK = "exemplars"
 
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
     """A recalled report: whose it is, its similarities to the query, and their weighted sum."""
 
-    study_id: str
-    text: str
     visual: float
     disease: float
     combined: float
+    study_id: str
+    text: str
+
+    def evidence(self) -> dict[str, Any]:
+        scores = {"visual": self.visual, "disease": self.disease, "combined": self.combined}
+        return {"kind": "report", "study_id": self.study_id, "text": self.text, "scores": scores}
+
+
+Banked = tuple[Batch, Float[Tensor, "batch dim"], Float[Tensor, "batch classes"]]
+"""Training studies, their mean visual features and their disease logits."""
 
 
 class NoRetrieval(nn.Module):
     """No example."""
 
-    def remember(self, bank: Bank) -> None:
+    max_tokens = 0
+
+    def template(self, prompts: Prompts) -> PromptTemplate:
+        return prompts.plain
+
+    def banks(self, studies: Iterable[Banked]) -> dict[str, Bank]:
+        return {}
+
+    def remember(self, banks: Mapping[str, Bank]) -> None:
         """Nothing is kept."""
 
     def recall(
@@ -57,8 +78,24 @@ class Dmsr(nn.Module):
         self.bank: Bank | None = None
         self.index: ExactIndex | None = None
 
-    def remember(self, bank: Bank) -> None:
+    def template(self, prompts: Prompts) -> PromptTemplate:
+        """The prompt that says what the example is."""
+        return prompts.with_exemplar
+
+    def banks(self, studies: Iterable[Banked]) -> dict[str, Bank]:
+        """The bank of all training studies."""
+        visual, logits, rows = [], [], []
+        for batch, mean, disease in studies:
+            visual.append(mean.cpu())
+            logits.append(disease.cpu())
+            rows += report_rows(batch)
+        return {BANK: Bank({"visual": torch.cat(visual), "logits": torch.cat(logits)}, tuple(rows))}
+
+    def remember(self, banks: Mapping[str, Bank]) -> None:
         """Index a bank with the tensors ``visual`` (N, D) and ``logits`` (N, K), and rows with a ``text``."""
+        if BANK not in banks:
+            return
+        bank = banks[BANK]
         vectors = composite(bank.tensors["visual"], bank.tensors["logits"], self.alpha)
         self.bank, self.index = bank, ExactIndex(vectors, bank.owners())
 

@@ -6,17 +6,10 @@ docs/methods/diffrgennet.md.
 
 from __future__ import annotations
 
-from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
-from radweave.data.transforms import LightAugmentation
-from radweave.experiment import DataConfig
+from radweave.contract.sizes import SMALL_XRAY, TINY_XRAY, published, stage, warm
 from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
-from radweave.methods.diffrgennet.model import (
-    DiffRGenNetExperiment,
-    DiffRGenNetModelConfig,
-    DiffRGenNetStages,
-    training,
-)
+from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
 from radweave.methods.diffrgennet.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
@@ -25,60 +18,36 @@ from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoder
 from radweave.nn.vision import ResNetConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.word_head import LinearWordHeadConfig
-from radweave.train.stage import OptimizerConfig, StageConfig, Trainability
+from radweave.train.stage import OptimizerConfig, StageConfig, full
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
-ALL_BUT_FROZEN: dict[str, Trainability] = training(
-    vision_encoder="full",
-    connector="full",
-    cases="full",
-    difference="full",
-    aggregation="full",
-    diseases="full",
-    matching="full",
-    bridge="full",
-    language_model="full",
-)
+REPORT_PARTS = full("vision_encoder", "connector", "cases", "difference", "aggregation", "diseases", "matching")
+REPORT_PARTS |= full("bridge", "language_model")
 LOSSES = {"report": 1.0, "disease": 4.0, "matching": 0.1}
-WORDS_FROM_IMAGES = StageConfig(
-    finetune=training(vision_encoder="full", word_head="full"),
-    losses={"words": 1.0},
-    optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
-    epochs=10,
-    batch_size=16,
-)
+
+
+def words_from_images(epochs: int) -> StageConfig:
+    """An encoder from nothing first learns which words go with an image; see radweave/nn/word_head.py."""
+    return stage(full("vision_encoder", "word_head"), {"words": 1.0}, warm(1e-3, 50), epochs=epochs)
 
 
 def tiny() -> DiffRGenNetExperiment:
     """Three and a half million weights from nothing; minutes on one CPU core."""
+    decoder = BertDecoderConfig(hidden_size=128, num_layers=2, num_heads=4, intermediate_size=256, dropout=0.0)
     return DiffRGenNetExperiment(
-        data=DataConfig(
-            image_size=128,
-            max_tokens=96,
-            tokenizer=BpeTokenizerConfig(vocab_size=1200),
-            augmentation=LightAugmentation(),
-        ),
+        data=TINY_XRAY,
         model=DiffRGenNetModelConfig(
             vision_encoder=TINY_RESNET,
             connector=LinearConnectorConfig(input_norm="batch"),
             text_encoder=LsaTextEncoderConfig(width=64),
             diseases=DiseaseStatesConfig(taught=0.5),
-            language_model=BertDecoderConfig(
-                hidden_size=128, num_layers=2, num_heads=4, intermediate_size=256, dropout=0.0, token_dropout=0.2
-            ),
+            language_model=decoder.model_copy(update={"token_dropout": 0.2}),
             word_head=LinearWordHeadConfig(),
             positions="sine",
         ),
         stages=DiffRGenNetStages(
-            vision=WORDS_FROM_IMAGES.model_copy(update={"epochs": 8}),
-            report=StageConfig(
-                finetune=ALL_BUT_FROZEN,
-                losses=LOSSES,
-                optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
-                epochs=8,
-                batch_size=16,
-            ),
+            vision=words_from_images(8), report=stage(REPORT_PARTS, LOSSES, warm(1e-3, 100), epochs=8)
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -86,33 +55,17 @@ def tiny() -> DiffRGenNetExperiment:
 
 def small() -> DiffRGenNetExperiment:
     """About eighty million weights from nothing; one consumer GPU."""
+    changes = {
+        "vision_encoder": ResNetConfig(depths=(3, 4, 6, 3)),
+        "text_encoder": LsaTextEncoderConfig(width=256, num_buckets=16384),
+        "aggregation": FlexiRouteConfig(num_heads=8),
+        "language_model": BertDecoderConfig(hidden_size=512, num_layers=6, num_heads=8),
+    }
+    report = stage(REPORT_PARTS, LOSSES, warm(3e-4, 500), epochs=15, batch_size=32)
     return DiffRGenNetExperiment(
-        data=DataConfig(
-            image_size=224,
-            max_tokens=128,
-            tokenizer=BpeTokenizerConfig(vocab_size=8000),
-            augmentation=LightAugmentation(),
-        ),
-        model=DiffRGenNetModelConfig(
-            vision_encoder=ResNetConfig(depths=(3, 4, 6, 3)),
-            connector=LinearConnectorConfig(input_norm="batch"),
-            text_encoder=LsaTextEncoderConfig(width=256, num_buckets=16384),
-            aggregation=FlexiRouteConfig(num_heads=8),
-            diseases=DiseaseStatesConfig(taught=0.5),
-            language_model=BertDecoderConfig(hidden_size=512, num_layers=6, num_heads=8),
-            word_head=LinearWordHeadConfig(),
-            positions="sine",
-        ),
-        stages=DiffRGenNetStages(
-            vision=WORDS_FROM_IMAGES,
-            report=StageConfig(
-                finetune=ALL_BUT_FROZEN,
-                losses=LOSSES,
-                optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=500),
-                epochs=15,
-                batch_size=32,
-            ),
-        ),
+        data=SMALL_XRAY,
+        model=tiny().model.model_copy(update=changes),
+        stages=DiffRGenNetStages(vision=words_from_images(10), report=report),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )
 
@@ -120,8 +73,9 @@ def small() -> DiffRGenNetExperiment:
 def paper() -> DiffRGenNetExperiment:
     """ResNet-101 and BERT-base at the published numbers; what the paper does not give is on the method page."""
     bert = "bert-base-uncased"
+    schedule = OptimizerConfig(learning_rate=5e-5, weight_decay=0.05, warmup_steps=2000, final_ratio=0.1)
     return DiffRGenNetExperiment(
-        data=DataConfig(image_size=224, max_tokens=150, tokenizer=PretrainedTokenizerConfig()),
+        data=published(max_tokens=150),
         model=DiffRGenNetModelConfig(
             vision_encoder=ResNetConfig(path="microsoft/resnet-101", channels=3),
             connector=LinearConnectorConfig(),
@@ -129,15 +83,7 @@ def paper() -> DiffRGenNetExperiment:
             aggregation=FlexiRouteConfig(num_heads=8),
             language_model=PretrainedBertDecoderConfig(path=bert),
         ),
-        stages=DiffRGenNetStages(
-            report=StageConfig(
-                finetune=ALL_BUT_FROZEN,
-                losses=LOSSES,
-                optimizer=OptimizerConfig(learning_rate=5e-5, weight_decay=0.05, warmup_steps=2000, final_ratio=0.1),
-                epochs=10,
-                batch_size=16,
-            )
-        ),
+        stages=DiffRGenNetStages(report=stage(REPORT_PARTS, LOSSES, schedule, epochs=10)),
         decoding=DecodingConfig(num_beams=3, min_new_tokens=100, max_new_tokens=150),
     )
 

@@ -17,9 +17,9 @@ Pass = FlexiRoute | NoRouting
 
 
 class Aggregation(nn.Module):
-    """The passes have weights of their own; there is no second one where there are no change features."""
+    """The passes have weights of their own; without change features the second one has nothing to read."""
 
-    def __init__(self, similar: Pass, difference: Pass | None) -> None:
+    def __init__(self, similar: Pass, difference: Pass) -> None:
         super().__init__()
         self.similar = similar
         self.difference = difference
@@ -50,7 +50,7 @@ class FlexiRouteConfig(Config):
         return self
 
     def build(self, dim: int, *, with_difference: bool) -> Aggregation:
-        """Build both passes, or one."""
+        """Build both passes, or one that routes."""
         masks = self.masks_per_layer or tuple(number + 1 for number in range(1, self.num_layers + 1))
 
         def one() -> FlexiRoute:
@@ -66,7 +66,7 @@ class FlexiRouteConfig(Config):
                 dropout=self.dropout,
             )
 
-        return Aggregation(one(), one() if with_difference else None)
+        return Aggregation(one(), one() if with_difference else NoRouting())
 
 
 class TransformerAggregationConfig(Config):
@@ -83,7 +83,7 @@ class TransformerAggregationConfig(Config):
         def one() -> FlexiRoute:
             return FlexiRoute(dim, self.num_heads, masks, dropout=self.dropout)
 
-        return Aggregation(one(), one() if with_difference else None)
+        return Aggregation(one(), one() if with_difference else NoRouting())
 
 
 class TrarAggregationConfig(Config):
@@ -109,7 +109,7 @@ class TrarAggregationConfig(Config):
                 dropout=self.dropout,
             )
 
-        return Aggregation(one(), one() if with_difference else None)
+        return Aggregation(one(), one() if with_difference else NoRouting())
 
 
 class ConcatAggregationConfig(Config):
@@ -118,7 +118,7 @@ class ConcatAggregationConfig(Config):
     kind: Literal["concat"] = "concat"
 
     def build(self, dim: int, *, with_difference: bool) -> Aggregation:
-        return Aggregation(NoRouting(), NoRouting() if with_difference else None)
+        return Aggregation(NoRouting(), NoRouting())
 
 
 AggregationConfig = Annotated[

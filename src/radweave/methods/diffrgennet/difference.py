@@ -5,6 +5,7 @@ Source: the paper's Sec. 2.1, Eq. 1. Shape letters: B batch, N cases, T width of
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -49,6 +50,15 @@ class CaseEmbeddingConfig(Config):
         return CaseEmbedding(text_dim, dim)
 
 
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """Tokens about the N cases of each study, which cases are there, and which is the patient's own prior."""
+
+    tokens: Float[Tensor, "batch cases dim"]
+    present: Bool[Tensor, "batch cases"]
+    is_prior: Bool[Tensor, "batch cases"]
+
+
 def distances(
     image: Float[Tensor, "batch dim"], cases: Float[Tensor, "batch cases dim"], dot_scale: DotScale = "sqrt_dim"
 ) -> Float[Tensor, "batch cases 3"]:
@@ -76,14 +86,18 @@ class FeatureDifference(nn.Module):
         out: Tensor = self.mlp(distances(image, cases, self.dot_scale)[..., self.columns])
         return out
 
+    def of(self, image: Float[Tensor, "batch dim"], cases: Cases) -> Cases:
+        """A token for what each case differs in."""
+        return replace(cases, tokens=self(image, cases.tokens))
+
 
 class NoDifference(nn.Module):
     """No change features, and no difference pass ("w/o Feature Difference" of Table 2)."""
 
     dot_scale: DotScale = "sqrt_dim"
 
-    def forward(self, image: Tensor, cases: Tensor) -> Tensor:
-        return cases[:, :0]
+    def of(self, image: Float[Tensor, "batch dim"], cases: Cases) -> Cases:
+        return Cases(cases.tokens[:, :0], cases.present[:, :0], cases.is_prior[:, :0])
 
 
 class NoDifferenceConfig(Config):

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from radweave.methods.diffrgennet.difference import METRICS
+from radweave.methods.diffrgennet.difference import METRICS, Cases
 from radweave.methods.diffrgennet.diseases import STATES
 from radweave.methods.diffrgennet.retrieval import Recalled
 from radweave.nn.flexiroute import Routed
@@ -33,11 +33,11 @@ class StudyFindings:
 
     image: ImageTokens
     recalled: Recalled
-    present: Bool[Tensor, "batch cases"]
-    is_prior: Bool[Tensor, "batch cases"]
+    cases: Cases
     apart: Float[Tensor, "batch cases 3"]
     similar: Routed
-    difference: Routed | None
+    changes: Cases
+    difference: Routed
     logits: Float[Tensor, "batch classes 4"]
     priors: dict[int, tuple[str, str]]
 
@@ -53,7 +53,7 @@ class StudyFindings:
             "routing": {
                 name: [route[row].tolist() for route in routed.routes]
                 for name, routed in (("similar", self.similar), ("difference", self.difference))
-                if routed is not None
+                if routed.tokens.shape[1]
             },
             "attention_maps": self._maps(row),
         }
@@ -71,7 +71,7 @@ class StudyFindings:
         ]
         if row in self.priors:
             study_id, text = self.priors[row]
-            scores = self._distances(row, self.present.shape[1] - 1)
+            scores = self._distances(row, self.cases.present.shape[1] - 1)
             found.append({"kind": "report", "study_id": study_id, "text": text, "scores": scores, "is_prior": True})
         return found
 
@@ -80,10 +80,10 @@ class StudyFindings:
 
     def _maps(self, row: int) -> dict[str, Any]:
         """Where the cases read the image in the last layer of each pass, mean over the study's cases."""
-        there, views = self.present[row], self.image.views
+        there, views = self.cases.present[row], self.image.views
         maps = {}
         for name, routed in (("similar reports", self.similar), ("differences", self.difference)):
-            if routed is not None and routed.attention is not None and there.any():
+            if routed.attention is not None and there.any():
                 mean = routed.attention[row][there].mean(0)
                 shape = (len(views.view_mask[row]), *views.grid)
                 maps[name] = mean.view(shape)[views.view_mask[row]].float().cpu().numpy()

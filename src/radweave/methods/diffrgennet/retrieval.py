@@ -6,7 +6,7 @@ Source: the paper's Sec. 2.1 and abstract ("retrieves similar reports through im
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -17,19 +17,22 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.config import Config, Slots
-from radweave.memory.bank import Bank
+from radweave.memory.bank import Bank, report_rows
 from radweave.memory.index import ExactIndex
+from radweave.nn.text_encoder import TextPart
 from radweave.nn.views import encode_views
 from radweave.types import Batch
+
+BANK = "cases"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A retrieved study: whose report, its text, and how alike the images are (cosine)."""
 
+    similarity: float
     study_id: str
     text: str
-    similarity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,10 @@ class Recalled:
 class NoRetrieval(nn.Module):
     """No report is retrieved: one place that is empty, so that what reads cases stays as it is."""
 
-    def follow(self, encoder: nn.Module) -> None:
-        """There is no embedding to keep."""
+    def banks(self, encoder: nn.Module, text_encoder: TextPart, studies: Iterable[Batch]) -> dict[str, Bank]:
+        return {}
 
-    def remember(self, bank: Bank) -> None:
+    def remember(self, banks: Mapping[str, Bank]) -> None:
         """Nothing is kept."""
 
     def recall(self, batch: Batch, text_dim: int) -> Recalled:
@@ -86,13 +89,27 @@ class ImageRetrieval(nn.Module):
         """Take the encoder as it is now for the embedding."""
         self.encoder.load_state_dict(encoder.state_dict())
 
+    def banks(self, encoder: nn.Module, text_encoder: TextPart, studies: Iterable[Batch]) -> dict[str, Bank]:
+        """Take the encoder as it is now, and embed the training studies with it."""
+        self.follow(encoder)
+        visual, text, rows = [], [], []
+        for batch in studies:
+            assert batch.reports is not None
+            visual.append(self.embed(batch).cpu())
+            text.append(text_encoder.encode(batch.reports).float().cpu())
+            rows += report_rows(batch)
+        return {BANK: Bank({"visual": torch.cat(visual), "text": torch.cat(text)}, tuple(rows))}
+
     @torch.no_grad()
     def embed(self, batch: Batch) -> Float[Tensor, "batch dim"]:
         """Mean token of each study's images, in float32."""
         return encode_views(self.encoder, batch).mean().float()
 
-    def remember(self, bank: Bank) -> None:
+    def remember(self, banks: Mapping[str, Bank]) -> None:
         """Index a bank with the tensors ``visual`` (N, D) and ``text`` (N, T), and rows with a ``text``."""
+        if BANK not in banks:
+            return
+        bank = banks[BANK]
         visual = bank.tensors["visual"].double()
         self.center, self.scale = visual.mean(0), visual.std(0, correction=0).clamp(min=1e-6)
         self.bank, self.index = bank, ExactIndex(self._unit(visual), bank.owners())
@@ -123,7 +140,7 @@ class ImageRetrieval(nn.Module):
         known: Sequence[dict[str, Any]] = self.bank.rows
         return tuple(
             tuple(
-                Case(known[row]["study_id"], known[row]["text"], score)
+                Case(score, known[row]["study_id"], known[row]["text"])
                 for row, score in zip(found, similar, strict=True)
                 if row >= 0
             )

@@ -93,9 +93,7 @@ TABLES: dict[str, Table] = {
         reference="DiffRGenNet",
         rows=(
             Row("DiffRGenNet", headline=True),
-            Row("w/o logit adjustment", "w/o logit adjustment"),
-            Row("class prior by frequency", "class prior by frequency"),
-            Row("w/o retrieval", "w/o retrieval"),
+            *(Row(name, name) for name in ("w/o logit adjustment", "class prior by frequency", "w/o retrieval")),
         ),
         metrics=_COLUMNS,
         note="a table of our own: no paper prints these rows",

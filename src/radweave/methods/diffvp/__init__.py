@@ -6,6 +6,7 @@ arXiv:2603.17718. See docs/methods/diffvp.md.
 
 from __future__ import annotations
 
+from radweave.contract.sizes import ALL_LINEAR, TINY_CT, TINY_XRAY, stage, warm
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.data.transforms import LightAugmentation
@@ -16,42 +17,42 @@ from radweave.methods.diffvp.heads import ClassHeadConfig
 from radweave.methods.diffvp.model import DiffvpExperiment, DiffvpModelConfig
 from radweave.methods.diffvp.pool import PoolConfig
 from radweave.methods.diffvp.resampling import ResamplerConfig
-from radweave.methods.diffvp.stages import DiffvpStages, training
-from radweave.methods.diffvp.tables import ABLATIONS, ALL_LINEAR, TABLES
+from radweave.methods.diffvp.stages import DiffvpStages
+from radweave.methods.diffvp.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.language_model import TINY_LLAMA, DecodingConfig, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import ResNet3dConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 from radweave.nn.word_head import LinearWordHeadConfig
-from radweave.train.stage import OptimizerConfig, StageConfig
+from radweave.train.stage import StageConfig, full
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
+PLAIN_PROMPT = "{difference}{image}{diagnosis}"
 # The paper names "structured textual prompts T" and prints none; the words are ours.
 PAPER_PROMPT = (
     "Human: <Diff>{difference}</Diff> <CT>{image}</CT> {diagnosis} Generate a comprehensive and detailed diagnosis "
     "report for this chest CT scan.\nAssistant:"
 )
-PLAIN_PROMPT = "{difference}{image}{diagnosis}"
 
-ENCODER_PARTS = training(vision_encoder="full", vision_head="full", word_head="full")
-REPORT_PARTS = training(resampler="full", difference="full", auxiliary_head="full", connector="full")
+ENCODER_PARTS = full("vision_encoder", "vision_head", "word_head")
+LATENT_PARTS = full("resampler", "auxiliary_head")
+REPORT_PARTS = full("resampler", "difference", "auxiliary_head", "connector")
+E, LANGUAGE = full("diagnosis"), full("language_model")
+WITH_ADAPTERS = REPORT_PARTS | {"language_model": "lora"}
+FINDINGS, DIAGNOSIS = {"disease": 1.0, "words": 0.005}, {"diagnosis": 1.0}
+AUXILIARY, IN_CONTEXT = {"auxiliary": 1.0}, {"text_in_context": 1.0}
 REPORT_LOSSES = {"report": 1.0, "auxiliary": 1.0}
 """Eq. 11."""
 
 
 def tiny() -> DiffvpExperiment:
     """About two million weights from nothing, for scans of 32 x 64 x 64 voxels; minutes on one CPU core."""
+    slow, fast = warm(1e-3, 50), warm(2e-3, 50)
     return DiffvpExperiment(
-        data=DataConfig(
-            ct=CtPreprocessing(size=(32, 64, 64), fit="resize", window_hu=(-1000, 200)),
-            label_set="ct18",
-            max_tokens=160,
-            tokenizer=BpeTokenizerConfig(vocab_size=1200),
-            augmentation=LightAugmentation(contrast=0.04),
-        ),
+        data=TINY_CT,
         model=DiffvpModelConfig(
             vision_encoder=TINY_RESNET3D,
             vision_head=ClassHeadConfig(pooling="noisy_or"),
@@ -64,45 +65,11 @@ def tiny() -> DiffvpExperiment:
             prompt=PLAIN_PROMPT,
         ),
         stages=DiffvpStages(
-            vision=StageConfig(
-                finetune=ENCODER_PARTS,
-                losses={"disease": 1.0, "words": 0.005},
-                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=18,
-                batch_size=16,
-            ),
-            diagnosis=StageConfig(
-                finetune=training(diagnosis="full"),
-                losses={"diagnosis": 1.0},
-                optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=50),
-                epochs=8,
-                batch_size=16,
-                augment=False,
-            ),
-            latents=StageConfig(
-                finetune=training(resampler="full", auxiliary_head="full"),
-                losses={"auxiliary": 1.0},
-                optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
-                epochs=6,
-                batch_size=16,
-                augment=False,
-            ),
-            language=StageConfig(
-                finetune=training(language_model="full"),
-                losses={"text_in_context": 1.0},
-                optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50),
-                epochs=8,
-                batch_size=16,
-                augment=False,
-            ),
-            report=StageConfig(
-                finetune=REPORT_PARTS | {"language_model": "full"},
-                losses=REPORT_LOSSES,
-                optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
-                epochs=8,
-                batch_size=16,
-                augment=False,
-            ),
+            vision=stage(ENCODER_PARTS, FINDINGS, fast, epochs=18),
+            diagnosis=stage(E, DIAGNOSIS, warm(3e-3, 50), epochs=8, augment=False),
+            latents=stage(LATENT_PARTS, AUXILIARY, slow, epochs=6, augment=False),
+            language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
+            report=stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES, slow, epochs=8, augment=False),
         ),
         decoding=DecodingConfig(max_new_tokens=160),
     )
@@ -111,30 +78,20 @@ def tiny() -> DiffvpExperiment:
 def tiny_xray() -> DiffvpExperiment:
     """``tiny`` with a 2D encoder, for radiographs, which are seen as often as the other methods' tiny presets do."""
     scans = tiny()
-    stages = scans.stages
+    stages = scans.stages.named()
     passes = {"vision": 8, "language": 4, "report": 8}
-    data = DataConfig(
-        image_size=128,
-        max_tokens=96,
-        tokenizer=BpeTokenizerConfig(vocab_size=1200),
-        augmentation=LightAugmentation(),
-    )
-    return scans.model_copy(
-        update={
-            "data": data,
-            "model": scans.model.model_copy(update={"vision_encoder": TINY_RESNET}),
-            "stages": stages.model_copy(
-                update={name: getattr(stages, name).model_copy(update={"epochs": n}) for name, n in passes.items()}
-            ),
-            "decoding": scans.decoding.model_copy(update={"max_new_tokens": 96}),
-        }
+    seen = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
+    return DiffvpExperiment(
+        data=TINY_XRAY,
+        model=scans.model.model_copy(update={"vision_encoder": TINY_RESNET}),
+        stages=scans.stages.model_copy(update=seen),
+        decoding=DecodingConfig(max_new_tokens=96),
     )
 
 
 def small() -> DiffvpExperiment:
     """About a hundred and fifty million weights from nothing, for scans; one consumer GPU."""
-    encoder = ResNet3dConfig(layout="medicalnet")
-    schedule = OptimizerConfig(learning_rate=3e-4, warmup_steps=500)
+    encoder, schedule = ResNet3dConfig(layout="medicalnet"), warm(3e-4, 500)
     return DiffvpExperiment(
         data=DataConfig(
             ct=CtPreprocessing(size=(64, 192, 192), crop="foreground", fit="resize", window_hu=(-1000, 200)),
@@ -151,42 +108,14 @@ def small() -> DiffvpExperiment:
             diagnosis=NoisyOrConfig(encoder=encoder),
             pool=PoolConfig(size=124),
             connector=LinearConnectorConfig(input_norm="batch"),
-            language_model=LlamaConfig(
-                hidden_size=640, num_layers=10, num_heads=10, dropout=0.1, lora=LoraConfig(targets=ALL_LINEAR)
-            ),
+            language_model=SMALL_LLAMA.model_copy(update={"lora": LoraConfig(targets=ALL_LINEAR)}),
             prompt=PLAIN_PROMPT,
         ),
         stages=DiffvpStages(
-            vision=StageConfig(
-                finetune=ENCODER_PARTS,
-                losses={"disease": 1.0, "words": 0.005},
-                optimizer=schedule,
-                epochs=15,
-                batch_size=8,
-            ),
-            diagnosis=StageConfig(
-                finetune=training(diagnosis="full"),
-                losses={"diagnosis": 1.0},
-                optimizer=schedule,
-                epochs=15,
-                batch_size=8,
-            ),
-            language=StageConfig(
-                finetune=training(language_model="full"),
-                losses={"text_in_context": 1.0},
-                optimizer=schedule,
-                epochs=10,
-                batch_size=32,
-                augment=False,
-            ),
-            report=StageConfig(
-                finetune=REPORT_PARTS | {"language_model": "lora"},
-                losses=REPORT_LOSSES,
-                optimizer=schedule,
-                epochs=10,
-                batch_size=8,
-                augment=False,
-            ),
+            vision=stage(ENCODER_PARTS, FINDINGS, schedule, epochs=15, batch_size=8),
+            diagnosis=stage(E, DIAGNOSIS, schedule, epochs=15, batch_size=8),
+            language=stage(LANGUAGE, IN_CONTEXT, schedule, epochs=10, batch_size=32, augment=False),
+            report=stage(WITH_ADAPTERS, REPORT_LOSSES, schedule, epochs=10, batch_size=8, augment=False),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=256),
     )
@@ -194,9 +123,9 @@ def small() -> DiffvpExperiment:
 
 def paper() -> DiffvpExperiment:
     """The paper's numbers: a frozen 3D ResNet-18, Llama-2-7B with adapters. Weights are the user's."""
-    llama = "meta-llama/Llama-2-7b-hf"
+    llama, schedule = "meta-llama/Llama-2-7b-hf", warm(5e-5, 0)
     encoder = ResNet3dConfig(layout="medicalnet", shortcut="zeros")
-    schedule = OptimizerConfig(learning_rate=5e-5, warmup_steps=0)
+    report = stage(WITH_ADAPTERS, REPORT_LOSSES, schedule, epochs=10, batch_size=4, augment=False)
     return DiffvpExperiment(
         data=DataConfig(
             ct=CtPreprocessing(spacing_mm=(3.0, 1.0, 1.0), crop="body", window_hu=(-1000, 200), size=(112, 320, 384)),
@@ -215,28 +144,10 @@ def paper() -> DiffvpExperiment:
             prompt=PAPER_PROMPT,
         ),
         stages=DiffvpStages(
-            vision=StageConfig(
-                finetune=ENCODER_PARTS, losses={"disease": 1.0}, optimizer=schedule, epochs=0, batch_size=1
-            ),
-            diagnosis=StageConfig(
-                finetune=training(diagnosis="full"),
-                losses={"diagnosis": 1.0},
-                optimizer=schedule,
-                epochs=10,
-                batch_size=4,
-            ),
-            language=StageConfig(
-                finetune=training(language_model="frozen"), losses={"text": 1.0}, epochs=0, batch_size=4
-            ),
-            report=StageConfig(
-                finetune=REPORT_PARTS | {"language_model": "lora"},
-                losses=REPORT_LOSSES,
-                optimizer=schedule,
-                epochs=10,
-                batch_size=4,
-                augment=False,
-                precision="bfloat16",
-            ),
+            vision=stage(ENCODER_PARTS, {"disease": 1.0}, schedule, epochs=0, batch_size=1),
+            diagnosis=stage(E, DIAGNOSIS, schedule, epochs=10, batch_size=4),
+            language=StageConfig(finetune={}, losses={"text": 1.0}, epochs=0, batch_size=4),
+            report=report.model_copy(update={"precision": "bfloat16"}),
         ),
         decoding=DecodingConfig(max_new_tokens=512),
     )

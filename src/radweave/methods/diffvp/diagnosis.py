@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,14 @@ from torch import Tensor, nn
 
 from radweave.config import Config
 from radweave.errors import InputError
-from radweave.nn.supervision import POSITIVE, UNCERTAIN
+from radweave.nn.supervision import POSITIVE, UNCERTAIN, UncertainPolicy, binary_loss
 from radweave.nn.text_pretraining import TokenSlot, pad_rows
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.vision import VisionEncoderConfig
 from radweave.types import Batch
+
+if TYPE_CHECKING:
+    from radweave.train.view import TrainingView
 
 SMALLEST = -1e-7
 UNFITTED = 0.5
@@ -158,16 +161,50 @@ class NoisyOrDiagnosis(nn.Module):
         """The classes that are put in words."""
         return logits.sigmoid() >= self.thresholds
 
-    def fit_thresholds(
-        self, logits: Float[Tensor, "studies classes"], class_labels: Int[Tensor, "studies classes"]
-    ) -> None:
-        """With no threshold given, take for every class the one of the best F1 on these studies."""
-        if self.fits_thresholds:
-            self.thresholds.copy_(best_thresholds(logits.sigmoid(), class_labels == POSITIVE))
+    def words(self, logits: Float[Tensor, "batch classes"], text: DiagnosisText) -> TokenSlot:
+        """The classes found, as token ids."""
+        return text.tokens(self.found(logits))
+
+    def loss(
+        self,
+        logits: Float[Tensor, "batch classes"],
+        class_labels: Int[Tensor, "batch classes"],
+        policy: UncertainPolicy,
+    ) -> Float[Tensor, ""]:
+        """Binary cross-entropy."""
+        return binary_loss(logits, class_labels, policy)
+
+    def fit(self, training: TrainingView, shared: nn.Module) -> None:
+        """With no threshold given, take for every class the one of the best F1 on the training studies.
+
+        ``shared`` is the model's encoder.
+        """
+        if not self.fits_thresholds:
+            return
+        logits, device = [], self.thresholds.device
+        for batch in training.batches(pixels=self.encoder is not None):
+            moved = batch.to(device)
+            logits.append(self.logits(moved, encode_views(shared, moved)).cpu())
+        positive = training.class_states == POSITIVE
+        self.thresholds.copy_(best_thresholds(torch.cat(logits).sigmoid(), positive))
 
 
 class NoDiagnosis(nn.Module):
-    """Without E: the first row of Table 4, and Table 6. Asked for its loss it is 0."""
+    """Without E: the first row of Table 4, and Table 6. It knows no class, names none, and its loss is 0."""
+
+    def logits(self, batch: Batch, views: ViewTokens) -> Float[Tensor, "batch 0"]:
+        return views.tokens.new_zeros(len(batch), 0)
+
+    def words(self, logits: Float[Tensor, "batch 0"], text: DiagnosisText) -> TokenSlot:
+        return logits.long(), logits.bool()
+
+    def loss(
+        self, logits: Float[Tensor, "batch 0"], class_labels: Int[Tensor, "batch classes"], policy: UncertainPolicy
+    ) -> Float[Tensor, ""]:
+        return logits.new_zeros(())
+
+    def fit(self, training: TrainingView, shared: nn.Module) -> None:
+        """Nothing is fitted."""
 
 
 Diagnosis = NoisyOrDiagnosis | NoDiagnosis

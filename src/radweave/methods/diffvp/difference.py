@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.config import Config, Heads, Ratio, Slots, Width
+from radweave.memory.bank import Bank
+from radweave.methods.diffvp.pool import POOL, BuildPool, Reference
+from radweave.nn.prompt import Slot
 from radweave.nn.query_transformer import QueryLayer
+from radweave.nn.views import ViewTokens
 
 EPSILON = 1e-5
 TOP_TOKENS = 8
@@ -85,6 +89,46 @@ class PromptGenerator(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """Each study's reference, the two sides of the difference among latent tokens, and the prompt made of them.
+
+    Where pixels were subtracted the target is the latents of a scan of differences, compared with zeros.
+    """
+
+    reference: Reference
+    target: Latents
+    compared: Latents
+    prompt: Float[Tensor, "batch tokens width"]
+
+    def importance(self) -> Float[Tensor, "batch latents"]:
+        """S_i of every latent token."""
+        return token_importance(self.target, self.compared).float()
+
+    def slot(self) -> Slot:
+        """The prompt, absent where there is no reference."""
+        return self.prompt, self.reference.there[:, None].expand(self.prompt.shape[:2])
+
+
+class Scans(Protocol):
+    """The scans of a batch, and what a difference may ask of the model that sees them."""
+
+    @property
+    def views(self) -> ViewTokens: ...
+
+    def read(self, views: ViewTokens | None = None) -> Latents:
+        """Latent tokens of these views, or of the scans themselves."""
+        ...
+
+    def encode(self, pixels: ViewTokens) -> ViewTokens:
+        """Tokens of views that are given as pixels."""
+        ...
+
+    def reference(self, *, pixels: bool = False) -> tuple[ViewTokens, Reference]:
+        """The scans and what they are compared with, as tokens or as pixels."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Deltas:
     """Global and local delta (B, d), or None for the one that is left out."""
 
@@ -97,8 +141,6 @@ class Deltas:
 
 class SemanticDifference(nn.Module):
     """The difference of two scans among their latent tokens, as a prompt."""
-
-    in_pixels = False
 
     def __init__(self, global_delta: GlobalDelta | None, generator: PromptGenerator, *, local: bool) -> None:
         super().__init__()
@@ -116,6 +158,16 @@ class SemanticDifference(nn.Module):
         out: Tensor = self.generator(self.deltas(target, reference).joined())
         return out
 
+    def banks(self, build: BuildPool) -> dict[str, Bank]:
+        """References are compared as the frozen encoder's tokens."""
+        return {POOL: build(pixels=False)}
+
+    def compare(self, scans: Scans) -> Comparison:
+        """Read the references as the scans are read."""
+        _, reference = scans.reference()
+        target, compared = scans.read(), scans.read(reference.views)
+        return Comparison(reference, target, compared, self(target, compared))
+
 
 class PixelDifference(nn.Module):
     """The same prompt, of scans that were subtracted as pixels (Figure 5b, "Pixel-level Diff").
@@ -123,8 +175,6 @@ class PixelDifference(nn.Module):
     The subtracted scan goes through encoder and resampler to latent tokens, which stand where I - I_r stood:
     the global query reads them alone, and in the local delta they are the residuals.
     """
-
-    in_pixels = True
 
     def __init__(self, global_delta: GlobalDelta, generator: PromptGenerator) -> None:
         super().__init__()
@@ -136,11 +186,33 @@ class PixelDifference(nn.Module):
         out: Tensor = self.generator(deltas.joined())
         return out
 
+    def banks(self, build: BuildPool) -> dict[str, Bank]:
+        """References are compared as images."""
+        return {POOL: build(pixels=True)}
+
+    def compare(self, scans: Scans) -> Comparison:
+        """(X - X_r + 1) / 2, over the views that both have, through encoder and resampler."""
+        target, reference = scans.reference(pixels=True)
+        number = min(target.tokens.shape[1], reference.views.tokens.shape[1])
+        shared = target.view_mask[:, :number] & reference.views.view_mask[:, :number]
+        subtracted = (target.tokens[:, :number] - reference.views.tokens[:, :number] + 1) / 2
+        residuals = scans.read(scans.encode(ViewTokens(subtracted, shared, target.view_ids[:, :number], ())))
+        return Comparison(reference, residuals, torch.zeros_like(residuals), self(residuals))
+
 
 class NoDifference(nn.Module):
-    """The target alone: the rows without delta."""
+    """The target alone: the rows without delta. Nothing is compared, and the prompt has no token."""
 
-    in_pixels = False
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def banks(self, build: BuildPool) -> dict[str, Bank]:
+        return {}
+
+    def compare(self, scans: Scans) -> Comparison:
+        none = scans.read()[:, :0]
+        return Comparison(Reference.nobody(scans.views), none, none, none.new_zeros(len(none), 0, self.width))
 
 
 Difference = SemanticDifference | PixelDifference | NoDifference
@@ -152,7 +224,7 @@ class NoDifferenceConfig(Config):
     kind: Literal["none"] = "none"
 
     def build(self, dim: int, width: int) -> NoDifference:
-        return NoDifference()
+        return NoDifference(width)
 
 
 class DifferenceConfig(Config):

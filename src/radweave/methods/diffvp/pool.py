@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,14 @@ from radweave.train.view import TrainingView
 from radweave.types import Batch
 
 POOL = "references"
+
+
+class BuildPool(Protocol):
+    """Fills the pool, with tokens or with pixels."""
+
+    def __call__(self, *, pixels: bool) -> Bank: ...
+
+
 STUDY_DRAW = 0
 """Key of the draw that hangs on the study alone: validation and inference."""
 
@@ -81,6 +89,13 @@ class Reference:
     there: Bool[Tensor, " batch"]
     drawn: tuple[str | None, ...]
     is_prior: tuple[bool, ...]
+
+    @classmethod
+    def nobody(cls, like: ViewTokens) -> Reference:
+        """No study is compared with another."""
+        batch = len(like.tokens)
+        views = ViewTokens(like.tokens[:, :0], like.view_mask[:, :0], like.view_ids[:, :0], like.grid)
+        return cls(views, like.view_mask.new_zeros(batch), (None,) * batch, (False,) * batch)
 
 
 class ReferencePool(nn.Module):

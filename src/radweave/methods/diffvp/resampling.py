@@ -109,14 +109,8 @@ class ResamplerConfig(Config):
     sharpness: float = Field(default=1.0, gt=0)
 
     def build(self, source_dim: int) -> Resampler:
+        size = self.dim, source_dim, self.num_layers, self.num_heads
         transformer = QueryTransformer(
-            self.num_latents,
-            self.dim,
-            source_dim,
-            self.num_layers,
-            self.num_heads,
-            self_attention=True,
-            dropout=self.dropout,
-            ffn_ratio=self.ffn_ratio,
+            self.num_latents, *size, self_attention=True, dropout=self.dropout, ffn_ratio=self.ffn_ratio
         )
         return Resampler(transformer, source_dim, self.sharpness)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from radweave.ablation_tables import Row, Table
+from radweave.contract.sizes import ALL_LINEAR
 
 RAD, CTRG = "RadGenome-ChestCT", "CTRG-Chest-548K"
 
-# Every linear map of a Llama layer: a decoder from nothing has not seen enough to be bent by two of them.
-ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Without E there is nothing to train in its stage.
 NO_E = ["model.diagnosis=none", "stages.diagnosis.epochs=0"]
 

@@ -7,41 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.config import Config
+from radweave.methods.vdgen.evidence import NoSentences, SentenceMemoryConfig, Sentences, mean_hidden_state
 from radweave.nn.contrastive import symmetric_info_nce
 from radweave.nn.language_model import CausalLanguageModel
-from radweave.nn.lora import adapters_off
-from radweave.nn.next_token import position_ids
-
-
-@torch.no_grad()
-def mean_hidden_state(
-    language_model: CausalLanguageModel, input_ids: Int[Tensor, "batch text"], mask: Bool[Tensor, "batch text"]
-) -> Float[Tensor, "batch width"]:
-    """The teacher: mean of the language model's last hidden states over the tokens of a text, right-padded.
-
-    The text is read after the begin token, whose own state is left out: large models park unrelated values in it (Xiao
-    et al., "attention sinks", ICLR 2024). The end token is left out as well, so that reports and sentences compare.
-    The teacher stands still: adapters and dropout are off, and no gradient reaches the language model.
-    """
-    begin = torch.full_like(input_ids[:, :1], language_model.bos_id)
-    ids = torch.cat([begin, input_ids], dim=1)
-    present = torch.cat([torch.ones_like(begin, dtype=torch.bool), mask], dim=1)
-    was_training = language_model.training
-    language_model.eval()
-    with adapters_off(language_model):
-        states: Tensor = language_model.model.base_model(
-            input_ids=ids, attention_mask=present.long(), position_ids=position_ids(present), use_cache=False
-        ).last_hidden_state
-    language_model.train(was_training)
-    weight = (mask & (input_ids != language_model.eos_id))[:, :, None].float()
-    return (states[:, 1:].float() * weight).sum(1) / weight.sum(1).clamp(min=1)
+from radweave.nn.sentences import SentenceSplitter
 
 
 class DiseaseDistillation(nn.Module):
@@ -79,6 +54,10 @@ class DiseaseDistillation(nn.Module):
         text = mean_hidden_state(language_model, input_ids, labels != -100)
         return symmetric_info_nce(self.image_vectors(mean), self.text_vectors(text), self.temperature)
 
+    def sentences(self, splitter: SentenceSplitter, config: SentenceMemoryConfig) -> Sentences:
+        """What is said of sentences in this space."""
+        return Sentences(self, splitter, config)
+
 
 class NoDistillation(nn.Module):
     """No DID; asked for its loss it is 0, and nothing is said of how sentences fit the image."""
@@ -91,6 +70,9 @@ class NoDistillation(nn.Module):
         labels: Int[Tensor, "batch text"],
     ) -> Float[Tensor, ""]:
         return mean.new_zeros(())
+
+    def sentences(self, splitter: SentenceSplitter, config: SentenceMemoryConfig) -> NoSentences:
+        return NoSentences()
 
 
 class DiseaseDistillationConfig(Config):

@@ -7,21 +7,27 @@ trains as a whole in the report stage; adapters, or none, are what this method i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from radweave.config import Config, Count, Slots
 from radweave.memory.bank import Bank, patient_code
 from radweave.memory.index import ExactIndex
-from radweave.methods.vdgen.distillation import DiseaseDistillation, mean_hidden_state
 from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.lora import adapters_off
+from radweave.nn.next_token import position_ids
 from radweave.nn.sentences import SentenceSplitter
-from radweave.train.view import TrainingView
+from radweave.nn.views import ViewTokens
 from radweave.types import Batch
+
+if TYPE_CHECKING:
+    from radweave.methods.vdgen.distillation import DiseaseDistillation
+    from radweave.train.view import TrainingView
 
 SENTENCES = "sentences"
 """Name of the bank."""
@@ -32,6 +38,30 @@ class SentenceMemoryConfig(Config):
 
     max_sentences: Count = 2000
     top_k: Slots = 5
+
+
+@torch.no_grad()
+def mean_hidden_state(
+    language_model: CausalLanguageModel, input_ids: Int[Tensor, "batch text"], mask: Bool[Tensor, "batch text"]
+) -> Float[Tensor, "batch width"]:
+    """The teacher: mean of the language model's last hidden states over the tokens of a text, right-padded.
+
+    The text is read after the begin token, whose own state is left out: large models park unrelated values in it (Xiao
+    et al., "attention sinks", ICLR 2024). The end token is left out as well, so that reports and sentences compare.
+    The teacher stands still: adapters and dropout are off, and no gradient reaches the language model.
+    """
+    begin = torch.full_like(input_ids[:, :1], language_model.bos_id)
+    ids = torch.cat([begin, input_ids], dim=1)
+    present = torch.cat([torch.ones_like(begin, dtype=torch.bool), mask], dim=1)
+    was_training = language_model.training
+    language_model.eval()
+    with adapters_off(language_model):
+        states: Tensor = language_model.model.base_model(
+            input_ids=ids, attention_mask=present.long(), position_ids=position_ids(present), use_cache=False
+        ).last_hidden_state
+    language_model.train(was_training)
+    weight = (mask & (input_ids != language_model.eos_id))[:, :, None].float()
+    return (states[:, 1:].float() * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
 def build_sentence_bank(
@@ -129,3 +159,48 @@ class SentenceMemory:
             ]
             for study_scores, study_rows in zip(scores.tolist(), found.tolist(), strict=True)
         ]
+
+
+@dataclass
+class Sentences:
+    """What sentences are shown with a report, in the space of DID; ``memory`` is there once a run has its bank."""
+
+    distillation: DiseaseDistillation
+    splitter: SentenceSplitter
+    config: SentenceMemoryConfig
+    memory: SentenceMemory | None = None
+
+    def banks(self, training: TrainingView, language_model: CausalLanguageModel) -> dict[str, Bank]:
+        """The most frequent sentences of the training reports."""
+        return {SENTENCES: build_sentence_bank(training, language_model, self.splitter, self.config.max_sentences)}
+
+    def remember(self, banks: Mapping[str, Bank]) -> None:
+        """Take the bank of a run, if it has one."""
+        self.memory = SentenceMemory(banks[SENTENCES]) if SENTENCES in banks else None
+
+    def evidence(
+        self, language_model: CausalLanguageModel, views: ViewTokens, token_ids: Sequence[Sequence[int]], batch: Batch
+    ) -> list[dict[str, Any]]:
+        """``sentence_fit`` of every report, and with a memory the sentences ``recalled`` for its image."""
+        mean = views.mean()
+        fits = sentence_fit(self.distillation, language_model, self.splitter, mean, token_ids)
+        shown: list[dict[str, Any]] = [{"sentence_fit": fit} for fit in fits]
+        if self.memory is not None:
+            recalled = self.memory.nearest(self.distillation, mean, batch, self.config.top_k)
+            shown = [row | {"recalled": rows} for row, rows in zip(shown, recalled, strict=True)]
+        return shown
+
+
+class NoSentences:
+    """Without DID sentences and images have no space in common, and nothing is said of how they fit."""
+
+    def banks(self, training: TrainingView, language_model: CausalLanguageModel) -> dict[str, Bank]:
+        return {}
+
+    def remember(self, banks: Mapping[str, Bank]) -> None:
+        """Nothing is kept."""
+
+    def evidence(
+        self, language_model: CausalLanguageModel, views: ViewTokens, token_ids: Sequence[Sequence[int]], batch: Batch
+    ) -> list[dict[str, Any]]:
+        return [{} for _ in token_ids]

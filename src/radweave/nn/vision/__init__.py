@@ -6,14 +6,18 @@ from typing import Annotated
 
 from pydantic import Field
 
-from radweave.nn.vision.pretrained import ResNetConfig, SwinConfig, ViTConfig
-from radweave.nn.vision.resnet3d import ResNet3dConfig
-from radweave.nn.vision.vmamba import VMambaConfig
+from radweave.nn.vision.pretrained import ResNetConfig, SwinConfig, TransformersEncoder, ViTConfig
+from radweave.nn.vision.resnet3d import ResNet3dConfig, ResNet3dEncoder
+from radweave.nn.vision.vmamba import VMambaConfig, VMambaEncoder
 from radweave.types import Modality
 
+VISION_RECORDS = (ResNetConfig, SwinConfig, ViTConfig, VMambaConfig, ResNet3dConfig)
 VisionEncoderConfig = Annotated[
     ResNetConfig | SwinConfig | ViTConfig | VMambaConfig | ResNet3dConfig, Field(discriminator="kind")
 ]
+
+VisionPart = TransformersEncoder | VMambaEncoder | ResNet3dEncoder
+"""What these records build."""
 
 
 def modality_of(encoder: VisionEncoderConfig) -> Modality:
@@ -22,11 +26,13 @@ def modality_of(encoder: VisionEncoderConfig) -> Modality:
 
 
 __all__ = [
+    "VISION_RECORDS",
     "ResNet3dConfig",
     "ResNetConfig",
     "SwinConfig",
     "VMambaConfig",
     "ViTConfig",
     "VisionEncoderConfig",
+    "VisionPart",
     "modality_of",
 ]

@@ -1,0 +1,93 @@
+"""A batch as a model sees it, and the losses that several methods have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from radweave.contract.model import ReportModel, given
+from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.prompt import Slot
+from radweave.nn.views import ViewTokens, encode_views
+from radweave.nn.word_head import NoWordHead, WordHead
+from radweave.types import Batch
+
+ModelT = TypeVar("ModelT", bound=ReportModel)
+
+
+@dataclass
+class SeenBatch(Generic[ModelT]):
+    """One batch through a model. A method adds what its terms need, each computed once, when it is first asked for."""
+
+    model: ModelT
+    batch: Batch
+
+    @cached_property
+    def views(self) -> ViewTokens:
+        """The tokens of all views."""
+        return encode_views(self.model.encoder, self.batch)
+
+
+class Writer(Protocol):
+    """A model with a causal language model."""
+
+    @property
+    def language_model(self) -> CausalLanguageModel: ...
+
+
+class Text(Protocol):
+    """A batch of a model that writes."""
+
+    @property
+    def model(self) -> Writer: ...
+    @property
+    def batch(self) -> Batch: ...
+
+
+class Prompted(Text, Protocol):
+    """A batch whose prompt is made of what was seen."""
+
+    @property
+    def prefix(self) -> Slot: ...
+
+
+class WordModel(Protocol):
+    """A model with a word head."""
+
+    @property
+    def word_head(self) -> WordHead | NoWordHead: ...
+
+
+class Viewed(Protocol):
+    """A batch whose images were read, of a model with a word head."""
+
+    @property
+    def model(self) -> WordModel: ...
+    @property
+    def batch(self) -> Batch: ...
+    @property
+    def views(self) -> ViewTokens: ...
+
+
+def report_loss(seen: Prompted) -> Tensor:
+    """The report, per token, after the prompt."""
+    return prompted_loss(seen, seen.prefix)
+
+
+def prompted_loss(seen: Text, prefix: Slot) -> Tensor:
+    """The report, per token, after this prefix."""
+    batch = seen.batch
+    return seen.model.language_model.loss(*prefix, given(batch.input_ids), given(batch.labels))
+
+
+def text_loss(seen: Text) -> Tensor:
+    """The report, per token, after nothing."""
+    return seen.model.language_model.text_loss(given(seen.batch.input_ids), given(seen.batch.labels))
+
+
+def words_loss(seen: Viewed) -> Tensor:
+    """Which words the report holds, off the image alone; for encoders that start from nothing."""
+    return seen.model.word_head.loss(seen.views.tokens, seen.views.view_mask, given(seen.batch.labels))
