@@ -181,7 +181,7 @@ def test_markup_and_shell_text_stays_text(tmp_path: Path, capsys: pytest.Capture
     run_evaluate(EvaluateRequest(pairs=(path, write(tmp_path / "c.jsonl", GOOD)), meteor=False, out=tmp_path / "out"))
     assert "[red]a|b_&" in capsys.readouterr().out
     assert r"[red]a|b\_\&" in (tmp_path / "out" / "tables.tex").read_text(encoding="utf-8")
-    assert r"[red]a\|b_&" in (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
+    assert r"[red]a\|b\_&" in (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
 
 
 def test_nothing_is_written_when_a_later_file_is_bad(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +65,7 @@ def ablate(
         reuse=tuple(reuse or ()),
     )
 
-    say = partial(console.print, markup=False)
+    say = console.print
     with resumable(f"the same command goes on (its runs as with --resume), the table so far is in {out}"):
         result = run_ablation(request, AblationWatch(say=say, training=training_watch))
     if as_json:

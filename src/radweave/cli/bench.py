@@ -80,7 +80,7 @@ def bench(
     )
 
     def say(text: str) -> None:
-        console.print(text, markup=False)
+        console.print(text)
 
     with resumable(f"the same command goes on (its runs as with --resume), what is known so far is in {out}"):
         result = run_bench(request, say)

@@ -112,12 +112,12 @@ def check_verb(
 
 
 def _print(report: CheckReport) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from radweave.data.check import LENGTH_BINS
+    from radweave.terminal import plain_console
 
-    console = Console(markup=False)
+    console = plain_console()
     splits = [split for split in ("train", "val", "test", "none") if report.studies[split]]
     table = Table("report length in words", *splits, title="Studies")
     starts = [start for start in LENGTH_BINS if start <= max(map(max, report.lengths.values()), default=0)]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from radweave.terminal import plain_console
 
 if TYPE_CHECKING:
     from radweave.stages import TrainingWatch
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from radweave.train.loop import Watch
 
 # Names from files are printed with it: square brackets mean themselves.
-console = Console(stderr=True, highlight=False, markup=False)
+console = plain_console(stderr=True)
 
 
 class Bars:
@@ -23,11 +24,11 @@ class Bars:
 
     def __init__(self) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             console=console,
         )
         self._tasks: dict[str, TaskID] = {}
@@ -80,7 +81,7 @@ def training_watch(board: Board | None = None) -> Iterator[TrainingWatch]:
             images=lambda done, total: bars.update("reading images", done, total),
             features=lambda done, total: bars.update("features of the frozen encoder", done, total),
             stage=stage,
-            note=lambda text: console.print(text, style="yellow", markup=False),
+            note=lambda text: console.print(text, style="yellow"),
             began=lambda folder: None if board is None else board.write_below(folder),
             samples=None if board is None else board.reports,
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from radweave.markdown import escaped
+from radweave.terminal import plain_console
 
 DASH = "-"
 
@@ -42,25 +43,23 @@ _PIPE_COLUMNS = 200
 def print_tables(tables: Sequence[TextTable]) -> None:
     """Print to standard output, as wide as the terminal."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    console = plain_console()
     if not console.is_terminal:
-        console = Console(width=_PIPE_COLUMNS)
+        console = plain_console(width=_PIPE_COLUMNS)
     for table in tables:
         if table.columns:
-            shown = Table(title=escape(table.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+            shown = Table(title=table.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
             for index, column in enumerate(table.columns):
-                shown.add_column(escape(column), justify="left" if index == 0 else "right", overflow="fold")
+                shown.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
             for row in table.rows:
-                shown.add_row(*(escape(cell) for cell in row))
+                shown.add_row(*row)
             console.print(shown)
         else:
-            console.print(table.title, style="bold", markup=False)
+            console.print(table.title, style="bold")
         for note in table.notes:
-            console.print(note, style="dim" if table.columns else "yellow", markup=False, highlight=False)
+            console.print(note, style="dim" if table.columns else "yellow")
         console.print()
 
 

@@ -1,0 +1,15 @@
+"""The one way to a terminal through rich: what is printed is text, never rich's markup, emoji codes or highlights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def plain_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A console that prints names as they are, in tables too; ``style`` of a call still colours a whole line."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
