@@ -24,7 +24,7 @@ from radweave.data.registration import SIDE, Alignment, Likeness, Query
 SAME_TYPICAL, SAME_WEAKEST = 0.74, 0.45
 """Likeness from which two pictures are one. See docs/data.md for what lies on either side of it."""
 
-ALIKE = 0.4
+ALIKE = 0.2
 """Likeness of the weakest blocks that marks a set in which different patients look alike, as in a phantom."""
 
 CANDIDATE = 0.45
