@@ -39,7 +39,7 @@ from radweave.errors import InputError
 
 MEMORY_BYTES = 8 << 30
 HANG_S = 150.0
-LARGEST_REAL_BYTES = 400_000
+LARGEST_REAL_BYTES = 1_000_000
 REAL_FILES = 12
 COLUMNS = ("mutants", "refused", "identical", "doubted", "silent", "tracebacks", "hangs")
 
