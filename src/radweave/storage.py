@@ -377,8 +377,17 @@ def parse_json(data: bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: if it is missing, not JSON, or holds half of a surrogate pair, which no file can be written with.
+    """
     try:
-        return parse_json(path.read_bytes())
+        data = path.read_bytes()
+        value = parse_json(data)
+        if b"\\ud" in data.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except FileNotFoundError:
         raise InputError("file is missing", file=path) from None
     except ValueError as error:

@@ -192,3 +192,14 @@ def test_a_file_that_cannot_be_read_is_not_called_one_that_cannot_be_written(tmp
     with pytest.raises(CannotWriteError), write_folder(tmp_path / "folder") as partial:
         (partial / name).touch()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_read(tmp_path: Path) -> None:
+    """A JSON escape can hold what no file can: whoever writes the value again would end in a traceback."""
+    path = tmp_path / "a.json"
+    path.write_text('{"a": "\\ud83d\\ude00"}')
+    assert read_json(path) == {"a": "\N{GRINNING FACE}"}
+    for half in ("\\ud83d", "\\uDE00"):
+        path.write_text(f'{{"a": "{half}"}}')
+        with pytest.raises(InputError, match="not valid JSON"):
+            read_json(path)
