@@ -140,7 +140,7 @@ def real_formats(folder: Path) -> dict[str, Format]:
         ]  # fmt: skip
         for number, path in enumerate(files[:: max(1, len(files) // REAL_FILES)][:REAL_FILES]):
             copy = Path(shutil.copy(path, folder / f"{kind[5:]}{number}{path.suffix}"))
-            found[f"{kind} #{number}"] = Format(copy, look, "as its kind")
+            found[f"{kind} #{number}"] = Format(copy, look, "as the kinds above")
     return found
 
 
@@ -234,7 +234,7 @@ def _run_formats(folder: Path, dataset: Path) -> dict[str, Format]:
         )
     }
     return {
-        "run.json": Format(run / "run.json", look_at_run, "its digest, where it has one", True, True),
+        "run.json": Format(run / "run.json", look_at_run, "its digest", True, True),
         **hashed,
         "config.yaml alone": Format(loose / "config.yaml", look_at_config, "none", True),
         "tokenizer.json alone": Format(loose / "tokenizer" / "tokenizer.json", look_at_tokenizer, "none", True, True),
