@@ -14,12 +14,7 @@ reports stay too: in those texts, and in the tokenizer's vocabulary.
 
 from __future__ import annotations
 
-import fcntl
-import glob
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +28,7 @@ from radweave.methods import load_method
 from radweave.model_card import licence_notes, model_card
 from radweave.run_folder import RunCard, StageFigures, read_card, write_card
 from radweave.runs import UNTRAINED, restore
-from radweave.storage import refuse_existing, sha256_file, sha256_json, write_folder, write_json, write_text
+from radweave.storage import remove_leftovers, sha256_file, sha256_json, write_folder, write_json, write_text
 from radweave.types import Record
 
 AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/", "familiarity/", "licences/")
@@ -71,11 +66,11 @@ def export(run: Path, out: Path, *, overwrite: bool = False) -> Path:
     card = read_card(run)
     if not card.is_trained:
         raise InputError(UNTRAINED.split(":")[0], file=run)
-    with _alone(out):
-        refuse_existing(out, overwrite=overwrite, ours="run.json")
-        with write_folder(out, overwrite=overwrite, ours="run.json") as partial:
-            _fill(run, card, partial)
-            restore(partial)
+    # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
+    remove_leftovers(out.parent)
+    with write_folder(out, overwrite=overwrite) as partial:
+        _fill(run, card, partial)
+        restore(partial)
     return out
 
 
@@ -172,30 +167,3 @@ def _files(folder: Path) -> list[Path]:
 
 def _sizes(folder: Path) -> dict[str, int]:
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in _files(folder)}
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Wait for other exports beside ``out``, and clear what a killed one has left there."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.open(out.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX)
-        for old in out.parent.glob(f".{glob.escape(out.name)}.*.old"):
-            # Killed between the two renames: the earlier export is whole, and the only one.
-            if not out.exists() and _is_whole(old):
-                old.rename(out)
-            shutil.rmtree(old, ignore_errors=True)
-        for partial in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):
-            shutil.rmtree(partial, ignore_errors=True)
-        yield
-    finally:
-        os.close(parent)
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        read_card(folder)
-    except InputError:
-        return False
-    return True

@@ -137,8 +137,9 @@ def _why_not_written(error: Exception, path: Path) -> str | None:
     The writers of tokenizers and of safetensors raise errors of their own that quote the system's.
     """
     if isinstance(error, OSError):
-        name = error.filename
-        if isinstance(name, (str, bytes)) and not _is_of(Path(os.fsdecode(name)), path):
+        # A copy names two files, whichever of them failed.
+        named = [name for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+        if named and not any(_is_of(Path(os.fsdecode(name)), path) for name in named):
             return None
         return error.strerror or str(error)
     quoted = _SYSTEM_ERROR.search(str(error))
@@ -193,6 +194,13 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
+def _discard(old: Path) -> None:
+    """Remove a folder that was moved away. What is removed in part has another name: one with ``.old`` is whole."""
+    half = old.with_suffix(".partial")
+    old.rename(half)
+    _remove(half)
+
+
 def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
     """Rename a folder to ``path``; of two writers of a new folder, the second is refused.
 
@@ -212,7 +220,7 @@ def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
     with _lock(path):
         path.rename(old)
         partial.rename(path)
-        _remove(old)
+        _discard(old)
 
 
 @contextlib.contextmanager
@@ -272,10 +280,12 @@ def remove_leftovers(folder: Path) -> None:
                 match = _LEFTOVER.fullmatch(path.name)
                 assert match is not None
                 target = path.with_name(match["name"])
-                if match["kind"] == "old" and not target.exists():
-                    path.rename(target)
-                else:
+                if match["kind"] == "partial":
                     _remove(path)
+                elif target.exists():
+                    _discard(path)
+                else:
+                    path.rename(target)
             finally:
                 os.close(descriptor)
 

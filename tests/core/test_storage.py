@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -115,6 +116,19 @@ def test_a_folder_moved_away_by_a_killed_writer_gets_its_name_back(tmp_path: Pat
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     assert (tmp_path / "b" / "file").read_text() == "old"
+
+
+def test_a_folder_that_is_removed_in_part_has_not_the_name_of_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **more: removed.append(Path(path).name))
+    for _ in range(2):
+        with write_folder(tmp_path / "out", overwrite=True) as partial:
+            (partial / "file").touch()
+    assert len(removed) == 1
+    assert removed[0].endswith(".partial")
+    assert len(list(tmp_path.glob(".*.old"))) == 0
 
 
 WRITE = """

@@ -215,7 +215,7 @@ def test_sigkill_at_random_moments_leaves_a_whole_export_or_none(toy_run: Path, 
 
 def test_an_export_put_aside_by_a_killed_overwrite_comes_back(toy_run: Path, exported: Path, tmp_path: Path) -> None:
     shutil.copytree(exported, tmp_path / ".model.0123abcd.old")
-    half_removed = shutil.copytree(exported, tmp_path / ".model.00000000.old")
+    half_removed = shutil.copytree(exported, tmp_path / ".model.00000000.partial")
     (Path(half_removed) / "weights.safetensors").unlink()
     (tmp_path / ".model.4567cdef.partial").mkdir()
     with pytest.raises(InputError, match="--overwrite"):
