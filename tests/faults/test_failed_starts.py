@@ -31,7 +31,7 @@ def dataset(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("data.tokenizer={kind: pretrained, path: /no/such/folder}", "tokenizer"),
         ("model.language_model={kind: pretrained, path: /no/such/folder}", "no/such/folder"),
-        ("stages.report.finetune={vision_encoder: full}", r"stages\.report\.finetune.*every part"),
+        ("stages.report.finetune={other: full}", r"stages\.report\.finetune.*other"),
         ("stages.report.finetune.language_model=lora", r"stages\.report\.finetune\.language_model.*no adapters"),
         ("stages.report.losses={other: 1.0}", r"stages\.report\.losses.*no such loss"),
     ],
