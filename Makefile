@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check bench fuzz results clean
+.PHONY: setup demo test check bench fuzz mutants results clean
 
 setup: $(READY)
 
@@ -40,6 +40,10 @@ bench: $(READY)
 EACH ?= 1000
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python bench/fuzz.py --each $(EACH)
+
+# Faults planted one at a time in a copy, and which of them no test notices: tests/planted. It goes on where it stopped.
+mutants: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/planted/plant.py
 
 # All methods on the phantoms, and on IU X-Ray where RADWEAVE_TEST_DATA is the folder of real data: docs/benchmark.md.
 # Hours on two cores; the same command goes on where it stopped. The runs stay in BENCH, the pages go to docs.

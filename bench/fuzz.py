@@ -34,14 +34,14 @@ import numpy as np
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from mutants import Format, digest, image_formats, look_at_radiograph, look_at_volume, mutants
+from damaged_files import Format, damaged_copies, digest, image_formats, look_at_radiograph, look_at_volume
 from radweave.errors import InputError
 
 MEMORY_BYTES = 8 << 30
 HANG_S = 150.0
 LARGEST_REAL_BYTES = 1_000_000
 REAL_FILES = 12
-COLUMNS = ("mutants", "refused", "identical", "doubted", "silent", "tracebacks", "hangs")
+COLUMNS = ("files", "refused", "identical", "doubted", "silent", "tracebacks", "hangs")
 
 
 @dataclass
@@ -75,7 +75,7 @@ def work(form: Format, folder: Path, seed: str, start: int, count: int, answers:
     if not form.in_place:
         path = folder / form.whole.name
     truth = form.look(form.whole)[0]
-    for number, data in enumerate(mutants(whole, random.Random(seed), count, is_text=form.is_text)):
+    for number, data in enumerate(damaged_copies(whole, random.Random(seed), count, is_text=form.is_text)):
         if number < start:
             continue
         path.write_bytes(data)
@@ -257,7 +257,7 @@ def table(rows: dict[str, Row], formats: dict[str, Format]) -> str:
     whole: Counter[str] = Counter()
     guards = {name.partition(" #")[0]: form.redundancy for name, form in formats.items()}
     for name, row in rows.items():
-        counts = Counter({**row.counts, "mutants": sum(row.counts.values())})
+        counts = Counter({**row.counts, "files": sum(row.counts.values())})
         whole.update(counts)
         lines.append(f"| {name} | " + " | ".join(str(counts[key]) for key in COLUMNS) + f" | {guards[name]} |")
     return "\n".join([*lines, "| all | " + " | ".join(str(whole[key]) for key in COLUMNS) + " | |"]) + "\n"

@@ -111,6 +111,8 @@ def test_several_references_hold_the_strongest_statement() -> None:
     labelled = label_pairs([Pair("a", "x", ("no Edema", "maybe Fracture", "Edema no Fracture"))], WordLabeler())
     states = dict(zip(labelled.classes, labelled.ref[0].tolist(), strict=True))
     assert (states["Edema"], states["Fracture"], states["Pneumonia"]) == (1, 3, 0)
+    doubted = label_pairs([Pair("a", "x", ("Edema", "maybe Edema"))], WordLabeler())
+    assert doubted.ref[0, doubted.classes.index("Edema")] == 1
 
 
 def test_hand_set_labels_are_taken_and_checked_by_name() -> None:

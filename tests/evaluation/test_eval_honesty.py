@@ -8,7 +8,7 @@ import pytest
 
 from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs, get_protocol
 from radweave.evaluation.floors import build_floors
-from radweave.evaluation.laterality import contradictions, sided_findings
+from radweave.evaluation.laterality import contradictions, sided_findings, sided_rows
 from radweave.labels import get_labeler
 from radweave.labels.comparisons import compares_with_prior
 
@@ -88,6 +88,23 @@ def test_invented_finding_is_visible() -> None:
     assert "100% of the reports state a finding that the reference does not have" in invented.to_json()["warnings"]
 
 
+@pytest.mark.parametrize(
+    ("hyp", "ref", "invented", "missed"),
+    [
+        ("There is pneumonia.", "Possible pneumonia.", 0, 0),
+        ("Possible pneumonia.", "There is pneumonia.", 0, 0),
+        ("There is pneumonia.", "No pneumonia.", 1, 0),
+        # That nothing is named is no finding, on neither side.
+        ("The lungs are clear.", "Large right pneumothorax.", 0, 1),
+        ("Large right pneumothorax.", "The lungs are clear.", 1, 0),
+    ],
+)
+def test_what_counts_as_invented_and_as_missed(hyp: str, ref: str, invented: int, missed: int) -> None:
+    rows = evaluate_pairs([Pair("a", hyp, (ref,))], labeler=get_labeler("chexpert14"), options=OPTIONS).honesty
+    assert rows["hallucinated_findings_per_report"]["value"] == invented
+    assert rows["missed_findings_per_report"]["value"] == missed
+
+
 def test_negation_flip_changes_the_clinical_table() -> None:
     flipped = [text.replace("No pneumothorax", "Pneumothorax") for text in REFERENCES]
     evaluation = scored(flipped)
@@ -136,6 +153,9 @@ def test_sides_of_findings() -> None:
     assert sided_findings("The lungs are clear.") == {}
     assert contradictions({"effusion": left}, {"effusion": right, "mass": left}) == ["effusion"]
     assert contradictions({"effusion": left}, {"effusion": left | right}) == []
+    # Several references of a study are taken together, in any order.
+    for refs in (("Left effusion.", "Right effusion."), ("Right effusion.", "Left effusion.")):
+        assert sided_rows([Pair("a", "Left effusion.", refs)]).tolist() == [[1.0, 0.0, 1.0]]
 
 
 def test_floors_given_with_the_predictions() -> None:
@@ -165,6 +185,8 @@ def test_floors_made_here() -> None:
     assert "training set" in trained["constant_report"]["source"]
     assert trained["constant_report"]["distinct_reports_share"] == 1 / len(pairs)
     assert trained["train_copy"]["corpus"]["BLEU_1"] is not None
+    copies = [build_floors(pairs, get_protocol("ws"), train, seed)["train_copy"].texts for seed in (0, 0, 1)]
+    assert copies[0] == copies[1] != copies[2]
 
 
 def test_constant_from_references_does_not_match_itself() -> None:

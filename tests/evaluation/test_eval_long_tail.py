@@ -50,7 +50,7 @@ def test_positives_are_counted_once_per_study_from_labels_or_the_report() -> Non
     studies = [
         study(0, {"Edema": LabelState.POSITIVE, "Fracture": LabelState.UNCERTAIN}, "There is a pneumothorax."),
         study(1, {"Edema": LabelState.POSITIVE, "Pneumonia": LabelState.NEGATIVE}),
-        study(2, None, "There is a large left pleural effusion. The heart is normal."),
+        study(2, None, "There is a large left pleural effusion. The heart is normal. Possible pneumonia."),
     ]
     counted = class_frequencies(studies, labeler)
     assert counted.studies == 3
@@ -106,6 +106,10 @@ def test_a_system_that_only_knows_the_head_shows_it() -> None:
     groups = result["long_tail"]["policies"]["uncertain_as_negative"]
     assert groups["head"]["micro"]["recall"]["value"] == 1.0
     assert groups["tail"]["micro"]["recall"]["value"] == 0.0
+    assert groups["head"]["micro"]["recall"]["interval"] is None
+    drawn = Options(meteor=False, floors=False, resamples=20)
+    given = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), frequencies=frequencies, options=drawn).long_tail
+    assert given["policies"]["uncertain_as_negative"]["head"]["micro"]["recall"]["interval"] == [1.0, 1.0]
     assert "long_tail" not in evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=options).to_json()
 
 

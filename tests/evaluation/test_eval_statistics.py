@@ -33,6 +33,13 @@ def spoiled(every: int) -> list[str]:
     return [" ".join(w for j, w in enumerate(text) if j % every) for text in texts]
 
 
+def mixed() -> tuple[list[str], list[str]]:
+    """Two systems of which each has some of the better outputs: tests then depend on who is compared with whom."""
+    both = list(zip(spoiled(3), spoiled(4), strict=True))
+    pairs = [(x, y) if i % 5 < 2 else (y, x) for i, (x, y) in enumerate(both)]
+    return [x for x, _ in pairs], [y for _, y in pairs]
+
+
 def evaluation(hyps: list[str]) -> Evaluation:
     return evaluate_pairs(pairs_of(hyps), "ws", options=PLAIN)
 
@@ -131,12 +138,27 @@ def test_randomisation_p_value_against_all_exchanges() -> None:
     assert found.p_randomisation == pytest.approx(exact, abs=0.032)
 
 
+def test_exchanges_hang_on_the_seed_and_exchange_a_patient_s_studies_together() -> None:
+    """All of B is better, but there are two patients: of their four exchanges two are as far apart, so p is 1/2."""
+    owners: list[str | None] = ["p"] * 12 + ["q"] * 12
+    worse, better = (evaluate_pairs(pairs_of(spoiled(n), owners), "ws", options=PLAIN) for n in (2, 8))
+    found = {d.metric: d for d in compare(worse, better, resamples=400)}
+    assert found["BLEU_4"].p_randomisation == pytest.approx(0.5, abs=0.1)
+    a, b = (evaluation(hyps) for hyps in mixed())
+    first, again, other = ([d.p_randomisation for d in compare(a, b, resamples=100, seed=seed)] for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_a_study_without_a_value_does_not_count_in_a_mean() -> None:
+    statistic = mean_statistic(np.array([1.0, np.nan, 3.0]))
+    assert statistic.corpus() == 2.0
+    assert np.isnan(mean_statistic(np.array([np.nan])).corpus())
+
+
 def test_comparison_pairs_by_id_not_by_place() -> None:
-    # Some outputs of each are the better ones, so that the tests depend on who is compared with whom.
-    first, second = spoiled(3), spoiled(4)
-    mixed = [(x, y) if i % 5 < 2 else (y, x) for i, (x, y) in enumerate(zip(first, second, strict=True))]
-    a, b = evaluation([x for x, _ in mixed]), evaluation([y for _, y in mixed])
-    shuffled = evaluate_pairs(list(reversed(pairs_of([y for _, y in mixed]))), "ws", options=PLAIN)
+    a, b = (evaluation(hyps) for hyps in mixed())
+    shuffled = evaluate_pairs(list(reversed(pairs_of(mixed()[1]))), "ws", options=PLAIN)
     in_order, by_id = (compare(a, other, resamples=100) for other in (b, shuffled))
     assert any(0.02 < (x.p_randomisation or 0) < 0.98 for x in in_order)
     for x, y in zip(in_order, by_id, strict=True):

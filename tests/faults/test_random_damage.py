@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mutants import ODD_WORDS, Format, image_formats, mutants
+from damaged_files import ODD_WORDS, Format, damaged_copies, image_formats
 from radweave.data.reading.inspect import inspect
 from radweave.errors import InputError
 
@@ -31,7 +31,7 @@ def test_a_damaged_image_never_ends_the_reader(
     """``InputError`` alone may come out, NumPy says nothing, and ``inspect`` gives a record for each file."""
     folder = tmp_path_factory.mktemp("damaged")
     for name, form in formats.items():
-        [data] = mutants(form.whole.read_bytes(), random.Random(f"{seed} {name}"), 1)
+        [data] = damaged_copies(form.whole.read_bytes(), random.Random(f"{seed} {name}"), 1)
         path = folder / form.whole.name
         path.write_bytes(data)
         message = ""
@@ -50,7 +50,7 @@ def test_a_damaged_image_never_ends_the_reader(
 def test_damage_under_a_checksum_never_passes(formats: dict[str, Format], tmp_path: Path, name: str) -> None:
     form = formats[name]
     path, (truth, _) = tmp_path / form.whole.name, form.look(form.whole)
-    for data in mutants(form.whole.read_bytes(), random.Random(5), 100):
+    for data in damaged_copies(form.whole.read_bytes(), random.Random(5), 100):
         path.write_bytes(data)
         try:
             seen, doubted = form.look(path)
@@ -59,9 +59,9 @@ def test_damage_under_a_checksum_never_passes(formats: dict[str, Format], tmp_pa
         assert doubted or seen == truth
 
 
-def test_mutants_are_damaged_and_the_same_again() -> None:
+def test_copies_are_damaged_and_the_same_again() -> None:
     whole = bytes(range(256)) * 4
-    first, second = (list(mutants(whole, random.Random(3), 200, is_text=True)) for _ in range(2))
+    first, second = (list(damaged_copies(whole, random.Random(3), 200, is_text=True)) for _ in range(2))
     assert first == second
     assert sum(data != whole for data in first) > 150
     assert len(set(ODD_WORDS)) == len(ODD_WORDS)

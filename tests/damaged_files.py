@@ -1,6 +1,6 @@
 """Files of every kind that is read, damaged at random, and what became of each: for a quick test and for ``make fuzz``.
 
-for mutant in mutants(whole_file, random.Random(1), 1000): ...
+for damaged in damaged_copies(whole_file, random.Random(1), 1000): ...
 formats(folder)["nifti gzip"].look(path)     # a digest of what is read, and whether the reader doubts it
 """
 
@@ -57,7 +57,7 @@ class Format:
     in_place: bool = False
 
 
-def mutants(whole: bytes, source: random.Random, count: int, *, is_text: bool = False) -> Iterator[bytes]:
+def damaged_copies(whole: bytes, source: random.Random, count: int, *, is_text: bool = False) -> Iterator[bytes]:
     """``count`` damaged copies: flipped bits, changed, lost, doubled and moved bytes, cuts; odd words in text."""
     for _ in range(count):
         kinds = (*_KINDS, _odd_word, _odd_word, _odd_word) if is_text else _KINDS
