@@ -43,11 +43,12 @@ TRY = """
 import dataclasses, json, sys
 from pathlib import Path
 import plant
-plant.LEAST_LIMIT_S = 1.0
-plant.SLOWER = 0.0
 faults = [plant.Fault("src/radweave/toy.py", what, "return 1", new, ("tests/test_toy.py",))
           for what, new in (("noticed", "return 2"), ("not noticed", "return True"), ("no end", "while True: pass"))]
-results = plant.try_group(Path(sys.argv[1]), faults[0].tests, [(fault, fault.what) for fault in faults])
+keyed = [(fault, fault.what) for fault in faults]
+results = list(plant.try_group(Path(sys.argv[1]), faults[0].tests, keyed[:2]))
+plant.LEAST_LIMIT_S, plant.SLOWER = 0.5, 0.0
+results += plant.try_group(Path(sys.argv[1]), faults[0].tests, keyed[2:])
 print(json.dumps([dataclasses.asdict(result) for result in results]))
 """
 
