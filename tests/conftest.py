@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,16 @@ TOY_CT_OVERRIDES = (
     "decoding.max_new_tokens=12",
 )
 """Overrides that shrink the preset ``tiny-ct`` of the baseline."""
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """Shapes as they come: for what a function itself says of wrong ones."""
+    from jaxtyping import config
+
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,11 @@
-"""What every method promises. A new folder under methods/ is tested here without a line being added,
-except its sizes in conftest's TOY_SIZES."""
+"""What every method promises. A new folder under methods/ is tested here without a line being added, except its sizes
+in conftest's TOY_SIZES where those of its tiny preset take too long. ``more/seventh`` is such a folder elsewhere.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ import pytest
 import torch
 
 from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave import methods
+from radweave.config import Config
 from radweave.contract.model import ReportModel, encoder_name, parts_of
 from radweave.data.cache import build_cache
 from radweave.data.dataset import Dataset
@@ -22,18 +27,28 @@ from radweave.experiment import BuildContext, Experiment
 from radweave.export import export
 from radweave.memory.bank import load_bank
 from radweave.methods import load_method, method_names, method_summary
+from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.ontology import CLASSES
 from radweave.runs import prepare, resolve, restore, train
 from radweave.train.stage import apply_finetune, build_optimizer, total_loss
-from radweave.types import Batch
+from radweave.train.view import TrainingView
+from radweave.types import Batch, Study
 
-METHODS = method_names()
+SEVENTH = "seventh"
+METHODS = [*method_names(), SEVENTH]
+
+
+def sizes(method: str) -> list[str]:
+    return [*TOY_OVERRIDES, *TOY_SIZES.get(method, ())]
 
 
 @pytest.fixture(scope="module", params=METHODS)
-def experiment(request: pytest.FixtureRequest) -> Experiment:
-    return resolve(request.param, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[request.param]])
+def experiment(request: pytest.FixtureRequest) -> Iterator[Experiment]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == SEVENTH:
+            patch.setattr(methods, "__path__", [*methods.__path__, str(Path(__file__).parent / "more")])
+        yield resolve(request.param, "tiny", sizes(request.param))
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +102,18 @@ def test_the_method_is_described_and_has_all_presets(experiment: Experiment) -> 
     assert set(module.PRESETS) >= {"tiny", "small", "paper"}
     for preset in module.PRESETS.values():
         assert preset().method == experiment.method
-    page = Path(__file__).parents[2] / "docs" / "methods" / f"{experiment.method}.md"
-    assert page.is_file(), "every method has its page"
+    pages = (
+        Path(__file__).parents[2] / "docs" / "methods" / f"{experiment.method}.md",
+        Path(module.__file__).parent / "page.md",
+    )
+    assert any(page.is_file() for page in pages), "every method has its page"
 
 
 def test_every_ablation_row_validates_and_builds(experiment: Experiment, context: BuildContext) -> None:
     ablations = load_method(experiment.method).ABLATIONS
     assert ablations["full"] == []
     for row, overrides in ablations.items():
-        changed = resolve(experiment.method, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[experiment.method], *overrides])
+        changed = resolve(experiment.method, "tiny", [*sizes(experiment.method), *overrides])
         plain, ablated = resolve(experiment.method, "tiny", []), resolve(experiment.method, "tiny", overrides)
         assert (row == "full") == (ablated == plain), row
         built = changed.model.build(context)
@@ -220,7 +238,7 @@ def run(experiment: Experiment, dataset: Dataset, tmp_path_factory: pytest.TempP
 
 
 def short(experiment: Experiment) -> list[str]:
-    return [*TOY_OVERRIDES, *TOY_SIZES[experiment.method], "stages.report.epochs=1"]
+    return [*sizes(experiment.method), "stages.report.epochs=1"]
 
 
 def test_save_and_restore_give_the_identical_report(experiment: Experiment, dataset: Dataset, run: Path) -> None:
@@ -289,3 +307,74 @@ def studies_in(value: Any) -> set[str]:
 def test_an_unknown_method_is_answered_with_those_that_exist() -> None:
     with pytest.raises(InputError, match="baseline"):
         load_method("base")
+
+
+def test_a_seventh_method_is_one_folder_of_sixty_lines() -> None:
+    folder = Path(__file__).parent / "more" / SEVENTH
+    assert len((folder / "__init__.py").read_text().splitlines()) <= 60
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {"__init__.py", "page.md"}
+
+
+Read = set[tuple[type[Config], str]]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Read:
+    """The fields of records that code reads, with the record's class, as long as the test runs."""
+    found: Read = set()
+
+    def recorded(record: Config, name: str) -> Any:
+        if name in type(record).__pydantic_fields__:
+            found.add((type(record), name))
+        return object.__getattribute__(record, name)
+
+    monkeypatch.setattr(Config, "__getattribute__", recorded, raising=False)
+    return found
+
+
+def records_in(record: Config) -> Iterator[Config]:
+    yield record
+    for _, value in record:
+        if isinstance(value, Config):
+            yield from records_in(value)
+
+
+def unread(kinds: Iterable[type[Config]], reads: Read) -> set[str]:
+    """Fields of records that nothing has read. ``kind`` is read by pydantic when it chooses the record."""
+    fields = {(kind, name) for kind in kinds for name in kind.model_fields if name != "kind"}
+    return {f"{kind.__name__}.{name}" for kind, name in fields - reads}
+
+
+def use(experiment: Experiment, context: BuildContext) -> None:
+    """Build the model, compute every loss, fill the memories, write a report."""
+    model = experiment.model.build(context)
+    examples = tuple(example(context, index) for index in range(6))
+    studies = tuple(Study(study_id=e.study_id, patient_id=e.patient_id, split="train") for e in examples)
+    view = TrainingView(studies, examples, context.classes, int(context.tokenizer.pad_token_id), seed=0)
+    batch = batch_of(context, *examples[:3])
+    for name, stage in experiment.named_stages().items():
+        model.eval()
+        with contextlib.suppress(InputError):  # a memory that this row cannot have
+            model.set_memories(model.build_memories(name, view))
+        model.train().loss(batch, tuple(stage.losses))
+    model.eval().generate(batch, experiment.decoding.model_copy(update={"max_new_tokens": 4}))
+
+
+def test_every_field_of_the_models_records_is_read(experiment: Experiment, context: BuildContext, reads: Read) -> None:
+    """By class and field: a search for the field's name would pass a dead one that another record has too."""
+    known: set[type[Config]] = set()
+    for overrides in load_method(experiment.method).ABLATIONS.values():
+        changed = resolve(experiment.method, "tiny", [*sizes(experiment.method), *overrides])
+        kinds = {type(record) for record in records_in(changed.model)}
+        if not kinds <= known or unread(kinds, reads):
+            known |= kinds
+            use(changed, context)
+    assert unread(known, reads) == set()
+
+
+def test_a_planted_dead_field_is_found(reads: Read) -> None:
+    class Planted(LinearConnectorConfig):
+        num_heads: int = 4  # others have a field of this name
+
+    Planted().build(4, 8)
+    assert unread([Planted], reads) == {"Planted.num_heads"}

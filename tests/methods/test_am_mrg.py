@@ -39,6 +39,7 @@ from radweave.nn.views import ViewTokens
 from radweave.runs import Run, resolve, restore, train
 from radweave.train.stage import apply_finetune
 from radweave.train.view import TrainingView
+from radweave.types import VisionFeatures
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["am_mrg"], "stages.report.epochs=1", "stages.report.select=loss")
 
@@ -163,7 +164,7 @@ class _Encoder(nn.Module):
     def forward(self, pixel_values: Tensor) -> Any:
         means = torch.nn.functional.avg_pool2d(pixel_values, 8)
         tokens = means.flatten(2).transpose(1, 2) * self.weight
-        return am_mrg.ViewTokens(tokens, None, None, (means.shape[2], means.shape[3]))  # type: ignore[arg-type]
+        return VisionFeatures(tokens, (means.shape[2], means.shape[3]))
 
 
 def _score(tokens: Tensor, mask: Tensor) -> Tensor:

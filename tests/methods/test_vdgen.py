@@ -223,7 +223,7 @@ def set_adapters(model: nn.Module, seed: int = 1) -> None:
             parameter.data = 0.5 * torch.randn(parameter.shape, generator=generator)
 
 
-def test_did_equals_loops_over_equations_4_to_6() -> None:
+def test_did_equals_loops_over_equations_4_to_6(unchecked_shapes: None) -> None:
     module = DiseaseDistillation(6, 5, temperature=0.25)
     h, text = random_means(4), random_means(4, 5, seed=1)
     images = [(row / row.norm()).tolist() for row in h]

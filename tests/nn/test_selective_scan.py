@@ -157,7 +157,7 @@ def test_autocast_does_not_reach_the_scan() -> None:
     torch.testing.assert_close(inside, selective_scan(*arguments), atol=0, rtol=0)
 
 
-def test_shapes_that_do_not_belong_together_are_named() -> None:
+def test_shapes_that_do_not_belong_together_are_named(unchecked_shapes: None) -> None:
     arguments = random_arguments(1, 2, 5, 4, 3, dtype=torch.float32)
     arguments[3] = arguments[3][..., :2]
     with pytest.raises(ValueError, match=r"B has shape \(1, 2, 5, 2\), expected \(1, 2, 5, 3\)"):

@@ -52,7 +52,7 @@ def test_the_similar_report_agrees_most_and_is_of_another_patient() -> None:
 
 def test_a_batch_of_one_patient_has_no_similar_report() -> None:
     labels = report_ids(5, 6)
-    _, mask = similar_reports(labels, torch.ones(2, 3), ["a", "a"], torch.Generator().manual_seed(0))
+    _, mask = similar_reports(labels, torch.ones(2, 3).long(), ["a", "a"], torch.Generator().manual_seed(0))
     assert not mask.any()
 
 

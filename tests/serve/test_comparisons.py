@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
@@ -30,6 +32,9 @@ class Parrot:
     def __init__(self, predictor: Predictor, text: str, *, with_scores: bool = True) -> None:
         self.ids = encode(predictor.tokenizer, text)
         self.with_scores = with_scores
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        return iter([torch.zeros(1)])
 
     def generate(self, batch: Batch, decoding: object) -> Generation:
         notes = {"token_log_probs": [-0.1] * len(self.ids)} if self.with_scores else {}

@@ -73,7 +73,7 @@ def refuse_unknown(field: str, asked: Sequence[str], known: Mapping[str, object]
 
 
 class ReportModel(nn.Module, ABC):
-    """What the engine asks of a method's model. Nothing is computed here.
+    """What the engine asks of a method's model. No number is computed here.
 
     One of its parts is a vision encoder; a model with none or several does not get past its first use.
     """
@@ -105,13 +105,18 @@ class ReportModel(nn.Module, ABC):
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """A report and its evidence for each study of the batch."""
 
-    @abstractmethod
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
-        """The banks that are made before a stage, by name, from the training split alone."""
+        """The banks that are made before a stage, by name, from the training split alone; none unless a method says."""
+        return {}
 
-    @abstractmethod
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
-        """Take the banks of a run, by name."""
+        """Take the banks of a run, by name.
+
+        Raises:
+            InputError: if there are some and the method has no use for any.
+        """
+        if banks:
+            raise InputError("this method has no memories", got=", ".join(banks))
 
 
 def parts_of(model: nn.Module) -> dict[str, nn.Module]:

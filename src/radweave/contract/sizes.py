@@ -41,6 +41,12 @@ LANGUAGE = StageConfig(finetune=full("language_model"), losses={"text": 1.0}, ep
 WORDS = StageConfig(finetune=full("vision_encoder", "word_head"), losses={"words": 1.0}, epochs=0)
 
 
+class ReportStages(Stages):
+    """Report generation alone."""
+
+    report: StageConfig
+
+
 class VisionFirstStages(Stages):
     """Words from images, language from reports (both off unless given epochs), then report generation."""
 

@@ -1,8 +1,9 @@
 """One folder per method. A new folder here is a new method; nothing else has to be edited.
 
-A method's ``__init__`` holds ``PRESETS`` (``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the
-paper's table -> overrides). ``TABLES`` (name -> ``radweave.ablation_tables.Table``) is what ``radweave ablate``
-runs. The first line of its docstring is what ``radweave methods`` prints.
+A folder elsewhere is a method too once its parent is in ``__path__``. A method's ``__init__`` holds ``PRESETS``
+(``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the paper's table -> overrides). ``TABLES``
+(name -> ``radweave.ablation_tables.Table``) is what ``radweave ablate`` runs. The first line of its docstring is what
+``radweave methods`` prints.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from types import ModuleType
 from radweave.errors import InputError
 
 
+def _files() -> dict[str, Path]:
+    """Name -> file of every method."""
+    return {file.parent.name: file for room in __path__ for file in Path(room).glob("*/__init__.py")}
+
+
 def method_names() -> list[str]:
     """Names of all methods, without importing any."""
-    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
+    return sorted(_files())
 
 
 def method_summary(name: str) -> str:
     """First line of the method's docstring, read without importing it."""
-    source = (Path(__file__).parent / name / "__init__.py").read_text(encoding="utf-8")
+    source = _files()[name].read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(source)) or "").split("\n", 1)[0]
 
 

@@ -128,7 +128,7 @@ class Routed:
     """Refined queries (B, n, d); per layer the routing weights (B, p_k); the last layer's attention (B, n, m)."""
 
     tokens: Float[Tensor, "batch queries dim"]
-    routes: tuple[Float[Tensor, "batch masks"], ...] = ()
+    routes: tuple[Float[Tensor, "batch _"], ...] = ()
     attention: Float[Tensor, "batch queries cells"] | None = None
 
 

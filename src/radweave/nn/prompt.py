@@ -118,7 +118,7 @@ def nothing(like: Slot) -> Slot:
 
 def left_pad(
     embeds: Float[Tensor, "batch prefix width"], mask: Bool[Tensor, "batch prefix"]
-) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
+) -> tuple[Float[Tensor, "batch kept width"], Bool[Tensor, "batch kept"]]:
     """Move absent positions to the left and zero them, keeping the order of those present.
 
     Columns absent in every row are dropped.

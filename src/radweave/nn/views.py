@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 class ViewTokens:
     """Patch tokens ``tokens`` (B, V, S, D), zero where a view is absent; S runs row-major over ``grid``.
 
+    Where images are compared as they are, pixels stand in the place of tokens, and the grid is empty.
+
     ``view_mask`` (B, V) is True for a view that is there, ``view_ids`` (B, V) says of which kind it is.
     """
 
-    tokens: Float[Tensor, "batch views tokens dim"]
+    tokens: Float[Tensor, "batch views *values"]
     view_mask: Bool[Tensor, "batch views"]
     view_ids: Int[Tensor, "batch views"]
     grid: tuple[int, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,9 +13,7 @@ from torch import Tensor
 from radweave.contract.model import ReportModel, Term, losses, written
 from radweave.contract.sizes import VisionFirstStages
 from radweave.contract.terms import SeenBatch, report_loss, text_loss, words_loss
-from radweave.errors import InputError
 from radweave.experiment import BuildContext, Experiment, ModelConfig
-from radweave.memory.bank import Bank
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
@@ -23,9 +21,6 @@ from radweave.nn.views import connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
 from radweave.types import Batch, Generation
-
-if TYPE_CHECKING:
-    from radweave.train.view import TrainingView
 
 
 class Seen(SeenBatch["BaselineModel"]):
@@ -79,15 +74,6 @@ class BaselineModel(ReportModel):
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """Decode a report per study. Evidence: the log-probability of each token."""
         return written(*self.language_model.generate(*Seen(self, batch).prefix, decoding))
-
-    def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
-        """None."""
-        return {}
-
-    def set_memories(self, banks: Mapping[str, Bank]) -> None:
-        """Refuse banks: it has no use for any."""
-        if banks:
-            raise InputError("this method has no memories")
 
 
 class BaselineModelConfig(ModelConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -109,6 +109,7 @@ class Comparison:
         return self.prompt, self.reference.there[:, None].expand(self.prompt.shape[:2])
 
 
+@runtime_checkable
 class Scans(Protocol):
     """The scans of a batch, and what a difference may ask of the model that sees them."""
 

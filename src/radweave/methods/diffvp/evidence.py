@@ -24,9 +24,9 @@ def difference_maps(
 
 
 def class_evidence(
-    classes: tuple[str, ...], logits: Float[Tensor, " classes"], auxiliary: Float[Tensor, " classes"]
+    classes: tuple[str, ...], logits: Float[Tensor, " known"], auxiliary: Float[Tensor, " classes"]
 ) -> dict[str, Any]:
-    """E's probabilities and the auxiliary head's. Without E the classes are the auxiliary head's."""
+    """Probabilities of E and of the auxiliary head. Without E, which knows no class then, both are the latter's."""
     return {
         "class_probabilities": _named(classes, logits if len(logits) else auxiliary),
         "auxiliary_probabilities": _named(classes, auxiliary),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from radweave.types import Batch
 POOL = "references"
 
 
+@runtime_checkable
 class BuildPool(Protocol):
     """Fills the pool, with tokens or with pixels."""
 

@@ -125,8 +125,8 @@ class ResNet3dEncoder(nn.Module):
         self.register_buffer("mean", torch.tensor(statistics[0]).view(1, -1, 1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(statistics[1]).view(1, -1, 1, 1, 1), persistent=False)
 
-    def forward(self, pixel_values: Float[Tensor, "n c d h w"]) -> VisionFeatures:
-        """Encode volumes; ``c`` is 1 or ``channels``.
+    def forward(self, pixel_values: Float[Tensor, "n c *space"]) -> VisionFeatures:
+        """Encode volumes (n, c, d, h, w); ``c`` is 1 or ``channels``.
 
         Raises:
             InputError: if given images.

@@ -169,8 +169,8 @@ class VMambaEncoder(nn.Module):
         self.register_buffer("mean", torch.tensor(mean), persistent=False)
         self.register_buffer("std", torch.tensor(std), persistent=False)
 
-    def forward(self, pixel_values: Float[Tensor, "n c h w"]) -> VisionFeatures:
-        """Encode images; ``c`` is 1 or ``channels``. The grid is the image over 2^(stages + 1), rounded up.
+    def forward(self, pixel_values: Float[Tensor, "n c *space"]) -> VisionFeatures:
+        """Encode images (n, c, h, w); ``c`` is 1 or ``channels``. The grid is image / 2^(stages + 1), rounded up.
 
         Raises:
             InputError: if given volumes.
