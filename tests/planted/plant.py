@@ -233,7 +233,7 @@ def try_all(groups: Sequence[Group], workers: int, told: Callable[[Result], None
     waiting, results = context.Queue(), context.Queue()
     for group in (*groups, *(None for _ in range(workers))):
         waiting.put(group)
-    started = [context.Process(target=_work, args=(root, waiting, results)) for _ in range(workers)]
+    started = [context.Process(target=_work, args=(root, waiting, results), daemon=True) for _ in range(workers)]
     for process in started:
         process.start()
     left = workers
