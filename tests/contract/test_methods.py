@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from conftest import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 from radweave import methods
 from radweave.config import Config
 from radweave.contract.model import ReportModel, encoder_name, parts_of
@@ -316,6 +316,9 @@ def test_a_seventh_method_is_one_folder_of_sixty_lines() -> None:
 
 
 Read = set[tuple[type[Config], str]]
+NEED_A_FAULT = {"StageConfig.max_skipped_steps", "BpeTokenizerConfig.force"}
+"""Read where a loss is not finite (tests/train/test_loop.py), and where a tokenizer does not fit the language model
+(tests/faults/test_outside_models.py)."""
 
 
 @pytest.fixture
@@ -370,6 +373,27 @@ def test_every_field_of_the_models_records_is_read(experiment: Experiment, conte
             known |= kinds
             use(changed, context)
     assert unread(known, reads) == set()
+
+
+def test_every_field_of_the_other_records_is_read_by_a_run(
+    toy_dataset: Dataset, toy_ct_dataset: Dataset, tmp_path: Path, reads: Read
+) -> None:
+    """Of data, stages and decoding: by a run on radiographs and one on scans."""
+    kinds: set[type[Config]] = set()
+    for dataset, preset, overrides in (
+        (toy_dataset, "tiny", sizes("baseline")),
+        (toy_ct_dataset, "tiny-ct", TOY_CT_OVERRIDES),
+    ):
+        options = [*overrides, "stages.report.epochs=1", "data.keep_stages=false"]
+        experiment = resolve("baseline", preset, options)
+        for name, part in experiment:
+            if isinstance(part, Config) and name != "model":
+                kinds |= {type(record) for record in records_in(part)}
+        run = restore(train("baseline", dataset.path, tmp_path / preset, preset=preset, overrides=options))
+        images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies("test"))).images]
+        for decoding in ([], ["num_beams=2"], ["do_sample=true"]):
+            run.predictor(decoding=decoding).report(images)
+    assert unread(kinds, reads) == NEED_A_FAULT
 
 
 def test_a_planted_dead_field_is_found(reads: Read) -> None:
