@@ -68,7 +68,7 @@ def export(run: Path, out: Path, *, overwrite: bool = False) -> Path:
         raise InputError(UNTRAINED.split(":")[0], file=run)
     # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
     remove_leftovers(out.parent)
-    with write_folder(out, overwrite=overwrite) as partial:
+    with write_folder(out, overwrite=overwrite, ours="run.json") as partial:
         _fill(run, card, partial)
         restore(partial)
     return out
