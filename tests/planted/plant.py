@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-COPIED = ("src", "tests", "pyproject.toml")
+COPIED = ("src", "tests", "docs", "README.md", "pyproject.toml")
 # Imported once and inherited by every run: they take longer than most of the tests. Never the package itself.
 PRELOADED = (
     "numpy", "scipy.ndimage", "scipy.stats", "sklearn.linear_model", "sklearn.cluster", "PIL.Image", "torch",
@@ -215,6 +215,7 @@ Group = tuple[tuple[str, ...], list[tuple[Fault, str]]]
 
 def _work(root: Path, groups: Any, results: Any) -> None:
     """One worker: a copy of the tree, and groups of faults until there are no more."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the copy goes with it
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
