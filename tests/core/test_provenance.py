@@ -84,6 +84,17 @@ def test_an_edit_of_what_training_reads_gives_another_hash(copied: Path, name: s
         file.unlink() if before is None else file.write_bytes(before)
 
 
+def test_an_edit_that_keeps_the_size_gives_another_hash(copied: Path) -> None:
+    file = copied / "radweave" / "labels" / "rules.py"
+    before = file.read_bytes()
+    file.write_bytes(before.replace(b"12", b"13", 1))
+    try:
+        assert file.stat().st_size == len(before)
+        assert hash_in_a_child(copied) != code_hash()
+    finally:
+        file.write_bytes(before)
+
+
 def test_an_edit_of_a_denied_file_and_compiled_files_keep_it(copied: Path) -> None:
     for name in ("cli/reporting.py", "templates/explain.html.j2", "export.py", "__pycache__/runs.cpython-311.pyc"):
         file = copied / "radweave" / name

@@ -163,7 +163,13 @@ def test_a_card_names_files_inside_its_folder_only(light_run: Path, tmp_path: Pa
 
 
 def test_a_file_that_was_added_is_named(run: Path) -> None:
-    for name in ("tokenizer/extra.py", "parts/x/model.safetensors", "memories/bank/rows.jsonl", "licences/a/.hidden"):
+    for name in (
+        "tokenizer/extra.py",
+        "parts/x/model.safetensors",
+        "memories/bank/rows.jsonl",
+        "licences/a/.hidden",
+        "familiarity/x",
+    ):
         path = run / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("added")
