@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.evaluation import Options, Pair, evaluate_pairs, get_protocol, read_pairs
-from radweave.evaluation.language import language_statistics
+from radweave.evaluation.metrics.language import language_statistics
 from radweave.evaluation.prepare import prepare
 from radweave.evaluation.significance import compare
 from radweave.labels import get_labeler

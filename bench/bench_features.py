@@ -15,9 +15,9 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from radweave.phantom_dataset import write_phantom_dataset
-from radweave.runs import train
-from radweave.stages import TrainingWatch
+from radweave.phantom.dataset import write_phantom_dataset
+from radweave.runs.stages import TrainingWatch
+from radweave.runs.train import train
 from radweave.train.loop import Watch
 
 BATCH = 16

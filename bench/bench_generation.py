@@ -13,12 +13,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from radweave.base.ontology import CLASSES
+from radweave.contract.experiment import BuildContext
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import BpeTokenizerConfig
-from radweave.experiment import BuildContext
+from radweave.methods import resolve
 from radweave.nn.decoding import DecodingConfig
-from radweave.ontology import CLASSES
-from radweave.runs import resolve
 
 
 def best_of(rounds: int, call: Callable[[], object]) -> float:

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from radweave.base.study import View
 from radweave.data.reading.view_rule import guess_view
-from radweave.types import View
 
 
 def images(data: Path) -> Iterator[tuple[str, View, Path]]:

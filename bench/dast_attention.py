@@ -32,14 +32,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from radweave.base.study import Split
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate, ordered_views, view_id
 from radweave.data.transforms import to_square
 from radweave.methods.dast.model import DastModel
 from radweave.nn.views import encode_views
 from radweave.phantom.study import PhantomOptions, draw_xray_study
-from radweave.runs import restore
-from radweave.types import Split
+from radweave.runs.restore import restore
 
 Floats = NDArray[np.float64]
 FIGURE_CLASSES = 6

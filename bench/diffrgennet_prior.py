@@ -19,14 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from radweave.data.cache import build_cache
+from radweave.base.storage import write_json
+from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
-from radweave.evaluation.change_words import change_statistics, change_table
+from radweave.evaluation.metrics.change_words import change_statistics, change_table
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.statistics import cluster_index, resampled_weights
-from radweave.runs import prepare, restore, train
-from radweave.storage import write_json
+from radweave.generate.predictor import Predictor
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import restore
+from radweave.runs.train import train
 
 
 def pairs_of(folder: Path, dataset: Dataset, prior: str) -> list[Pair]:
@@ -41,7 +44,7 @@ def pairs_of(folder: Path, dataset: Dataset, prior: str) -> list[Pair]:
     for number, example in enumerate(examples):
         other = examples[(number + len(examples) // 2) % len(examples)]
         shown.append(replace(example, prior={"own": example.prior, "none": None, "strange": other.prior}[prior]))
-    reports = run.predictor().reports(shown)
+    reports = Predictor.of(run).reports(shown)
     return [
         Pair(example.study_id, report.text, (example.report or "",), patient_id=example.patient_id, has_prior=True)
         for example, report in zip(examples, reports, strict=True)

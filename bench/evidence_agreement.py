@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from radweave.base.storage import read_jsonl
 from radweave.evaluation.evidence import evidence_agreement
 from radweave.labels import get_labeler
-from radweave.storage import read_jsonl
 
 
 def figure(value: float | None) -> str:

@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.data.cache import build_cache
+from radweave.base.errors import InputError
+from radweave.data.cache.images import build_cache
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 from radweave.data.familiarity import Familiarity, Verdict, fit_familiarity
 from radweave.data.reading.images import read_radiograph
 from radweave.data.transforms import to_square
-from radweave.errors import InputError
-from radweave.runs import resolve
-from radweave.serve.pictures import model_input, read_scan
+from radweave.generate.pictures import model_input, read_scan
+from radweave.methods import resolve
 
 Pixels = NDArray[np.uint8]
 

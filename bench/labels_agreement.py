@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from radweave.base.study import LabelState
 from radweave.labels import get_labeler
-from radweave.types import LabelState
 
 READINGS = Path(__file__).with_name("labels_readings.json")
 CHEXPERT_CODES = {

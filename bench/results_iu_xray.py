@@ -15,16 +15,18 @@ import sys
 import time
 from pathlib import Path
 
+from radweave.base.storage import write_text
+from radweave.base.study import Split
 from radweave.cli.progress import training_watch
 from radweave.data.importers import ImportOptions, import_dataset
 from radweave.evaluation import read_pairs
 from radweave.evaluation.systems import finding_f1, score_systems
+from radweave.generate.predictor import Predictor
+from radweave.generate.split import generate_split
 from radweave.labels import get_labeler
-from radweave.predict import generate_split
-from radweave.run_folder import read_card
-from radweave.runs import restore, train
-from radweave.storage import write_text
-from radweave.types import Split
+from radweave.runs.folder import read_card
+from radweave.runs.restore import restore
+from radweave.runs.train import train
 
 ROOT = Path(__file__).resolve().parent.parent
 METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
@@ -49,7 +51,7 @@ def main() -> None:
     run = restore(work / "run")
     for split in ("val", "test"):
         out = work / f"{split}.jsonl"
-        generate_split(run, run.predictor(decoding=decoding), work / "data", split, out, overwrite=True)
+        generate_split(run, Predictor.of(run, decoding=decoding), work / "data", split, out, overwrite=True)
         lines += _table(out, split)
     target = ROOT / "docs" / "results" / "baseline_iu_xray.md"
     write_text(target, "\n".join(lines) + "\n")

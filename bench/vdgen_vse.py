@@ -24,15 +24,16 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from radweave.data.cache import build_cache
+from radweave.base.errors import InputError
+from radweave.base.storage import write_json, write_text
+from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import StudyLoader
-from radweave.errors import InputError
 from radweave.methods.vdgen.model import VdgenModel
 from radweave.methods.vdgen.self_equilibration import NoEquilibration
 from radweave.nn.feature_spread import effective_rank, mean_pairwise_cosine
-from radweave.runs import Run, prepare, restore
-from radweave.storage import write_json, write_text
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import Run, restore
 
 TERMS = ("report", "vse", "did")
 SMOOTHING = 25

@@ -3,119 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import radweave
-from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
-from radweave.types import SPLITS, ImageRef, LabelState, Study, View
+from radweave.data.dataset import Dataset
+from toys import ROOT, TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
-ROOT = Path(__file__).resolve().parent.parent
 # Processes that tests start import the package that is tested here, not one that happens to be installed.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(radweave.__file__).parents[1]), str(ROOT / "tests")])
-
-# Small enough that a run trains in seconds; the same parts as the tiny preset.
-TOY_OVERRIDES = (
-    "data.image_size=32",
-    "data.max_tokens=40",
-    "data.tokenizer.vocab_size=300",
-    "stages.report.batch_size=4",
-    "stages.report.optimizer.warmup_steps=2",
-    "decoding.max_new_tokens=40",
-)
-TOY_SIZES: dict[str, Sequence[str]] = {
-    "baseline": (
-        "stages.vision.epochs=0",
-        "model.vision_encoder.embedding_size=8",
-        "model.vision_encoder.hidden_sizes=[8,16]",
-        "model.vision_encoder.depths=[1,1]",
-        "model.language_model.hidden_size=32",
-        "model.language_model.num_layers=2",
-    ),
-    "vdgen": (
-        "stages.vision.epochs=0",
-        "stages.language.epochs=0",
-        # The paper's encoder; the preset has another.
-        "model.vision_encoder={kind: swin, patch_size: 4, embed_dim: 8, depths: [1,1], num_heads: [1,2], "
-        "window_size: 4}",
-        "model.language_model.hidden_size=32",
-        "model.language_model.num_layers=2",
-    ),
-    "am_mrg": (
-        "stages.disease.epochs=1",
-        "stages.disease.batch_size=4",
-        "stages.language.epochs=0",
-        "model.vision_encoder.embedding_size=8",
-        "model.vision_encoder.hidden_sizes=[8,16]",
-        "model.vision_encoder.depths=[1,1]",
-        "model.query_former.dim=32",
-        "model.query_former.num_image_queries=3",
-        "model.visual_memory.head_dim=8",
-        "model.report_memory.head_dim=8",
-        "model.language_model.hidden_size=32",
-        "model.language_model.num_layers=2",
-        "model.image_grid=2",
-    ),
-    "dast": (
-        "stages.disease.epochs=1",
-        "stages.disease.batch_size=4",
-        "stages.language.epochs=1",
-        "stages.language.batch_size=4",
-        # The paper's encoder; the preset has another.
-        "model.vision_encoder={kind: vmamba, dims: [8,8,16], depths: [1,1,1], ssm_ratio: 1.0, mlp_ratio: 2.0, "
-        "drop_path: 0.0}",
-        "model.language_model.hidden_size=32",
-        "model.language_model.num_layers=2",
-    ),
-    "diffvp": (
-        "data.ct.size=[8,16,16]",
-        "stages.vision.epochs=1",
-        "stages.diagnosis.epochs=1",
-        "stages.latents.epochs=1",
-        "stages.language.epochs=0",
-        # Of so few phantom scans none may be normal.
-        "model.pool.contamination=1.0",
-        "model.vision_encoder.widths=[4,4,8,8]",
-        "model.resampler.num_latents=8",
-        "model.resampler.dim=32",
-        "model.resampler.sharpness=1.0",
-        "model.difference.prompt_tokens=2",
-        "model.language_model.hidden_size=32",
-        "model.language_model.num_layers=2",
-    ),
-    "diffrgennet": (
-        "stages.vision.epochs=0",
-        "model.vision_encoder.embedding_size=8",
-        "model.vision_encoder.hidden_sizes=[8,16]",
-        "model.vision_encoder.depths=[1,1]",
-        "model.retrieval.num_cases=3",
-        "model.text_encoder.width=8",
-        "model.text_encoder.num_buckets=256",
-        "model.difference.hidden=16",
-        "model.language_model.hidden_size=32",
-        "model.language_model.num_layers=2",
-    ),
-}
-"""Per method, overrides that shrink it for tests; the contract tests need an entry for every method. One that reads CT
-has ``data.ct.size=[8,16,16]`` among them."""
-
-TOY_CT_OVERRIDES = (
-    "data.ct.size=[8,16,16]",
-    "data.max_tokens=40",
-    "data.tokenizer.vocab_size=300",
-    "model.vision_encoder.widths=[4,4,8,8]",
-    *(option for option in TOY_SIZES["baseline"] if "vision_encoder" not in option),
-    "stages.report.batch_size=8",
-    "stages.report.epochs=1",
-    "stages.report.select=loss",
-    "decoding.max_new_tokens=12",
-)
-"""Overrides that shrink the preset ``tiny-ct`` of the baseline."""
 
 
 @pytest.fixture
@@ -138,56 +36,6 @@ def shared_data() -> Path:
     return folder
 
 
-def toy_image(path: Path, *, bright_side: str, seed: int, size: tuple[int, int] = (48, 40)) -> Path:
-    """A grey PNG, (width, height) ``size``, with a bright patch on one side."""
-    rng = np.random.default_rng(seed)
-    width, height = size
-    # Smooth: an image of noise would be refused as doubtful.
-    coarse = Image.fromarray(rng.integers(0, 60, (5, 6)).astype(np.uint8))
-    pixels = np.asarray(coarse.resize(size, Image.Resampling.BICUBIC)).clip(0, 60)
-    left = slice(4, width // 3) if bright_side == "left" else slice(2 * width // 3, width - 4)
-    pixels[height // 4 : 3 * height // 4, left] += 160
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-    return path
-
-
-TOY_REPORTS = {
-    "left": "There is an opacity on the left. The heart is normal.",
-    "right": "There is an opacity on the right. The heart is enlarged. No effusion.",
-}
-
-
-def write_toy_dataset(folder: Path, sources: Path, *, counts: Sequence[int] = (12, 4, 6)) -> Dataset:
-    """A dataset folder with ``counts`` studies in train, val and test; every third study has two views."""
-    with DatasetWriter(folder, DatasetCard(name="toy", split_provenance="made up")) as writer:
-        index = 0
-        for split, count in zip(SPLITS, counts, strict=True):
-            for _ in range(count):
-                side = "left" if index % 2 else "right"
-                views = [View.PA, View.LATERAL] if index % 3 == 0 else [View.PA]
-                files = {
-                    f"images/{index}_{place}.png": toy_image(
-                        sources / f"{index}_{place}.png", bright_side=side, seed=10 * index + place
-                    )
-                    for place in range(len(views))
-                }
-                writer.add(
-                    Study(
-                        study_id=f"s{index:03d}",
-                        patient_id=f"p{index:03d}",
-                        split=split,
-                        images=tuple(ImageRef(path=path, view=view) for path, view in zip(files, views, strict=True)),
-                        report=TOY_REPORTS[side],
-                        findings=TOY_REPORTS[side],
-                        labels={"chexpert14": {"Lung Opacity": LabelState.POSITIVE}},
-                    ),
-                    files,
-                )
-                index += 1
-    return Dataset.open(folder)
-
-
 @pytest.fixture(scope="session")
 def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """A dataset of 22 made-up studies. Do not change it; copy it first."""
@@ -198,26 +46,18 @@ def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(scope="session")
 def toy_ct_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """A dataset of 24 phantom scans of 8 x 16 x 16 voxels. Do not change it; copy it first."""
+    from radweave.phantom.dataset import write_phantom_dataset
     from radweave.phantom.study import PhantomOptions
-    from radweave.phantom_dataset import write_phantom_dataset
 
     options = PhantomOptions(prevalence="balanced", volume_size=16, slices=8)
     out = tmp_path_factory.mktemp("toy_ct") / "dataset"
     return write_phantom_dataset(out, modality="ct", num_studies=24, seed=0, options=options)
 
 
-def rewrite_card(folder: Path, **changes: Any) -> None:
-    """Change fields of a run card and make it whole again, as one who tampers on purpose would."""
-    from radweave.run_folder import RunCard, read_card_alone, write_card
-
-    card = read_card_alone(folder)
-    write_card(folder, RunCard.model_validate({**card.model_dump(mode="json"), **changes}))
-
-
 @pytest.fixture(scope="session")
 def toy_run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A baseline run trained for a few epochs on the toy dataset. Do not change it; copy it first."""
-    from radweave.runs import train
+    from radweave.runs.train import train
 
     out = tmp_path_factory.mktemp("runs") / "run"
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=6"]
@@ -227,7 +67,7 @@ def toy_run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def toy_ct_run(toy_ct_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A baseline run trained for one epoch on the toy scans. Do not change it; copy it first."""
-    from radweave.runs import train
+    from radweave.runs.train import train
 
     out = tmp_path_factory.mktemp("ct_runs") / "run"
     return train("baseline", toy_ct_dataset.path, out, preset="tiny-ct", overrides=TOY_CT_OVERRIDES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from radweave.serve.predictor import Predictor
+    from radweave.generate.predictor import Predictor
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
@@ -16,8 +16,8 @@ __all__ = ["__version__", "load"]
 def load(run: Path | str, **options: Any) -> Predictor:
     """Open a run folder for reporting: ``radweave.load(RUN).report(["chest.dcm"])``.
 
-    See ``radweave.runs.load`` for the options.
+    See ``radweave.runs.restore.load`` for the options.
     """
-    from radweave.runs import load as load_run
+    from radweave.generate.predictor import load as load_run
 
     return load_run(run, **options)

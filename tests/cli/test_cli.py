@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from command_line import radweave
-from conftest import ROOT, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 from radweave.data.dataset import Dataset
+from toys import ROOT, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 HEAVY = ("torch", "transformers", "scipy", "sklearn", "pydicom", "nibabel", "pandas", "PIL")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from command_line import radweave
-from conftest import toy_image
-from radweave.csv_text import csv_line
+from radweave.base.csv_text import csv_line
+from radweave.base.study import RESEARCH_ONLY
 from radweave.data.dataset import Dataset
-from radweave.types import RESEARCH_ONLY
+from toys import toy_image
 
 
 @pytest.fixture

@@ -11,19 +11,19 @@ import pytest
 from typer.testing import CliRunner
 
 from radweave.ablate.plan import AblationRequest
+from radweave.base.study import View
 from radweave.benchmark.suite import BenchRequest
 from radweave.cli import app
 from radweave.data.importers import ImportOptions
-from radweave.evaluation.commands import EvaluateRequest
-from radweave.evaluation.compare_command import CompareRequest
-from radweave.evaluation.label_command import LabelRequest
-from radweave.types import View
+from radweave.evaluation.commands.compare import CompareRequest
+from radweave.evaluation.commands.evaluate import EvaluateRequest
+from radweave.evaluation.commands.label import LabelRequest
 
 P = Path
 
 REQUESTS: dict[str, tuple[str, str, Any]] = {
     "evaluate": (
-        "radweave.evaluation.commands.run_evaluate",
+        "radweave.evaluation.commands.evaluate.run_evaluate",
         "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --no-meteor --radgraph "
         "g --skip-invalid --second-opinion --resamples 7 --seed 3 --json --out o --overwrite",
         EvaluateRequest(
@@ -32,7 +32,7 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         ),
     ),
     "compare": (
-        "radweave.evaluation.compare_command.run_compare",
+        "radweave.evaluation.commands.compare.run_compare",
         "a b --protocol ws --ontology ct18 --weights w --seeds --no-meteor --resamples 7 --seed 3 --judge http://x "
         "--judge-model m --judge-limit 5 --both-orders --json --out o --overwrite",
         CompareRequest(
@@ -41,7 +41,7 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         ),
     ),
     "label": (
-        "radweave.evaluation.label_command.run_label",
+        "radweave.evaluation.commands.label.run_label",
         "a.csv --ontology ct18 --weights w --text t --study s --out o --overwrite",
         LabelRequest(P("a.csv"), "ct18", P("w"), "t", "s", P("o"), overwrite=True),
     ),
@@ -115,7 +115,7 @@ def test_every_option_of_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_option_of_train(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = "train vdgen d a.b=1 c=2 --out o --preset small --overwrite --resume --parallel fsdp"
-    args, named = given_to(monkeypatch, "radweave.runs.train", arguments)
+    args, named = given_to(monkeypatch, "radweave.runs.train.train", arguments)
     named.pop("watch")
     assert args == ("vdgen", P("d"), P("o"))
     assert named == {
@@ -126,27 +126,28 @@ def test_every_option_of_train(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
-    def predictor(**named: Any) -> Any:
+    def predictor(run: Any, **named: Any) -> Any:
         asked.update(named)
         return SimpleNamespace(modality="xray")
 
-    run = SimpleNamespace(predictor=predictor)
-    monkeypatch.setattr("radweave.runs.restore", lambda folder: run)
+    run = object()
+    monkeypatch.setattr("radweave.generate.predictor.Predictor", SimpleNamespace(of=predictor))
+    monkeypatch.setattr("radweave.runs.restore.restore", lambda folder: run)
     arguments = "generate r --data d --split val --out o --untrained --batch-size 3 --shard-size 5 --ray 2 --set a=1"
-    args, named = given_to(monkeypatch, "radweave.predict.generate_split", arguments)
+    args, named = given_to(monkeypatch, "radweave.generate.split.generate_split", arguments)
     assert asked == {"untrained": True, "decoding": ["a=1"]}
     assert args[0] is run
     assert args[2:] == (P("d"), "val", P("o"))
     assert (named["batch_size"], named["shard_size"], named["ray_workers"]) == (3, 5, 2)
     arguments = "generate r a.png b.png --one-study --view pa --view lateral"
-    args, named = given_to(monkeypatch, "radweave.predict.group_images", arguments)
+    args, named = given_to(monkeypatch, "radweave.generate.files.group_images", arguments)
     assert args == ([P("a.png"), P("b.png")],)
     assert named == {"one_study": True, "modality": "xray", "views": [View.PA, View.LATERAL]}
-    monkeypatch.setattr("radweave.predict.group_images", lambda *args, **named: ["group"])
-    args, named = given_to(monkeypatch, "radweave.predict.generate_files", "generate r a.png --force")
+    monkeypatch.setattr("radweave.generate.files.group_images", lambda *args, **named: ["group"])
+    args, named = given_to(monkeypatch, "radweave.generate.files.generate_files", "generate r a.png --force")
     assert (args[1], named) == (["group"], {"force": True})
     arguments = "features r --data d --out o --split val --batch-size 3 --shard-size 5 --ray 2 --overwrite"
-    args, named = given_to(monkeypatch, "radweave.feature_bank.build_feature_bank", arguments)
+    args, named = given_to(monkeypatch, "radweave.generate.features.build_feature_bank", arguments)
     assert args == (run, P("d"), "val", P("o"))
     assert {name: named[name] for name in ("batch_size", "shard_size", "ray_workers", "overwrite")} == {
         "batch_size": 3, "shard_size": 5, "ray_workers": 2, "overwrite": True,
@@ -166,7 +167,7 @@ def test_every_option_of_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:
         "phantom o --modality ct --studies 7 --seed 3 --prevalence normal --image-size 64 --volume-size 32 --slices 16 "
         "--masks --jobs 2 --overwrite"
     )
-    args, named = given_to(monkeypatch, "radweave.phantom_dataset.write_phantom_dataset", arguments)
+    args, named = given_to(monkeypatch, "radweave.phantom.dataset.write_phantom_dataset", arguments)
     options = named.pop("options")
     named.pop("progress")
     assert args == (P("o"),)

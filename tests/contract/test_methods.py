@@ -14,26 +14,30 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 from radweave import methods
-from radweave.config import Config
+from radweave.base.batch import Batch
+from radweave.base.config import Config
+from radweave.base.errors import InputError
+from radweave.base.ontology import CLASSES
+from radweave.base.study import Study
+from radweave.contract.experiment import BuildContext, Experiment
 from radweave.contract.model import ReportModel, encoder_name, parts_of
-from radweave.data.cache import build_cache
+from radweave.contract.stage import apply_finetune, build_optimizer, total_loss
+from radweave.contract.view import TrainingView
+from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.errors import InputError
-from radweave.experiment import BuildContext, Experiment
 from radweave.export import export
+from radweave.generate.predictor import Predictor
 from radweave.memory.bank import load_bank
-from radweave.methods import load_method, method_names, method_summary
+from radweave.methods import load_method, method_names, method_summary, resolve
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
-from radweave.ontology import CLASSES
-from radweave.runs import prepare, resolve, restore, train
-from radweave.train.stage import apply_finetune, build_optimizer, total_loss
-from radweave.train.view import TrainingView
-from radweave.types import Batch, Study
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import restore
+from radweave.runs.train import train
+from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SEVENTH = "seventh"
 METHODS = [*method_names(), SEVENTH]
@@ -247,7 +251,7 @@ def test_save_and_restore_give_the_identical_report(experiment: Experiment, data
     for (name, left), right in zip(first.model.state_dict().items(), second.model.state_dict().values(), strict=True):
         assert torch.equal(left, right), name
     images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies())).images]
-    reports = [restored.predictor().report(images) for restored in (first, second)]
+    reports = [Predictor.of(restored).report(images) for restored in (first, second)]
     assert reports[0].text == reports[1].text
     assert reports[0].evidence == reports[1].evidence
 
@@ -275,7 +279,7 @@ def test_an_export_recalls_what_its_run_does_and_never_the_query_itself(
         [replace(example, patient_id=f"other-{example.patient_id}") for example in examples],
         [replace(example, study_id="file", patient_id="file") for example in examples],
     ):
-        reports = [list(restored.predictor(decoding=brief).reports(asked)) for restored in (first, second)]
+        reports = [list(Predictor.of(restored, decoding=brief).reports(asked)) for restored in (first, second)]
         for example, query, ours, theirs in zip(examples, asked, *reports, strict=True):
             assert renamed(ours.evidence, names) == theirs.evidence
             assert ours.text == theirs.text
@@ -392,7 +396,7 @@ def test_every_field_of_the_other_records_is_read_by_a_run(
         run = restore(train("baseline", dataset.path, tmp_path / preset, preset=preset, overrides=options))
         images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies("test"))).images]
         for decoding in ([], ["num_beams=2"], ["do_sample=true"]):
-            run.predictor(decoding=decoding).report(images)
+            Predictor.of(run, decoding=decoding).report(images)
     assert unread(kinds, reads) == NEED_A_FAULT
 
 

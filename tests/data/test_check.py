@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
+from radweave.base.study import ImageRef, Study, View
 from radweave.cli.data import app
 from radweave.data.check import CheckReport, check_dataset
 from radweave.data.dataset import DatasetCard, DatasetWriter
-from radweave.data.near_duplicates import TextIndex, normalised
-from radweave.data.pictures import Copy, PictureIndex, descriptor, thumbnail
-from radweave.types import ImageRef, Study, View
+from radweave.data.leaks.near_duplicates import TextIndex, normalised
+from radweave.data.leaks.pictures import Copy, PictureIndex, descriptor, thumbnail
 
 Rows = list[dict[str, Any]]
 
@@ -61,7 +61,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def _sha(data: bytes) -> str:
-    from radweave.storage import sha256_bytes
+    from radweave.base.storage import sha256_bytes
 
     return sha256_bytes(data)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from radweave.base.errors import InputError
 from radweave.data.cleaning import (
     CLEANINGS,
     clean_r2gen_iu,
@@ -15,7 +16,6 @@ from radweave.data.cleaning import (
     drop_prior_comparison,
     split_sentences,
 )
-from radweave.errors import InputError
 
 
 @pytest.mark.parametrize(

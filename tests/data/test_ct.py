@@ -11,8 +11,10 @@ import pytest
 from scipy import ndimage
 
 from image_files import edit, thorax_hu, write_series
-from radweave.config import override
-from radweave.data import ct_cache
+from radweave.base.config import override
+from radweave.base.errors import InputError
+from radweave.data.cache import ct as ct_cache
+from radweave.data.cache.ct import CtCache
 from radweave.data.ct import (
     CT2REP,
     CT_CLIP,
@@ -25,9 +27,7 @@ from radweave.data.ct import (
     resize_linear,
     to_unit,
 )
-from radweave.data.ct_cache import CtCache
 from radweave.data.reading.volumes import Geometry, Volume
-from radweave.errors import InputError
 
 
 def volume(hu: np.ndarray, spacing_mm: tuple[float, float, float] = (2.0, 1.5, 1.25)) -> Volume:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from conftest import write_toy_dataset
+from radweave.base.errors import InputError
+from radweave.base.study import ImageRef, Study
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.examples import refuse_leaks
-from radweave.errors import InputError
-from radweave.types import ImageRef, Study
+from toys import write_toy_dataset
 
 
 def test_studies_come_back_as_they_went_in(toy_dataset: Dataset) -> None:

@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import write_toy_dataset
-from radweave.data.cache import build_cache
+from radweave.base.batch import Batch
+from radweave.base.study import ImageRef, View
+from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import Example, StudyLoader, collate, ordered_views
 from radweave.data.transforms import LightAugmentation, to_square
-from radweave.types import Batch, ImageRef, View
+from toys import write_toy_dataset
 
 
 def example(index: int, views: int = 1, tokens: int = 3) -> Example:
@@ -123,7 +124,7 @@ def test_the_cache_is_built_once_and_lists_what_it_cannot_read(tmp_path: Path) -
 
 
 def test_a_cached_square_equals_a_fresh_one(toy_dataset: Dataset) -> None:
-    from radweave.data.squares import read_square
+    from radweave.data.cache.squares import read_square
 
     cache = build_cache(toy_dataset, size=32)
     for study in toy_dataset.studies():

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from radweave.base.errors import InputError
 from radweave.cli.data import app
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
 from radweave.data.scrub import Scrubber
-from radweave.errors import InputError
 
 NAME, RECORD = "ZZCANARY^ANNA", "QX-778"
 

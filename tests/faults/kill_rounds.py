@@ -26,12 +26,12 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, ResNetModel 
 
 import radweave.data.importers
 import radweave.export
-import radweave.predict  # noqa: F401
-from conftest import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+import radweave.generate.split  # noqa: F401
+from radweave.base.errors import InputError
+from radweave.base.storage import sha256_file
 from radweave.cli import main
-from radweave.errors import InputError
-from radweave.runs import restore
-from radweave.storage import sha256_file
+from radweave.runs.restore import restore
+from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=4", "stages.report.select=loss"]
 OVERRIDES += ["stages.report.checkpoint_every=2"]

@@ -21,8 +21,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from conftest import toy_image
 from image_files import chest, edit, thorax_hu, write_dicom, write_metaimage, write_series
+from radweave.base.errors import InputError, printable
+from radweave.base.study import ImageRef, LabelState, Study
 from radweave.cli import app
 from radweave.data.check import check_dataset
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
@@ -32,10 +33,9 @@ from radweave.data.reading.images import read_radiograph
 from radweave.data.reading.inspect import inspect
 from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.reading.volumes import read_stored, read_volume
-from radweave.errors import InputError, printable
-from radweave.predict import group_images
-from radweave.runs import load
-from radweave.types import ImageRef, LabelState, Study
+from radweave.generate.files import group_images
+from radweave.generate.predictor import load
+from toys import toy_image
 
 SMALL_HU = thorax_hu(6, 20, 24)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.evaluation import Options, Pair, evaluate_pairs, pair_up, read_pairs
-from radweave.evaluation.commands import EvaluateRequest, run_evaluate
-from radweave.evaluation.compare_command import CompareRequest, run_compare
-from radweave.evaluation.java import find_java_tools, one_line, ptb_tokenize
-from radweave.evaluation.label_command import LabelRequest, run_label
-from radweave.evaluation.meteor import MAX_WORDS, MeteorScores, Unavailable, meteor_statistics
+from radweave.evaluation.commands.compare import CompareRequest, run_compare
+from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
+from radweave.evaluation.commands.label import LabelRequest, run_label
+from radweave.evaluation.metrics.java import find_java_tools, one_line, ptb_tokenize
+from radweave.evaluation.metrics.meteor import MAX_WORDS, MeteorScores, Unavailable, meteor_statistics
 
 PLAIN = Options(meteor=False, floors=False, resamples=0)
 GOOD = {"study_id": "a", "hyp": "clear lungs", "ref": "the lungs are clear"}
@@ -304,7 +304,7 @@ def test_meteor_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
     pytest.importorskip("pycocoevalcap")
     fake_java(tmp_path, "exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("radweave.evaluation.meteor._START_S", 0.2)
+    monkeypatch.setattr("radweave.evaluation.metrics.meteor._START_S", 0.2)
     found = meteor_statistics(["a"], [["a"]])
     assert isinstance(found, Unavailable)
     assert "did not finish" in found.reason

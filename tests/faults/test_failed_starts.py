@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TOY_OVERRIDES, TOY_SIZES
-from radweave import runs
+from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
-from radweave.runs import train
+from radweave.runs import train as runs
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES
 
 SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from radweave.base.errors import InputError
+from radweave.base.storage import exclusive, refuse_existing, write_folder, write_jsonl, write_text
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
-from radweave.errors import InputError
-from radweave.evaluation.commands import EvaluateRequest, run_evaluate
+from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
 from radweave.export import export
-from radweave.feature_bank import build_feature_bank
+from radweave.generate.features import build_feature_bank
 from radweave.memory.bank import Bank, save_bank
-from radweave.runs import restore
-from radweave.storage import exclusive, refuse_existing, write_folder, write_jsonl, write_text
+from radweave.runs.restore import restore
 
 
 def _write_folder(path: Path) -> None:

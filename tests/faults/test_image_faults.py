@@ -36,6 +36,7 @@ from image_files import (
     write_dicom,
     write_series,
 )
+from radweave.base.errors import InputError
 from radweave.data.reading import dicom_parse, dicom_scan
 from radweave.data.reading.dicom import display, read_dicom
 from radweave.data.reading.images import read_radiograph
@@ -43,7 +44,6 @@ from radweave.data.reading.inspect import inspect
 from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.reading.sandbox import sandbox
 from radweave.data.reading.volumes import read_stored, read_volume
-from radweave.errors import InputError
 
 
 def refusal(path: Path) -> str:
@@ -389,7 +389,7 @@ def test_13_colour_palette_and_frames_are_refused(tmp_path: Path) -> None:
     assert "colour" in refusal(save(colour, tmp_path / "rgb.dcm"))
     assert "not a grey image" in refusal(write_dicom(tmp_path / "p.dcm", PhotometricInterpretation="PALETTE COLOR"))
     assert "several frames" in refusal(write_dicom(tmp_path / "f.dcm", NumberOfFrames=2))
-    # Every depth, sign and polarity giving the same image: tests/data/test_dicom.py.
+    # Every depth, sign and polarity giving the same image: tests/data/reading/test_dicom.py.
 
 
 @pytest.mark.parametrize("value", [None, "0", "nan", "inf", "-1"])
@@ -539,7 +539,7 @@ def test_16_singular_affine_is_refused(tmp_path: Path, affine: np.ndarray) -> No
         image.header.write_to(file)
         file.write(np.asarray(image.dataobj).tobytes(order="F"))
     volume_refusal(path)
-    # Oblique, left-handed and permuted affines: tests/data/test_volumes.py.
+    # Oblique, left-handed and permuted affines: tests/data/reading/test_volumes.py.
 
 
 def test_16_negative_voxel_size(tmp_path: Path) -> None:

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter, PngImagePlugin
 from typer.testing import CliRunner
 
-from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.base.errors import InputError
+from radweave.base.study import ImageRef, Study
 from radweave.cli.data import app
-from radweave.data.cache import build_cache
+from radweave.data.cache.images import build_cache
 from radweave.data.check import CheckReport, check_dataset
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers import ImportOptions, import_dataset
-from radweave.errors import InputError
-from radweave.runs import train
-from radweave.types import ImageRef, Study
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES
 
 Rows = list[dict[str, Any]]
 Pixels = NDArray[np.float32]
@@ -92,7 +92,7 @@ def test_a_patient_under_a_disguised_id_is_a_leak(toy_dataset: Dataset, tmp_path
 
 
 def test_an_image_changed_after_it_was_hashed_is_hashed_again(toy_dataset: Dataset, tmp_path: Path) -> None:
-    from radweave.data.file_hashes import hashes_of
+    from radweave.data.leaks.file_hashes import hashes_of
 
     path = copy_of(toy_dataset, tmp_path / "data", lambda rows, folder: None)
     dataset = Dataset.open(path)
@@ -178,7 +178,7 @@ def test_changed_copies_are_found_by_kind_and_other_pictures_are_not(tmp_path: P
 
 
 def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from radweave.data import near_copies
+    from radweave.data.leaks import near_copies
 
     with DatasetWriter(tmp_path / "data", DatasetCard(name="x")) as writer:
         pictures = [("train", chest(0)), ("train", chest(1)), ("test", chest(1)[:, ::-1]), ("val", chest(2))]
@@ -224,7 +224,7 @@ def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
 
 
 def test_where_patients_look_alike_only_copies_saved_anew_count(tmp_path: Path) -> None:
-    from radweave.data.pictures import SAME_WEAKEST, PictureIndex
+    from radweave.data.leaks.pictures import SAME_WEAKEST, PictureIndex
 
     index = PictureIndex()
     shared = chest(0)

@@ -14,15 +14,18 @@ from typing import Any
 import pytest
 
 from command_line import Done, radweave
-from conftest import TOY_OVERRIDES, TOY_SIZES
-from radweave import feature_bank, run_place, runs
+from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
-from radweave.run_place import claimed
-from radweave.runs import restore, train
-from radweave.serve.predictor import Predictor
-from radweave.stages import TrainingWatch
+from radweave.generate import features as feature_bank
+from radweave.generate.predictor import Predictor
+from radweave.runs import place as run_place
+from radweave.runs import train as runs
+from radweave.runs.place import claimed
+from radweave.runs.restore import restore
+from radweave.runs.stages import TrainingWatch
+from radweave.runs.train import train
 from radweave.train.loop import StageTrainer, Watch
+from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=last"]
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]

@@ -17,10 +17,12 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import radweave
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card
+from radweave.base.errors import InputError, UnusableModelError
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, load_tokenizer, save_tokenizer
-from radweave.errors import InputError, UnusableModelError
+from radweave.generate.files import generate_files, group_images
+from radweave.generate.predictor import Predictor
+from radweave.generate.split import generate_split
 from radweave.labels.trained import load_strictly
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.language_model import PretrainedLanguageModelConfig
@@ -28,9 +30,10 @@ from radweave.nn.prompt import PromptTemplate
 from radweave.nn.text_encoder import PretrainedTextEncoderConfig
 from radweave.nn.vision.pretrained import SwinConfig, ViTConfig
 from radweave.nn.vision.weights import load_published
-from radweave.predict import generate_files, generate_split, group_images
-from radweave.run_folder import hash_files
-from radweave.runs import restore, train
+from radweave.runs.folder import hash_files
+from radweave.runs.restore import restore
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card
 
 SOURCE = Path(radweave.__file__).parent
 SPECIAL: dict[str, Any] = {"vocab_size": 280, "bos_id": 1, "eos_id": 2, "pad_id": 0}
@@ -127,12 +130,12 @@ def test_every_model_of_others_comes_through_one_door() -> None:
     beside = [
         f"{path.relative_to(SOURCE)}: {line.strip()}"
         for path in SOURCE.rglob("*.py")
-        if path.name != "outside_models.py"
+        if path != SOURCE / "outside" / "models.py"
         for line in path.read_text(encoding="utf-8").splitlines()
         if calls.search(line)
     ]
     assert beside == []
-    door = (SOURCE / "outside_models.py").read_text(encoding="utf-8")
+    door = (SOURCE / "outside" / "models.py").read_text(encoding="utf-8")
     opened = door.count(".from_pretrained(")
     assert opened == door.count("local_files_only=True, trust_remote_code=False") + door.count(
         "local_files_only=True,\n            trust_remote_code=False"
@@ -337,7 +340,7 @@ def test_scores_that_are_not_finite_end_the_job(
     harm_weights(run / "weights.safetensors", lambda tensor: tensor * 1e15, "language_model")
     rehash(run)
     restored = restore(run)
-    predictor = restored.predictor(decoding=decoding)
+    predictor = Predictor.of(restored, decoding=decoding)
     groups = group_images([toy_dataset.image_path("images/1_0.png")], one_study=True)
     with pytest.raises(UnusableModelError, match="scores are not finite"):
         list(generate_files(predictor, groups))
@@ -370,7 +373,7 @@ def test_a_configuration_larger_than_the_weights_takes_no_memory(
     def take(*_: Any) -> None:
         raise ReachedError
 
-    monkeypatch.setattr("radweave.runs.load_weights", take)
+    monkeypatch.setattr("radweave.runs.restore.load_weights", take)
     with pytest.raises(InputError, match=r"weights\.safetensors.*weights do not fit this model"):
         restore(run)
 

@@ -14,16 +14,17 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from conftest import rewrite_card
+from radweave.base.config import parse_yaml
+from radweave.base.errors import InputError
+from radweave.base.storage import sha256_file, sha256_json
 from radweave.cli import main
-from radweave.config import parse_yaml
-from radweave.errors import InputError
 from radweave.export import export
-from radweave.licences import MOST_BYTES, keep_licences
 from radweave.memory.bank import Bank, save_bank
-from radweave.run_folder import hash_files, read_card, read_card_alone
-from radweave.runs import resolve, restore
-from radweave.storage import sha256_file, sha256_json
+from radweave.methods import resolve
+from radweave.runs.folder import hash_files, read_card, read_card_alone
+from radweave.runs.licences import MOST_BYTES, keep_licences
+from radweave.runs.restore import restore
+from toys import rewrite_card
 
 
 @pytest.fixture

@@ -16,11 +16,13 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from conftest import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_toy_dataset
+from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
-from radweave.run_folder import hash_files, locked, read_card_alone
-from radweave.runs import restore, train
+from radweave.generate.predictor import Predictor
+from radweave.runs.folder import hash_files, locked, read_card_alone
+from radweave.runs.restore import restore
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_toy_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
 
@@ -28,7 +30,7 @@ OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
 def test_row_10_a_doubtful_image_gets_no_report_unless_forced(toy_run: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (256, 256)).astype(np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")
-    predictor = restore(toy_run).predictor()
+    predictor = Predictor.of(restore(toy_run))
     with pytest.raises(InputError, match=r"noise\.png: image integrity doubtful.*--force"):
         predictor.report([tmp_path / "noise.png"])
     report = predictor.report([tmp_path / "noise.png"], force=True)
@@ -117,7 +119,7 @@ KILL_LOOP = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.train.checkpoint import keep_newest, load_checkpoint, save_checkpoint
 
 torch.set_num_threads(1)  # no thread pool that a fork would lose

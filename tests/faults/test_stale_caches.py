@@ -16,20 +16,24 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import TOY_OVERRIDES, TOY_SIZES, toy_image
-from radweave.data import cache, cache_index, squares
-from radweave.data.cache import PixelCache, build_cache
+from radweave.base.errors import InputError
+from radweave.data.cache import images as cache
+from radweave.data.cache import index as cache_index
+from radweave.data.cache import squares
+from radweave.data.cache.images import PixelCache, build_cache
+from radweave.data.cache.squares import read_square
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset, DatasetWriter
 from radweave.data.loader import Example, Features
-from radweave.data.squares import read_square
-from radweave.errors import InputError
-from radweave.feature_bank import build_feature_bank
-from radweave.predict import generate_split
-from radweave.runs import restore, train
-from radweave.stages import TrainingWatch
-from radweave.train.features import build_features
+from radweave.generate.features import build_feature_bank
+from radweave.generate.predictor import Predictor
+from radweave.generate.split import generate_split
+from radweave.runs.kept_features import build_features
+from radweave.runs.restore import restore
+from radweave.runs.stages import TrainingWatch
+from radweave.runs.train import train
 from radweave.train.loop import Watch
+from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 SIZE = 16
 SCANS = CtPreprocessing(size=(8, 16, 16), fit="resize")
@@ -353,7 +357,7 @@ def test_drafts_and_features_of_a_stopped_job_are_not_kept_when_an_image_was_rep
     def plans() -> list[str]:
         """Which jobs the shards are of; both jobs are stopped before they end."""
         with pytest.raises(StoppedError):
-            generate_split(run, run.predictor(), dataset.path, "test", tmp_path / "out", shard_size=1, progress=stop)
+            generate_split(run, Predictor.of(run), dataset.path, "test", tmp_path / "out", shard_size=1, progress=stop)
         with pytest.raises(StoppedError):
             build_feature_bank(run, dataset.path, "test", tmp_path / "bank", shard_size=1, progress=stop)
         return [(tmp_path / f"{name}.shards" / "plan.json").read_text() for name in ("out", "bank")]

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from radweave.train.loop import StageTrainer
-from radweave.train.stage import OptimizerConfig, StageConfig
-from radweave.types import Batch
+from radweave.contract.stage import OptimizerConfig, StageConfig
+from radweave.base.batch import Batch
 
 torch.set_num_threads(1)  # no thread pool that a fork would lose
 

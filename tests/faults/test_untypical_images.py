@@ -13,26 +13,20 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
+from radweave.base.errors import InputError
+from radweave.base.study import Report
 from radweave.cli import main
 from radweave.data.dataset import Dataset
-from radweave.data.familiarity import (
-    Familiarity,
-    Verdict,
-    fit_familiarity,
-    load_familiarity,
-    model,
-    save_familiarity,
-)
+from radweave.data.familiarity import Familiarity, Verdict, fit_familiarity, load_familiarity, model, save_familiarity
 from radweave.data.familiarity.strangers import KINDS, stranger
 from radweave.data.transforms import to_square
-from radweave.errors import InputError
 from radweave.explain import explain_files
 from radweave.export import export
-from radweave.predict import FileGroup, generate_files, generate_split, group_images
-from radweave.run_folder import hash_files, read_card, write_card
-from radweave.runs import restore
-from radweave.serve.predictor import Predictor
-from radweave.types import Report
+from radweave.generate.files import FileGroup, generate_files, group_images
+from radweave.generate.predictor import Predictor
+from radweave.generate.split import generate_split
+from radweave.runs.folder import hash_files, read_card, write_card
+from radweave.runs.restore import restore
 
 SIZE = 64
 
@@ -128,7 +122,7 @@ def test_scans_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def predictor(toy_run: Path) -> Predictor:
     """The toy run with a test that was fitted to made-up chests of its image size."""
-    own = restore(toy_run).predictor()
+    own = Predictor.of(restore(toy_run))
     pictures = [to_square(chest(seed).astype(np.float32), own.image_size) for seed in range(160)]
     return dataclasses.replace(own, familiarity=fit_familiarity(pictures, seed=0))
 
@@ -235,5 +229,5 @@ def test_an_export_judges_as_its_run(toy_run: Path, fitted: Familiarity, tmp_pat
 
 def test_a_run_from_before_the_test_reports_without_it(toy_run: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
     assert load_familiarity(tmp_path) is None
-    own = dataclasses.replace(restore(toy_run).predictor(), familiarity=None)
+    own = dataclasses.replace(Predictor.of(restore(toy_run)), familiarity=None)
     assert "familiarity" not in own.report([files[1]]).evidence

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radweave.base.study import LabelState
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.labels.comparisons import compares_with_prior
 from radweave.labels.unprompted import remove_comparisons
 from radweave.phantom.report import write_report
 from radweave.phantom.study import course_of, slot_of
-from radweave.types import LabelState
 
 LABELER = get_labeler("chexpert14")
 BROKEN = re.compile(

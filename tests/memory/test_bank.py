@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.memory.bank import Bank, load_bank, patient_code, save_bank
 
 

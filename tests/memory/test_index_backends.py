@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.memory.backends import ExactIndexConfig, FaissIndexConfig, IndexConfig, QdrantIndexConfig
 from radweave.memory.bank import Bank, Owners, patient_code, save_bank
 from radweave.memory.index import ExactIndex, Index

@@ -10,11 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.base.batch import VisionFeatures
+from radweave.base.errors import InputError
+from radweave.contract.stage import apply_finetune
+from radweave.contract.view import TrainingView
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
-from radweave.errors import InputError
+from radweave.generate.predictor import Predictor
 from radweave.memory.bank import Bank, load_bank, patient_code
+from radweave.methods import resolve
 from radweave.methods.am_mrg import model as am_mrg
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import ReportMemoryConfig
@@ -27,19 +31,13 @@ from radweave.methods.am_mrg.regions import (
     masked_views,
     region_patterns,
 )
-from radweave.methods.am_mrg.report_bank import (
-    ReportDrawConfig,
-    build_report_bank,
-    draw_reports,
-    report_sentences,
-)
+from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_bank, draw_reports, report_sentences
 from radweave.nn.hopfield import AttentionRuleConfig
 from radweave.nn.text_encoder import LsaTextEncoder
 from radweave.nn.views import ViewTokens
-from radweave.runs import Run, resolve, restore, train
-from radweave.train.stage import apply_finetune
-from radweave.train.view import TrainingView
-from radweave.types import VisionFeatures
+from radweave.runs.restore import Run, restore
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["am_mrg"], "stages.report.epochs=1", "stages.report.select=loss")
 
@@ -297,7 +295,7 @@ def test_a_run_keeps_its_banks_and_shows_what_it_recalled(run: Run, run_folder: 
     for bank in banks.values():
         assert len(bank) > 0
         assert set(bank.study_ids) <= train_ids
-    report = run.predictor().report([toy_dataset.image_path("images/0_0.png")])
+    report = Predictor.of(run).report([toy_dataset.image_path("images/0_0.png")])
     evidence = report.evidence
     assert set(evidence["class_probabilities"]) == set(run.card.classes)
     assert evidence["attention_maps"]

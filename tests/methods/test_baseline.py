@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
-from radweave.experiment import BuildContext
+from radweave.base.batch import Batch
+from radweave.base.ontology import CHEXPERT14
+from radweave.contract.experiment import BuildContext
+from radweave.methods import resolve
 from radweave.methods.baseline.model import BaselineModel, Seen
 from radweave.nn.views import connect_views
-from radweave.ontology import CHEXPERT14
-from radweave.runs import resolve
-from radweave.types import Batch
+from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 
 @pytest.fixture(scope="module")

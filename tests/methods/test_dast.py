@@ -13,24 +13,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.base.batch import Batch
+from radweave.base.errors import InputError
+from radweave.base.ontology import CHEXPERT14
+from radweave.base.storage import read_jsonl
+from radweave.contract.experiment import BuildContext
+from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.errors import InputError
-from radweave.experiment import BuildContext
+from radweave.generate.predictor import Predictor
 from radweave.memory.bank import Bank, patient_code
+from radweave.methods import resolve
 from radweave.methods.dast import ABLATIONS, PRESETS, TABLES
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, MeanFusion, NoFusion
 from radweave.methods.dast.model import DastModel, Seen
 from radweave.methods.dast.retrieval import BANK, Dmsr, composite
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.views import encode_views
-from radweave.ontology import CHEXPERT14
-from radweave.runs import resolve, restore, train
-from radweave.storage import read_jsonl
-from radweave.train.stage import apply_finetune, build_optimizer, set_train_mode
-from radweave.types import Batch
+from radweave.runs.restore import restore
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 GREEDY = DecodingConfig(max_new_tokens=12)
 
@@ -379,7 +382,7 @@ def test_a_run_banks_training_studies_only_and_restores_with_them(toy_dataset: D
     banked = [row for _, row in read_jsonl(run / "memories" / BANK / "rows.jsonl")]
     assert [row["study_id"] for row in banked] == [study.study_id for study in toy_dataset.studies("train")]
     assert all("patient_id" not in row for row in banked)
-    report = restore(run).predictor().report([toy_dataset.image_path("images/0_0.png")])
+    report = Predictor.of(restore(run)).report([toy_dataset.image_path("images/0_0.png")])
     assert report.evidence["recalled"][0]["study_id"] in {row["study_id"] for row in banked}
 
 

@@ -13,14 +13,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
-from radweave.data.cache import PixelCache
+from radweave.base.batch import Batch
+from radweave.base.errors import InputError
+from radweave.base.ontology import CHEXPERT14
+from radweave.base.storage import read_jsonl
+from radweave.base.study import ImageRef, Study
+from radweave.contract.experiment import BuildContext
+from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
+from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.errors import InputError
-from radweave.experiment import BuildContext
+from radweave.generate.predictor import Predictor
+from radweave.methods import resolve
 from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
 from radweave.methods.diffrgennet.difference import Cases, FeatureDifference, NoDifference, distances
 from radweave.methods.diffrgennet.diseases import DiseaseStates, adjusted_loss
@@ -30,11 +36,9 @@ from radweave.methods.diffrgennet.reading import sine_positions
 from radweave.methods.diffrgennet.retrieval import BANK, ImageRetrieval
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.flexiroute import FlexiRoute
-from radweave.ontology import CHEXPERT14
-from radweave.runs import resolve, restore, train
-from radweave.storage import read_jsonl
-from radweave.train.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
-from radweave.types import Batch, ImageRef, Study
+from radweave.runs.restore import restore
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 GREEDY = DecodingConfig(max_new_tokens=10)
 CAUSAL = (
@@ -414,7 +418,7 @@ def test_a_run_trains_restores_and_holds_no_report_of_another_split(toy_dataset:
     # "Lung Opacity" is positive in every study of the toy data, nothing else is; so its prior is the largest.
     assert int(model.diseases.prior.argmax()) == CHEXPERT14.index("Lung Opacity")
     image = toy_dataset.image_path("images/0_0.png")
-    found = restore(folder).predictor().report([image], study_id="s000").evidence["recalled"]
+    found = Predictor.of(restore(folder)).report([image], study_id="s000").evidence["recalled"]
     assert len(found) == 3
     assert "s000" not in [case["study_id"] for case in found]
 

@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.base.batch import Batch
+from radweave.base.errors import InputError
+from radweave.base.ontology import CLASSES
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
+from radweave.generate.predictor import Predictor
 from radweave.memory.bank import Bank, patient_code
-from radweave.methods import load_method
+from radweave.methods import load_method, resolve
 from radweave.methods.diffvp import model as diffvp
 from radweave.methods.diffvp.diagnosis import (
     DiagnosisTextConfig,
@@ -49,9 +51,9 @@ from radweave.methods.diffvp.pool import (
 from radweave.methods.diffvp.resampling import ResamplerConfig, cell_positions
 from radweave.nn.language_model import DecodingConfig
 from radweave.nn.views import ViewTokens
-from radweave.ontology import CLASSES
-from radweave.runs import Run, resolve, restore, train
-from radweave.types import Batch
+from radweave.runs.restore import Run, restore
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "stages.report.epochs=1", "data.priors=true")
 CT18 = CLASSES["ct18"]
@@ -355,7 +357,7 @@ def test_e_with_an_encoder_of_its_own_needs_the_images(toy_ct_dataset: Dataset, 
     out = train(
         "diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=[*OVERRIDES, own, "data.keep_features=false"]
     )
-    report = restore(out).predictor().report([next(iter((toy_ct_dataset.path / "images").iterdir()))])
+    report = Predictor.of(restore(out)).report([next(iter((toy_ct_dataset.path / "images").iterdir()))])
     assert set(report.evidence["class_probabilities"]) == set(CT18)
 
 
@@ -533,8 +535,8 @@ def test_the_own_prior_takes_the_place_of_the_draw(toy_ct_dataset: Dataset, tmp_
 
 
 def test_phantom_visits_are_compared_with_the_visit_before(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
-    from radweave.data.cache import build_cache
-    from radweave.runs import prepare
+    from radweave.data.cache.images import build_cache
+    from radweave.runs.prepare import prepare
 
     overrides = [*OVERRIDES, "model.pool.use_prior=true"]
     run = restore(train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides))
@@ -543,7 +545,7 @@ def test_phantom_visits_are_compared_with_the_visit_before(toy_ct_dataset: Datas
     examples = prepare(toy_ct_dataset, "train", run.experiment, run.tokenizer, cache, need_text=False).examples
     priors = {study.study_id: study.prior for study in toy_ct_dataset.studies("train")}
     assert any(priors.values())
-    for example, report in zip(examples, run.predictor().reports(examples), strict=True):
+    for example, report in zip(examples, Predictor.of(run).reports(examples), strict=True):
         for row in report.evidence["recalled"]:
             assert row["is_prior"] == (priors[example.study_id] is not None)
             assert not row["is_prior"] or row["study_id"] == priors[example.study_id]
@@ -581,7 +583,7 @@ def test_it_runs_on_radiographs_of_one_and_two_views(toy_dataset: Dataset, tmp_p
         preset="tiny-xray",
         overrides=[*overrides, "stages.report.epochs=1"],
     )
-    predictor = restore(out).predictor()
+    predictor = Predictor.of(restore(out))
     images = [toy_dataset.image_path(f"images/0_{view}.png") for view in (0, 1)]
     for count in (1, 2):
         report = predictor.report(images[:count])
@@ -603,8 +605,8 @@ def test_every_row_of_the_tables_is_an_ablation() -> None:
 
 
 def test_references_of_another_data_set(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    from radweave.phantom.dataset import write_phantom_dataset
     from radweave.phantom.study import PhantomOptions
-    from radweave.phantom_dataset import write_phantom_dataset
 
     options = PhantomOptions(volume_size=16, slices=8)
     other = write_phantom_dataset(tmp_path / "other", modality="ct", num_studies=40, seed=9, options=options)

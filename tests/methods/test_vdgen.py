@@ -20,13 +20,17 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 from vdgen_job import READINGS, gradients, trained
 
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.base.batch import Batch
+from radweave.base.errors import InputError
+from radweave.base.study import ImageRef, Study
+from radweave.contract.experiment import BuildContext
+from radweave.contract.stage import apply_finetune, set_train_mode, total_loss
+from radweave.contract.view import TrainingView
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
 from radweave.data.transforms import LightAugmentation, NoAugmentation
-from radweave.errors import InputError
-from radweave.experiment import BuildContext
 from radweave.memory.bank import Bank, patient_code
+from radweave.methods import resolve
 from radweave.methods.vdgen import ABLATIONS, VDGEN_PROMPT, paper, tiny
 from radweave.methods.vdgen.distillation import DiseaseDistillation, mean_hidden_state
 from radweave.methods.vdgen.evidence import SentenceMemory, build_sentence_bank, sentence_states
@@ -41,10 +45,7 @@ from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
 from radweave.nn.lora import LoraConfig, has_lora
 from radweave.nn.prompt import PromptTemplate
 from radweave.nn.sentences import SentenceSplitter
-from radweave.runs import resolve
-from radweave.train.stage import apply_finetune, set_train_mode, total_loss
-from radweave.train.view import TrainingView
-from radweave.types import Batch, ImageRef, Study
+from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 # Sums of a few float32 terms in another order.
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}

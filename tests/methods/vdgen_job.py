@@ -13,15 +13,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.base.batch import Slice
+from radweave.contract.experiment import BuildContext
+from radweave.contract.stage import apply_finetune
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.experiment import BuildContext
+from radweave.methods import resolve
 from radweave.nn.global_batch import one_slice_of
-from radweave.runs import resolve
 from radweave.train.distributed import add_up
-from radweave.train.stage import apply_finetune
-from radweave.types import Slice
+from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 TERMS = ("report", "vse", "did")
 STUDIES = 5

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.nn.decoding import DecodingConfig, trim
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.next_token import position_ids

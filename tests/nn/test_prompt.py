@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.nn.prompt import PromptTemplate, left_pad
 
 

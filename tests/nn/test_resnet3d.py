@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from radweave.config import Config, override
-from radweave.errors import InputError
+from radweave.base.batch import VisionEncoder
+from radweave.base.config import Config, override
+from radweave.base.errors import InputError
 from radweave.nn.vision import ResNet3dConfig, VisionEncoderConfig
 from radweave.nn.vision.resnet3d import (
     MEDICALNET_18,
@@ -23,7 +24,6 @@ from radweave.nn.vision.resnet3d import (
     ResNet3dEncoder,
     Shortcut,
 )
-from radweave.types import VisionEncoder
 
 WIDTHS = (4, 4, 8, 8)
 # float32 sums of about a hundred terms near 1, in another order.

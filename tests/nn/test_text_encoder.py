@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 
 TEXTS = [

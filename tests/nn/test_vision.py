@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from radweave.errors import InputError
+from radweave.base.batch import VisionEncoder
+from radweave.base.errors import InputError
 from radweave.nn.vision import ResNetConfig, SwinConfig, ViTConfig
-from radweave.types import VisionEncoder
 
 RESNET = ResNetConfig(embedding_size=8, hidden_sizes=(8, 16), depths=(1, 1), layer_type="basic", channels=3)
 SWIN = SwinConfig(embed_dim=8, depths=(1, 1), num_heads=(1, 2), window_size=2, channels=3)

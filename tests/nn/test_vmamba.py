@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from radweave.config import Config, override
-from radweave.errors import InputError
+from radweave.base.batch import VisionEncoder
+from radweave.base.config import Config, override
+from radweave.base.errors import InputError
 from radweave.nn.vision import VisionEncoderConfig, VMambaConfig
 from radweave.nn.vision.vmamba import (
     NUM_DIRECTIONS,
@@ -26,7 +27,6 @@ from radweave.nn.vision.vmamba import (
     cross_merge,
     cross_scan,
 )
-from radweave.types import VisionEncoder
 
 SMALLEST = VMambaConfig(channels=3, dims=(16, 24), depths=(1, 2), d_state=2, mlp_ratio=2.0, drop_path=0.2)
 # float32 sums of a few hundred terms near 1, in another order.

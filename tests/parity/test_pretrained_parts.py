@@ -30,19 +30,21 @@ from transformers import (
 )
 
 import radweave
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from radweave.base.errors import InputError
+from radweave.contract.stage import apply_finetune
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import BpeTokenizerConfig, save_tokenizer
-from radweave.errors import InputError
 from radweave.export import export
+from radweave.generate.predictor import Predictor
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.encoder_decoder import PretrainedBertDecoderConfig
 from radweave.nn.language_model import PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig, NoLoraConfig
 from radweave.nn.prompt import PromptTemplate
-from radweave.runs import restore, train
+from radweave.runs.restore import restore
+from radweave.runs.train import train
 from radweave.train.checkpoint import load_weights, save_weights
-from radweave.train.stage import apply_finetune
+from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SHAPE = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -102,11 +104,11 @@ def test_a_checkpoint_trains_reports_and_restores_without_its_folder(
         overrides=overrides_for(checkpoint, lora, LORA_TARGETS.get(family, "null")),
     )
     images = [toy_dataset.image_path("images/1_0.png")]
-    report = restore(run).predictor().report(images)
+    report = Predictor.of(restore(run)).report(images)
     exported = export(run, tmp_path / "exported")
     shutil.rmtree(checkpoint)
     restored = restore(run)
-    assert restored.predictor().report(images) == report
+    assert Predictor.of(restored).report(images) == report
     shutil.move(run, tmp_path / "away")
     assert radweave.load(exported).report(images) == report
     assert f"started from the checkpoint `{checkpoint.name}`" in (exported / "LICENSES.md").read_text()
@@ -221,10 +223,10 @@ def test_a_run_with_a_bert_decoder_reports_exports_and_restores_without_its_fold
     with pytest.warns(UserWarning, match="start from nothing"):
         run = train("diffrgennet", toy_dataset.path, tmp_path / "run", overrides=overrides)
     images = [toy_dataset.image_path("images/1_0.png")]
-    report = restore(run).predictor().report(images)
+    report = Predictor.of(restore(run)).report(images)
     exported = export(run, tmp_path / "exported")
     shutil.rmtree(tmp_path / "bert")
-    assert restore(run).predictor().report(images) == report
+    assert Predictor.of(restore(run)).report(images) == report
     shutil.move(run, tmp_path / "away")
     # The recalled cases are the same; an export gives them numbers in place of their names.
     assert radweave.load(exported).report(images).text == report.text
@@ -241,9 +243,9 @@ def test_an_encoder_checkpoint_restores_without_its_folder(toy_dataset: Dataset,
     ]
     run = train("baseline", toy_dataset.path, tmp_path / "run", overrides=overrides)
     images = [toy_dataset.image_path("images/1_0.png")]
-    report = restore(run).predictor().report(images)
+    report = Predictor.of(restore(run)).report(images)
     shutil.rmtree(tmp_path / "swin")
-    assert restore(run).predictor().report(images) == report
+    assert Predictor.of(restore(run)).report(images) == report
 
 
 def test_the_chat_format_puts_the_prompt_into_the_tokenizers_template() -> None:

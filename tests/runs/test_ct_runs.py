@@ -12,20 +12,24 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TOY_CT_OVERRIDES
+from radweave.base.batch import Batch
+from radweave.base.errors import InputError
+from radweave.base.storage import read_jsonl
 from radweave.cli import main
-from radweave.data.cache import build_cache
+from radweave.data.cache.images import build_cache
 from radweave.data.ct import preprocess
 from radweave.data.dataset import Dataset
 from radweave.data.loader import StudyLoader, collate
 from radweave.data.reading.volumes import read_volume
 from radweave.data.transforms import LightAugmentation
-from radweave.errors import InputError
+from radweave.generate.predictor import Predictor
+from radweave.methods import resolve
 from radweave.nn.views import encode_views
-from radweave.runs import Run, prepare, resolve, restore, train
-from radweave.storage import read_jsonl
-from radweave.train.features import build_features
-from radweave.types import Batch
+from radweave.runs.kept_features import build_features
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import Run, restore
+from radweave.runs.train import train
+from toys import TOY_CT_OVERRIDES
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +166,7 @@ def test_a_run_on_scans_restores_and_reports_the_same_from_file_and_data_set(
 ) -> None:
     assert run.card.classes[0] == "Medical material"
     path = first_scan(toy_ct_dataset)
-    report = run.predictor().report([path])
+    report = Predictor.of(run).report([path])
     assert any("synthetic phantom" in warning for warning in report.warnings)
     assert report.evidence["views"] == [{"file": path.name, "view": "AXIAL"}]
     out = tmp_path / "predictions.jsonl"
@@ -192,13 +196,13 @@ def test_files_of_the_other_modality_are_refused(
 ) -> None:
     scan, image = first_scan(toy_ct_dataset), toy_dataset.image_path("images/0_0.png")
     with pytest.raises(InputError, match="this run reads CT volumes"):
-        run.predictor().report([image])
+        Predictor.of(run).report([image])
     with pytest.raises(InputError, match="this run reads radiographs"):
-        restore(toy_run).predictor().report([scan])
+        Predictor.of(restore(toy_run)).report([scan])
     with pytest.raises(InputError, match="one scan per study"):
-        run.predictor().report([scan, scan])
+        Predictor.of(run).report([scan, scan])
     with pytest.raises(InputError, match="holds no DICOM files"):
-        run.predictor().report([image.parent])
+        Predictor.of(run).report([image.parent])
 
 
 def test_features_of_a_frozen_encoder_are_those_it_gives(run: Run, toy_ct_dataset: Dataset, tmp_path: Path) -> None:

@@ -15,13 +15,17 @@ import numpy as np
 import pytest
 
 import radweave
-from conftest import TOY_OVERRIDES, TOY_SIZES, toy_image
-from radweave.data.cache import build_cache
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json, sha256_file
+from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
-from radweave.predict import generate_split, group_images
-from radweave.runs import prepare, restore, train
-from radweave.storage import read_json, sha256_file
+from radweave.generate.files import group_images
+from radweave.generate.predictor import Predictor
+from radweave.generate.split import generate_split
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import restore
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 
@@ -36,7 +40,7 @@ def test_three_lines_of_python(toy_run: Path, toy_dataset: Dataset) -> None:
 
 def test_a_report_is_the_same_alone_in_a_batch_of_16_and_from_the_cache(toy_run: Path, toy_dataset: Dataset) -> None:
     run = restore(toy_run)
-    predictor = run.predictor()
+    predictor = Predictor.of(run)
     cache = build_cache(toy_dataset, size=32)
     examples = prepare(toy_dataset, "train", run.experiment, run.tokenizer, cache, need_text=False).examples
     examples += prepare(toy_dataset, "val", run.experiment, run.tokenizer, cache, need_text=False).examples
@@ -55,7 +59,7 @@ def test_a_report_is_the_same_alone_in_a_batch_of_16_and_from_the_cache(toy_run:
 def test_predictions_hold_reference_floors_and_evidence(toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
     run = restore(toy_run)
     out = tmp_path / "predictions.jsonl"
-    result = generate_split(run, run.predictor(), toy_dataset.path, "test", out)
+    result = generate_split(run, Predictor.of(run), toy_dataset.path, "test", out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert result.written == len(rows) == 6
     references = {study.study_id: study.report for study in toy_dataset.studies("test")}
@@ -66,7 +70,7 @@ def test_predictions_hold_reference_floors_and_evidence(toy_run: Path, toy_datas
         assert set(row["floors"].values()) <= training_reports
         assert row["evidence"]["sentences"]
     with pytest.raises(InputError, match="exists already"):
-        generate_split(run, run.predictor(), toy_dataset.path, "test", out)
+        generate_split(run, Predictor.of(run), toy_dataset.path, "test", out)
 
 
 def test_the_run_folder_states_where_it_comes_from(toy_run: Path, toy_dataset: Dataset) -> None:

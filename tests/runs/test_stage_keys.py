@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
-from radweave import stages
-from radweave.data.cache import PixelCache
+from radweave.base.ontology import CLASSES
+from radweave.contract.experiment import BuildContext
+from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import BpeTokenizerConfig
-from radweave.experiment import BuildContext
-from radweave.methods import load_method, method_names
-from radweave.ontology import CLASSES
-from radweave.runs import resolve
-from radweave.stages import Training, TrainingWatch
+from radweave.methods import load_method, method_names, resolve
+from radweave.runs import stages
+from radweave.runs.stages import Training, TrainingWatch
 from radweave.train.distributed import Ranks
+from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 
 def training_of(method: str, dataset: Dataset, folder: Path) -> Training:

@@ -12,15 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import TOY_OVERRIDES, TOY_SIZES, toy_image
+from radweave.base.errors import InputError
+from radweave.contract.view import TrainingView
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
-from radweave.errors import InputError
 from radweave.memory.bank import Bank, patient_code
 from radweave.methods.baseline.model import BaselineModel
-from radweave.runs import restore, train
-from radweave.stages import TrainingWatch
-from radweave.train.view import TrainingView
+from radweave.runs.restore import restore
+from radweave.runs.stages import TrainingWatch
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 FROZEN = [*SIZES, "stages.report.finetune.vision_encoder=frozen", "stages.report.epochs=2"]
@@ -202,8 +203,9 @@ def test_studies_without_labels_are_labeled_from_their_report(dataset: Dataset, 
     manifest = dataset.path / "manifest.jsonl"
     rows = [json.loads(line) for line in manifest.read_text().splitlines()]
     manifest.write_text("".join(json.dumps({**row, "labels": {}}) + "\n" for row in rows))
-    from radweave.data.cache import build_cache
-    from radweave.runs import prepare, resolve
+    from radweave.data.cache.images import build_cache
+    from radweave.methods import resolve
+    from radweave.runs.prepare import prepare
 
     for wanted in (True, False):
         experiment = resolve("baseline", "tiny", [*SIZES, f"data.label_unlabeled={str(wanted).lower()}"])

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from radweave.data.cache import PixelCache
+from radweave.base.batch import Batch
+from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit
 from radweave.data.loader import Example
 from radweave.data.tokenizer import BpeTokenizerConfig
-from radweave.runs import resolve
-from radweave.stages import Training, TrainingWatch, validate
-from radweave.types import Batch
+from radweave.methods import resolve
+from radweave.runs.stages import Training, TrainingWatch, validate
 
 
 class ByNumber(nn.Module):

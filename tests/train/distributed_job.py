@@ -17,25 +17,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conftest import TOY_OVERRIDES, TOY_SIZES
-from radweave.data.cache import build_cache
+from radweave.base.batch import Batch, Slice
+from radweave.base.errors import InputError
+from radweave.base.ontology import CLASSES
+from radweave.contract.experiment import BuildContext
+from radweave.contract.stage import OptimizerConfig, StageConfig, apply_finetune, total_loss
+from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import collate
-from radweave.errors import InputError
-from radweave.experiment import BuildContext
+from radweave.generate.predictor import Predictor
+from radweave.generate.split import generate_split
 from radweave.memory.bank import Owners, patient_code
 from radweave.memory.index import ExactIndex
 from radweave.memory.sharded import ShardedIndex
-from radweave.methods import load_method
+from radweave.methods import load_method, resolve
 from radweave.nn.contrastive import symmetric_info_nce
 from radweave.nn.global_batch import gather_batch, mean_over_batch, one_slice_of
-from radweave.ontology import CLASSES
-from radweave.predict import generate_split
-from radweave.runs import prepare, resolve, restore, train
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import restore
+from radweave.runs.train import train
 from radweave.train.distributed import Parallel, Ranks, add_up, joined_ranks
 from radweave.train.loop import StageTrainer
-from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, total_loss
-from radweave.types import Batch, Slice
+from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = [
     *TOY_OVERRIDES,
@@ -208,7 +211,7 @@ def main(out: Path, dataset: Path) -> None:
         results["search"] = [row for rows in ranks.gather(searched(ranks)) for row in rows]
         results["errors"] = ranks.gather(refused(dataset, out / "taken"))
         run = restore(out / "ddp")
-        generate_split(run, run.predictor(), dataset, "test", out / "test.jsonl", shard_size=2, ranks=ranks)
+        generate_split(run, Predictor.of(run), dataset, "test", out / "test.jsonl", shard_size=2, ranks=ranks)
     if ranks.is_first:
         (out / "results.json").write_text(json.dumps(results))
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from conftest import TOY_OVERRIDES, TOY_SIZES
+from radweave.base.errors import InputError
 from radweave.cli.progress import training_watch
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
-from radweave.runs import train
+from radweave.runs.train import train
 from radweave.train.board import TensorBoard, WandbBoard, open_board, watched
 from radweave.train.loop import Watch
+from toys import TOY_OVERRIDES, TOY_SIZES
 
 
 def events(folder: Path) -> Any:

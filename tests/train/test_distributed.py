@@ -18,17 +18,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import TOY_SIZES, write_toy_dataset
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, StudyLoader
 from radweave.data.transforms import LightAugmentation
-from radweave.errors import InputError
+from radweave.generate.predictor import Predictor
+from radweave.generate.split import generate_split
 from radweave.memory.bank import Owners
 from radweave.memory.index import ExactIndex
-from radweave.predict import generate_split
-from radweave.runs import restore, train
-from radweave.storage import read_json
+from radweave.runs.restore import restore
+from radweave.runs.train import train
 from radweave.train.distributed import Ranks
+from toys import TOY_SIZES, write_toy_dataset
 
 HERE = Path(__file__).parent
 
@@ -131,7 +133,7 @@ def test_an_odd_number_of_studies_is_reported_once_each(two_processes: Path, odd
     rows = [json.loads(line) for line in (two_processes / "test.jsonl").read_text().splitlines()]
     assert [row["study_id"] for row in rows] == [study.study_id for study in odd_dataset.studies("test")]
     run, alone = restore(two_processes / "ddp"), two_processes / "alone.jsonl"
-    generate_split(run, run.predictor(), odd_dataset.path, "test", alone)
+    generate_split(run, Predictor.of(run), odd_dataset.path, "test", alone)
     assert [json.loads(line) for line in alone.read_text().splitlines()] == rows
     assert not (two_processes / "test.jsonl.shards").exists()
 

@@ -12,13 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from radweave.base.batch import Batch
+from radweave.base.errors import InputError
+from radweave.base.stopping import StoppedError
 from radweave.contract.model import Term, losses
-from radweave.errors import InputError
-from radweave.stopping import StoppedError
+from radweave.contract.stage import (
+    OptimizerConfig,
+    StageConfig,
+    apply_finetune,
+    learning_rate,
+    set_train_mode,
+    total_loss,
+)
 from radweave.train.checkpoint import load_checkpoint
 from radweave.train.loop import StageTrainer, Watch
-from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune, learning_rate, set_train_mode, total_loss
-from radweave.types import Batch
 
 
 class Line(nn.Module):

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from transformers import LlamaConfig as HFConfig
 from transformers import LlamaForCausalLM
 
+from radweave.base.batch import Batch
+from radweave.contract.stage import OptimizerConfig, StageConfig, apply_finetune
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.train.loop import StageTrainer, Watch
-from radweave.train.stage import OptimizerConfig, StageConfig, apply_finetune
-from radweave.types import Batch
 
 VOCAB, WIDTH, IDS = 60, 32, {"bos_id": 1, "eos_id": 2, "pad_id": 0}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from radweave.train.stage import OptimizerConfig, apply_finetune, build_optimizer
+from radweave.contract.stage import OptimizerConfig, apply_finetune, build_optimizer
 
 
 def test_matrices_decay_and_vectors_do_not() -> None:

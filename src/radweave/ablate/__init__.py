@@ -17,11 +17,11 @@ from radweave.ablate.parallel import run_parallel
 from radweave.ablate.plan import AblationRequest, Plan, make_plan
 from radweave.ablate.report import ablation_record, ablation_tables
 from radweave.ablate.reuse import take_over
-from radweave.ablation_tables import Table
-from radweave.errors import InputError
-from radweave.evaluation.tables import TextTable, latex_tables, markdown_tables
-from radweave.stages import TrainingWatch
-from radweave.storage import exclusive, read_json, write_json, write_text
+from radweave.base.errors import InputError
+from radweave.base.storage import exclusive, read_json, write_json, write_text
+from radweave.contract.tables import Table
+from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables
+from radweave.runs.stages import TrainingWatch
 
 __all__ = ["AblationRequest", "AblationResult", "AblationWatch", "Plan", "make_plan", "run_ablation"]
 

@@ -21,23 +21,26 @@ from typing import Any
 
 import torch
 
-from radweave.ablation_tables import CLINICAL_METRICS, LANGUAGE_METRICS
-from radweave.config import from_yaml
+from radweave.base.config import from_yaml
+from radweave.base.errors import InputError
+from radweave.base.provenance import code_hash
+from radweave.base.stopping import StoppedError
+from radweave.base.storage import read_json, sha256_json, write_json
+from radweave.contract.experiment import Experiment
+from radweave.contract.tables import CLINICAL_METRICS, LANGUAGE_METRICS
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
 from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
 from radweave.evaluation.protocols import IMPLEMENTATION
 from radweave.evaluation.statistics import Statistic
 from radweave.evaluation.systems import MODEL, score_systems
-from radweave.experiment import Experiment
+from radweave.generate.predictor import Predictor
+from radweave.generate.split import generate_split
 from radweave.labels import LABELER_OF, Labeler, get_labeler
-from radweave.predict import generate_split
-from radweave.provenance import code_hash
-from radweave.run_folder import read_card_alone
-from radweave.runs import resolve, restore, train
-from radweave.stages import TrainingWatch
-from radweave.stopping import StoppedError
-from radweave.storage import read_json, sha256_json, write_json
+from radweave.methods import resolve
+from radweave.runs.folder import read_card_alone
+from radweave.runs.restore import restore
+from radweave.runs.stages import TrainingWatch
+from radweave.runs.train import train
 from radweave.train.loop import Watch
 
 FORMAT = "radweave-ablation-run"
@@ -121,7 +124,7 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
     pace = _Pace()
     result = generate_split(
         run,
-        run.predictor(),
+        Predictor.of(run),
         dataset.path,
         "test",
         predictions,

@@ -15,11 +15,11 @@ from typing import IO, Any
 import torch
 
 from radweave.ablate.one_run import STOPPED, Task
-from radweave.cores import usable_cores
-from radweave.data.cache import build_cache
+from radweave.base.cores import usable_cores
+from radweave.base.stopping import StoppedError, asked_to_stop
+from radweave.base.storage import read_json, write_json
+from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
-from radweave.stopping import StoppedError, asked_to_stop
-from radweave.storage import read_json, write_json
 
 _POLL_S = 0.1
 # A run that was asked to stop finishes its update and writes a checkpoint; validation may come in between.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radweave.ablate.one_run import Task, config_hash
-from radweave.ablation_tables import Row, Table
+from radweave.base.errors import InputError
+from radweave.contract.tables import Row, Table
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
 from radweave.evaluation import get_protocol
 from radweave.methods import load_method, method_names
 

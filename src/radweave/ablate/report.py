@@ -10,10 +10,10 @@ import numpy as np
 
 from radweave.ablate.one_run import Task
 from radweave.ablate.plan import Plan, PlannedRow
-from radweave.ablation_tables import METRICS
+from radweave.base.study import RESEARCH_ONLY
+from radweave.contract.tables import METRICS
 from radweave.evaluation.seeds import DDOF, TEST, compare_seeds
-from radweave.evaluation.tables import DASH, TextTable, number
-from radweave.types import RESEARCH_ONLY
+from radweave.evaluation.tables.formats import DASH, TextTable, number
 
 FORMAT = "radweave-ablation"
 FORMAT_VERSION = 1

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from radweave.ablate.one_run import Task, identity, same_scores, summary
-from radweave.config import from_yaml
+from radweave.base.config import from_yaml
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json, write_folder, write_json
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
 from radweave.evaluation import Options, evaluate_pairs, read_pairs
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.runs import restore
-from radweave.storage import read_json, write_folder, write_json
+from radweave.runs.restore import restore
 
 REUSED = "reused.json"
 _LEFT_BEHIND = (".*", "checkpoints", "task.json", "log.txt", "failure.txt", REUSED)

@@ -21,15 +21,15 @@ from typing import Any
 
 from radweave.ablate import AblationWatch, run_ablation
 from radweave.ablate.plan import make_plan
+from radweave.base.errors import InputError
+from radweave.base.figures import refuse_without_plots
+from radweave.base.storage import exclusive, read_jsonl, write_jsonl
 from radweave.benchmark.pace import measure_pace
 from radweave.benchmark.pages import write_pages
 from radweave.benchmark.results import SetResults, read_costs, set_results
 from radweave.benchmark.suite import SETS, BenchRequest, SuiteSet, check_sets, plan_set
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
-from radweave.figures import refuse_without_plots
-from radweave.phantom_dataset import write_phantom_dataset
-from radweave.storage import exclusive, read_jsonl, write_jsonl
+from radweave.phantom.dataset import write_phantom_dataset
 
 __all__ = ["BenchRequest", "BenchResult", "run_bench"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radweave.benchmark.scores import Contrast, SystemScores
-from radweave.evaluation.tables import DASH, number
+from radweave.evaluation.tables.formats import DASH, number
 
 
 def mean_std(system: SystemScores, metric: str) -> str:

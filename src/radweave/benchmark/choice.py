@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from radweave.benchmark.cells import count, duration, megabytes, rate
 from radweave.benchmark.results import SetResults
 from radweave.benchmark.scores import ALPHA, SystemScores, compare
-from radweave.evaluation.tables import DASH, TextTable
+from radweave.evaluation.tables.formats import DASH, TextTable
 
 NEEDS = {
     "findings named right (micro F1)": "CE_F1",

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from radweave.ablate.reuse import REUSED
+from radweave.base.storage import read_json
+from radweave.contract.experiment import Experiment
 from radweave.contract.model import ReportModel
 from radweave.estimate import part_sizes
-from radweave.experiment import Experiment
-from radweave.run_folder import read_card_alone
-from radweave.runs import restore
-from radweave.storage import read_json
+from radweave.runs.folder import read_card_alone
+from radweave.runs.restore import restore
 
 FROM_CACHE = "is taken from the data set's cache"
 

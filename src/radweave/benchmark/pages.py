@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from radweave.base.storage import read_json, write_aside, write_json, write_text
+from radweave.base.study import RESEARCH_ONLY
 from radweave.benchmark.cells import duration
 from radweave.benchmark.choice import choice_table
 from radweave.benchmark.plots import cost_plot, score_plot
@@ -24,9 +26,7 @@ from radweave.benchmark.tables import (
     score_tables,
     short_table,
 )
-from radweave.evaluation.tables import TextTable, latex_tables, markdown_tables
-from radweave.storage import read_json, write_aside, write_json, write_text
-from radweave.types import RESEARCH_ONLY
+from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables
 
 FORMAT = "radweave-bench"
 FORMAT_VERSION = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from radweave.base.figures import BLUE, GREY, OTHERS, new_figure, png
 from radweave.benchmark.results import SetResults
 from radweave.benchmark.scores import SystemScores
-from radweave.figures import BLUE, GREY, OTHERS, new_figure, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

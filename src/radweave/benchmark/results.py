@@ -9,24 +9,16 @@ from statistics import fmean
 from typing import Any
 
 from radweave.ablate.one_run import same_scores
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json, read_jsonl
 from radweave.benchmark.costs import MethodCost, method_cost
 from radweave.benchmark.pace import pace_folder
-from radweave.benchmark.scores import (
-    Contrast,
-    Scoring,
-    SystemScores,
-    compare,
-    floor_systems,
-    read_run,
-    score_system,
-)
+from radweave.benchmark.scores import Contrast, Scoring, SystemScores, compare, floor_systems, read_run, score_system
 from radweave.benchmark.suite import SuiteSet
 from radweave.data.dataset import Dataset
-from radweave.errors import InputError
 from radweave.evaluation.evidence import EvidenceAgreement, evidence_agreement
 from radweave.evaluation.systems import FLOOR_NAMES
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.storage import read_json, read_jsonl
 
 TESTED = ("BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
 """The metrics that are tested; Holm's correction is over these and all methods."""

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from radweave.base.storage import read_jsonl
+from radweave.base.study import Study
 from radweave.benchmark.results import SetResults
 from radweave.data.dataset import Dataset
 from radweave.evaluation.evidence import stated
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.storage import read_jsonl
-from radweave.types import Study
 
 WITH_FINDINGS, WITHOUT = 3, 1
 TOP_CLASSES = 3

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.ablate.one_run import named_statistics, summary
-from radweave.ablation_tables import METRICS
-from radweave.errors import InputError
+from radweave.base.errors import InputError
+from radweave.contract.tables import METRICS
 from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.significance import holm

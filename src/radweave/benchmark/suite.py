@@ -11,12 +11,11 @@ from pathlib import Path
 
 from radweave.ablate import AblationRequest
 from radweave.ablate.plan import overrides_for
-from radweave.ablation_tables import Paper, Row, Table
-from radweave.errors import InputError
-from radweave.methods import load_method, method_names
+from radweave.base.errors import InputError
+from radweave.base.study import Modality
+from radweave.contract.tables import Paper, Row, Table
+from radweave.methods import load_method, method_names, resolve
 from radweave.phantom.study import PhantomOptions
-from radweave.runs import resolve
-from radweave.types import Modality
 
 REFERENCE = "baseline"
 METRICS = (

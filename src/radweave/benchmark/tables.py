@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from radweave.ablation_tables import METRICS
 from radweave.benchmark.cells import count as counted
 from radweave.benchmark.cells import difference, duration, mean_std, megabytes, percent, rate, with_interval
 from radweave.benchmark.costs import MethodCost
 from radweave.benchmark.results import NEAREST, TESTED, SetResults
 from radweave.benchmark.scores import SystemScores
-from radweave.evaluation.tables import DASH, TextTable, number
+from radweave.contract.tables import METRICS
+from radweave.evaluation.tables.formats import DASH, TextTable, number
 
 LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "ROUGE_L", "CIDEr")
 CLINICAL = ("CE_P", "CE_R", "CE_F1", "CE_F1_macro", "CE_F1_example")

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from radweave import __version__
+from radweave.base.errors import InputError, printable
+from radweave.base.stopping import StoppedError, stopped_at_once
+from radweave.base.study import RESEARCH_ONLY
 from radweave.cli import ablate as ablating
 from radweave.cli import bench as benching
 from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
-from radweave.errors import InputError, printable
-from radweave.stopping import StoppedError, stopped_at_once
-from radweave.types import RESEARCH_ONLY
 
 app = typer.Typer(
     name="radweave",

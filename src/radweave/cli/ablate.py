@@ -46,7 +46,7 @@ def ablate(
 
     from radweave.ablate import AblationRequest, AblationWatch, run_ablation
     from radweave.cli.progress import console, training_watch
-    from radweave.evaluation.tables import print_tables
+    from radweave.evaluation.tables.formats import print_tables
 
     request = AblationRequest(
         method=method,

@@ -54,7 +54,7 @@ def bench(
     from radweave.benchmark import BenchRequest, run_bench
     from radweave.benchmark.tables import short_table
     from radweave.cli.progress import console
-    from radweave.evaluation.tables import print_tables
+    from radweave.evaluation.tables.formats import print_tables
 
     data = {name: path for name, path in (("xray", xray), ("ct", ct), ("iu", iu)) if path is not None}
     studies = {name: count for name, count in (("xray", phantom_studies), ("ct", ct_studies)) if count is not None}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from radweave.base.errors import printable
 from radweave.cli.bounds import MAX_SEED
-from radweave.errors import printable
 
 if TYPE_CHECKING:
     from radweave.data.check import CheckReport, Fault
@@ -114,8 +114,8 @@ def check_verb(
 def _print(report: CheckReport) -> None:
     from rich.table import Table
 
+    from radweave.base.terminal import plain_console
     from radweave.data.check import LENGTH_BINS
-    from radweave.terminal import plain_console
 
     console = plain_console()
     splits = [split for split in ("train", "val", "test", "none") if report.studies[split]]

@@ -42,7 +42,7 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Score generated reports against their references."""
-    from radweave.evaluation.commands import EvaluateRequest, run_evaluate
+    from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
 
     run_evaluate(
         EvaluateRequest(
@@ -86,7 +86,7 @@ def compare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Test which of two or more systems is better, on the same studies or over seeds."""
-    from radweave.evaluation.compare_command import CompareRequest, run_compare
+    from radweave.evaluation.commands.compare import CompareRequest, run_compare
 
     run_compare(
         CompareRequest(
@@ -121,7 +121,7 @@ def label(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file.")] = False,
 ) -> None:
     """Read findings from report texts with the rule-based labeler."""
-    from radweave.evaluation.label_command import LabelRequest, run_label
+    from radweave.evaluation.commands.label import LabelRequest, run_label
 
     refused = run_label(
         LabelRequest(

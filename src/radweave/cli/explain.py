@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from radweave.errors import InputError, printable
-from radweave.types import RESEARCH_ONLY
+from radweave.base.errors import InputError, printable
+from radweave.base.study import RESEARCH_ONLY
 
 
 def explain(
@@ -34,10 +34,11 @@ def explain(
     if (data is None) != (study is None):
         raise InputError("--data and --study go together", field="--data" if data is None else "--study")
     from radweave.explain import explain_files, explain_study
-    from radweave.runs import restore
+    from radweave.generate.predictor import Predictor
+    from radweave.runs.restore import restore
 
     restored = restore(run)
-    predictor = restored.predictor(untrained=untrained, decoding=decoding or [])
+    predictor = Predictor.of(restored, untrained=untrained, decoding=decoding or [])
     if data is not None and study is not None:
         page = explain_study(
             restored, predictor, data, study, out, threshold=threshold, force=force, overwrite=overwrite

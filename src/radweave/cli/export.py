@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from radweave.errors import printable
+from radweave.base.errors import printable
 
 
 def export(

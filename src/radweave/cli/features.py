@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from radweave.base.errors import InputError, printable
+from radweave.base.study import SPLITS
 from radweave.cli.bounds import MAX_BATCH, MAX_JOBS, MAX_STUDIES
 from radweave.cli.resuming import resumable
-from radweave.errors import InputError, printable
-from radweave.types import SPLITS
 
 
 def features(
@@ -29,8 +29,8 @@ def features(
     if split not in SPLITS:
         raise InputError("no such split", field="--split", got=split, expected=f"one of {', '.join(SPLITS)}")
     from radweave.cli.progress import bar, console
-    from radweave.feature_bank import build_feature_bank
-    from radweave.runs import restore
+    from radweave.generate.features import build_feature_bank
+    from radweave.runs.restore import restore
     from radweave.train.distributed import joined_ranks
 
     with (

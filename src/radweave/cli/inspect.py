@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.errors import printable
+from radweave.base.errors import printable
 
 if TYPE_CHECKING:
     from radweave.data.reading.inspect import Inspection

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from radweave.base.errors import printable
 from radweave.cli.bounds import MAX_JOBS, MAX_SEED, MAX_STUDIES
-from radweave.errors import printable
 
 
 class ModalityName(StrEnum):
@@ -43,10 +43,10 @@ def phantom(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Write a synthetic chest data set with reports, labels and the truth behind them."""
+    from radweave.base.cores import usable_cores
     from radweave.cli.progress import bar
-    from radweave.cores import usable_cores
+    from radweave.phantom.dataset import write_phantom_dataset
     from radweave.phantom.study import PhantomOptions
-    from radweave.phantom_dataset import write_phantom_dataset
 
     options = PhantomOptions.model_validate(
         {

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from radweave.terminal import plain_console
+from radweave.base.terminal import plain_console
 
 if TYPE_CHECKING:
-    from radweave.stages import TrainingWatch
+    from radweave.runs.stages import TrainingWatch
     from radweave.train.board import Board
     from radweave.train.loop import Watch
 
@@ -58,7 +58,7 @@ def bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
 @contextmanager
 def training_watch(board: Board | None = None) -> Iterator[TrainingWatch]:
     """Bars for the stages with loss and studies per second, a line per epoch; a board is told the same."""
-    from radweave.stages import TrainingWatch
+    from radweave.runs.stages import TrainingWatch
     from radweave.train.board import watched
     from radweave.train.loop import Watch
 

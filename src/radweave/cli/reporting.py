@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
+from radweave.base.errors import InputError, printable
+from radweave.base.storage import json_text, refuse_existing
+from radweave.base.study import RESEARCH_ONLY, SPLITS
 from radweave.cli.bounds import MAX_BATCH, MAX_JOBS, MAX_SEED, MAX_STUDIES
 from radweave.cli.resuming import resumable
-from radweave.errors import InputError, printable
-from radweave.storage import json_text, refuse_existing
-from radweave.types import RESEARCH_ONLY, SPLITS
 
 Out = Annotated[Path, typer.Option("--out", help="Where to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
@@ -37,8 +37,8 @@ def demo(
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
 ) -> None:
     """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
+    from radweave.base.cores import usable_cores
     from radweave.cli.progress import bar, console, training_watch
-    from radweave.cores import usable_cores
     from radweave.demo import DemoWatch, run_demo
 
     watch = DemoWatch(bar=bar, training=training_watch, say=console.print)
@@ -69,7 +69,7 @@ def train(
     if parallel not in ("ddp", "fsdp"):
         raise InputError("no such way", field="--parallel", got=parallel, expected="ddp or fsdp")
     from radweave.cli.progress import console, training_watch
-    from radweave.runs import train as train_run
+    from radweave.runs.train import train as train_run
     from radweave.train.board import BOARDS, open_board
 
     if log is not None and log not in BOARDS:
@@ -130,21 +130,22 @@ def generate(
     if data is not None and view:
         raise InputError("a dataset states the views of its images", field="--view")
     if images and out is not None:
-        from radweave.draft_file import refuse_other_kind
+        from radweave.generate.draft_file import refuse_other_kind
 
         refuse_other_kind(out)
-    from radweave.runs import restore
-    from radweave.serve.views import stated_view
+    from radweave.generate.predictor import Predictor
+    from radweave.generate.views import stated_view
+    from radweave.runs.restore import restore
 
     views = [stated_view(text) for text in view or []]
     restored = restore(run)
-    predictor = restored.predictor(untrained=untrained, decoding=decoding or [])
+    predictor = Predictor.of(restored, untrained=untrained, decoding=decoding or [])
     if data is not None and out is not None:
         sizes = {"batch_size": batch_size, "shard_size": shard_size, "ray_workers": ray}
         _generate_split(restored, predictor, data, split, out, sizes, overwrite)
     else:
-        from radweave.bulk import held
-        from radweave.predict import group_images
+        from radweave.generate.files import group_images
+        from radweave.generate.shards import held
         from radweave.train.distributed import Ranks
 
         groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
@@ -156,7 +157,7 @@ def _generate_split(
     run: Any, predictor: Any, data: Path, split: str, out: Path, sizes: dict[str, int], overwrite: bool
 ) -> None:
     from radweave.cli.progress import bar, console
-    from radweave.predict import generate_split
+    from radweave.generate.split import generate_split
     from radweave.train.distributed import joined_ranks
 
     with (
@@ -193,8 +194,8 @@ def _generate_split(
 
 
 def _generate_files(predictor: Any, groups: Sequence[Any], out: Path | None, *, as_json: bool, force: bool) -> None:
-    from radweave.draft_file import draft_row, write_drafts
-    from radweave.predict import FileGroup, generate_files
+    from radweave.generate.draft_file import draft_row, write_drafts
+    from radweave.generate.files import FileGroup, generate_files
 
     refused = 0
     rows: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import typer
 
-from radweave.stopping import StoppedError
+from radweave.base.stopping import StoppedError
 
 
 @contextmanager

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime
 
 from torch import Tensor, nn
 
-from radweave.errors import InputError
+from radweave.base.batch import Batch, Generation, VisionEncoder
+from radweave.base.errors import InputError
 from radweave.memory.bank import Bank
 from radweave.nn.decoding import DecodingConfig
-from radweave.types import Batch, Generation, VisionEncoder
 
 if TYPE_CHECKING:
-    from radweave.train.view import TrainingView
+    from radweave.contract.view import TrainingView
 
 SeenT = TypeVar("SeenT", contravariant=True)
 Value = TypeVar("Value")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from radweave.contract.experiment import DataConfig, Stages
+from radweave.contract.stage import OptimizerConfig, StageConfig, Trainability, full
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.data.transforms import LightAugmentation
-from radweave.experiment import DataConfig, Stages
 from radweave.nn.language_model import DecodingConfig
-from radweave.train.stage import OptimizerConfig, StageConfig, Trainability, full
 
 TINY_XRAY = DataConfig(
     image_size=128, max_tokens=96, tokenizer=BpeTokenizerConfig(vocab_size=1200), augmentation=LightAugmentation()

@@ -8,12 +8,12 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from radweave.base.batch import Batch
 from radweave.contract.model import ReportModel, given
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.prompt import Slot
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.word_head import NoWordHead, WordHead
-from radweave.types import Batch
 
 ModelT = TypeVar("ModelT", bound=ReportModel)
 

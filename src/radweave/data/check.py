@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from radweave.base.errors import InputError
+from radweave.base.study import SPLITS, ImageRef, Study
 from radweave.data.dataset import Dataset
-from radweave.data.file_hashes import content_hash
-from radweave.data.identity import comparable_id
-from radweave.data.near_copies import PAIRS
-from radweave.data.near_duplicates import TextIndex
-from radweave.data.pictures import SAME_WEAKEST, PictureIndex, flat_scan
-from radweave.errors import InputError
-from radweave.types import SPLITS, ImageRef, Study
+from radweave.data.leaks.file_hashes import content_hash
+from radweave.data.leaks.identity import comparable_id
+from radweave.data.leaks.near_copies import PAIRS
+from radweave.data.leaks.near_duplicates import TextIndex
+from radweave.data.leaks.pictures import SAME_WEAKEST, PictureIndex, flat_scan
 
 MOST_EXAMPLES = 10
 LENGTH_BINS = (0, 1, 10, 20, 40, 60, 80, 100, 150, 200, 300)

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 Cleaner = Callable[[str], str]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from radweave.config import Channels, Config, Hounsfield, Voxels
+from radweave.base.config import Channels, Config, Hounsfield, Voxels
 from radweave.data.reading.volumes import AIR_HU, Volume
 
 BODY_FROM_HU: Final = -500

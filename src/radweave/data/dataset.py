@@ -21,10 +21,10 @@ from typing import IO, Any, Self
 
 from pydantic import Field, ValidationError
 
-from radweave.config import first_problem
-from radweave.errors import InputError
-from radweave.storage import read_json, read_jsonl, sha256_file, write_folder, write_json
-from radweave.types import Modality, Record, Split, Study
+from radweave.base.config import first_problem
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json, read_jsonl, sha256_file, write_folder, write_json
+from radweave.base.study import Modality, Record, Split, Study
 
 FORMAT = "radweave-dataset"
 FORMAT_VERSION = 1

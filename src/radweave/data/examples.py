@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from radweave.data.cache import PixelCache
+from radweave.base.errors import InputError
+from radweave.base.storage import sha256_bytes
+from radweave.base.study import LabelState, Split, Study
+from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
-from radweave.data.file_hashes import hashes_of
-from radweave.data.identity import comparable_id
+from radweave.data.leaks.file_hashes import hashes_of
+from radweave.data.leaks.identity import comparable_id
 from radweave.data.loader import Example, class_states, ordered_views, view_id
-from radweave.errors import InputError
-from radweave.storage import sha256_bytes
-from radweave.types import LabelState, Split, Study
 
 
 @dataclass(slots=True)

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from radweave.data.ct_cache import ScanRows
+from radweave.base.batch import Batch, Slice
+from radweave.base.study import ImageRef, LabelState, View
+from radweave.data.cache.ct import ScanRows
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
-from radweave.types import Batch, ImageRef, LabelState, Slice, View
 
 STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
 

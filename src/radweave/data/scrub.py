@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 MARK: Final = "___"
 SHORTEST = 3

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from radweave.config import Config, Count
-from radweave.errors import InputError
-from radweave.outside_models import read_tokenizer
+from radweave.base.config import Config, Count
+from radweave.base.errors import InputError
+from radweave.outside.models import read_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -141,7 +141,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 over the files the tokenizer saves."""
-    from radweave.storage import sha256_file, sha256_json, writing
+    from radweave.base.storage import sha256_file, sha256_json, writing
 
     with tempfile.TemporaryDirectory() as folder, writing(Path(folder)):
         save_tokenizer(tokenizer, Path(folder))

@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
-from radweave.config import Config
+from radweave.base.config import Config
 
 PREPROCESSING_VERSION = 1
 """Part of every cache key; raise it when ``to_square`` changes its result."""

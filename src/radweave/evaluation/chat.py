@@ -11,7 +11,7 @@ from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.evaluation.judge import ChatFailedError, Messages
 
 _MAX_ANSWER_BYTES = 4 << 20

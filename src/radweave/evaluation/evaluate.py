@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.errors import InputError
-from radweave.evaluation.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics
-from radweave.evaluation.clinical_table import clinical_table, sided_table
+from radweave.base.errors import InputError
 from radweave.evaluation.floors import Floor, build_floors
 from radweave.evaluation.honesty import honesty_rows
-from radweave.evaluation.language import ONE_STUDY_CIDER, definitions, language_statistics
-from radweave.evaluation.laterality import sided_rows
-from radweave.evaluation.long_tail import ClassFrequencies, long_tail_table
+from radweave.evaluation.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics
+from radweave.evaluation.metrics.language import ONE_STUDY_CIDER, definitions, language_statistics
+from radweave.evaluation.metrics.laterality import sided_rows
+from radweave.evaluation.metrics.long_tail import ClassFrequencies, long_tail_table
+from radweave.evaluation.metrics.radgraph_reward import RADGRAPH_DEFINITIONS
 from radweave.evaluation.pairs import Pair, check_pairs
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, Vocabulary, get_protocol, protocol_record
-from radweave.evaluation.radgraph_reward import RADGRAPH_DEFINITIONS
 from radweave.evaluation.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
+from radweave.evaluation.tables.clinical import clinical_table, sided_table
 from radweave.evaluation.warnings import warnings
 from radweave.labels import Labeler
 
@@ -225,7 +225,7 @@ def _add_meteor(
     names = ("METEOR", "METEOR_segment_mean")
     if not options.meteor:
         return {**unavailable, **dict.fromkeys(names, "unavailable: not asked for")}, {}
-    from radweave.evaluation.meteor import Unavailable, meteor_statistics
+    from radweave.evaluation.metrics.meteor import Unavailable, meteor_statistics
 
     found = meteor_statistics(prepared.hyps, prepared.refs)
     if isinstance(found, Unavailable):
@@ -242,7 +242,7 @@ def _add_radgraph(
     folder: Path,
 ) -> None:
     """Add RadGraph-F1 of the texts as they are given, or why there is none."""
-    from radweave.evaluation.radgraph import Unavailable, radgraph_statistics
+    from radweave.evaluation.metrics.radgraph import Unavailable, radgraph_statistics
 
     found = radgraph_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs], folder)
     if isinstance(found, Unavailable):
@@ -287,7 +287,7 @@ def _floor_scores(floor: Floor, prepared: PreparedTexts, protocol: EvalProtocol)
 def _second_opinions(
     prepared: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
 ) -> dict[str, dict[str, Any]]:
-    from radweave.evaluation.second_opinions import second_opinions
+    from radweave.evaluation.metrics.second_opinions import second_opinions
 
     return second_opinions(prepared, protocol, statistics)
 

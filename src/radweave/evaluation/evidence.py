@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from radweave.base.study import LabelState
 from radweave.labels import NO_FINDING, Labeler
-from radweave.types import LabelState
 
 PROBABLE = 0.5
 Findings = Sequence[frozenset[str]]

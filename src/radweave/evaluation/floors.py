@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.evaluation.bleu import MAX_ORDER
-from radweave.evaluation.ngrams import count_ngrams
+from radweave.evaluation.metrics.bleu import MAX_ORDER
+from radweave.evaluation.metrics.ngrams import count_ngrams
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.prepare import prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol

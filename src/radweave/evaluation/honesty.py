@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from radweave.evaluation.clinical import LabelledPairs, is_positive
-from radweave.evaluation.laterality import contradictions, sided_findings
+from radweave.evaluation.metrics.clinical import LabelledPairs, is_positive
+from radweave.evaluation.metrics.laterality import contradictions, sided_findings
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.prepare import PreparedTexts
 from radweave.labels import NO_FINDING

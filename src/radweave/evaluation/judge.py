@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.evaluation.significance import holm
 
 DIMENSIONS: dict[str, str] = {

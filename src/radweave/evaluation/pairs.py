@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from radweave.errors import InputError
-from radweave.storage import read_jsonl
-from radweave.types import LabelState, Modality
+from radweave.base.errors import InputError
+from radweave.base.storage import read_jsonl
+from radweave.base.study import LabelState, Modality
 
 # C0, DEL, C1, and the Unicode line and paragraph separators; tab, line feed and carriage return are ordinary blanks.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")

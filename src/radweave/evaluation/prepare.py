@@ -73,7 +73,7 @@ def _tokenized(texts: Sequence[str], rule: SideRule) -> list[str]:
     if rule.tokenizer == "words":
         return [" ".join(text.split()) for text in cleaned]
     if rule.tokenizer == "ptb_java":
-        from radweave.evaluation.java import ptb_tokenize
+        from radweave.evaluation.metrics.java import ptb_tokenize
 
         return ptb_tokenize(cleaned)
     return cleaned

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from radweave.config import Config, Count, Tokens
-from radweave.errors import InputError
+from radweave.base.config import Config, Count, Tokens
+from radweave.base.errors import InputError
+from radweave.base.storage import sha256_json
 from radweave.evaluation.cleaning import CleanerName, TokenizerName, clean
-from radweave.storage import sha256_json
 
 # Raised when a change of code changes a score; part of every protocol hash.
 IMPLEMENTATION = "radweave-metrics 1"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.evaluation.significance import holm
 from radweave.evaluation.statistics import Floats
 

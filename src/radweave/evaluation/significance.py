@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.evaluation.evaluate import Evaluation
 from radweave.evaluation.statistics import RESAMPLES, Floats, Statistic, cluster_index, resampled_weights
 

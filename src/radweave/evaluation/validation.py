@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from radweave.evaluation.floors import best_candidate
-from radweave.evaluation.language import language_statistics
+from radweave.evaluation.metrics.language import language_statistics
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.prepare import prepare
 from radweave.evaluation.protocols import get_protocol

@@ -1,7 +1,7 @@
 """One page that shows why a draft says what it says: pictures, maps, sentences and what supports them.
 
     run = restore(Path("run"))
-    explain_files(run, run.predictor(), [Path("chest.png")], Path("out"))
+    explain_files(run, Predictor.of(run), [Path("chest.png")], Path("out"))
 
 All of it comes from ``Report.evidence``, which every method fills; where a method gives little, the page says so.
 """
@@ -13,20 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
+from radweave.base.storage import json_text, refuse_existing, write_folder, write_text
+from radweave.base.study import Report, Study, View
 from radweave.data.ct import preprocess_spaced, to_bytes
 from radweave.data.dataset import Dataset
 from radweave.data.reading.volumes import Volume
 from radweave.explain.maps import RadiographSubject, ScanSubject, Subject
 from radweave.explain.page import Explained, render
 from radweave.explain.study import read_dataset_study
+from radweave.generate.familiar import refuse_strangers
+from radweave.generate.files import group_images
+from radweave.generate.pictures import Picture, view_of
+from radweave.generate.predictor import Predictor
 from radweave.labels import get_labeler
-from radweave.predict import group_images
-from radweave.runs import Run
-from radweave.serve.familiar import refuse_strangers
-from radweave.serve.pictures import Picture, view_of
-from radweave.serve.predictor import Predictor
-from radweave.storage import json_text, refuse_existing, write_folder, write_text
-from radweave.types import Report, Study, View
+from radweave.runs.restore import Run
 
 __all__ = ["explain_files", "explain_study", "write_explanation"]
 

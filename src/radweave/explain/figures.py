@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from radweave.base.study import LabelState
 from radweave.explain.colours import captioned_png, data_uri, grey_png, overlay_png
 from radweave.explain.maps import Floats, Panel, Subject, smallest_half
 from radweave.explain.support import Finding, Support
 from radweave.labels import NO_FINDING
-from radweave.types import LabelState
 
 FEWEST = 3
 MOST_WITHOUT_REASON = 6

@@ -9,13 +9,13 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
+from radweave.base.study import RESEARCH_ONLY, LabelState, Report
 from radweave.explain.colours import LINE_AT, RAMP, opacity
 from radweave.explain.figures import Gallery, draw
 from radweave.explain.maps import Subject
 from radweave.explain.support import SAID, Finding, Recalled, Support, Verdict, find_support
 from radweave.labels import NO_FINDING, Labeler
-from radweave.run_folder import RunCard
-from radweave.types import RESEARCH_ONLY, LabelState, Report
+from radweave.runs.folder import RunCard
 
 SURE, FAIRLY_SURE = 0.8, 0.6
 _SHOWN_ELSEWHERE = frozenset(

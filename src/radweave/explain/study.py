@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from radweave.data.cache import PixelCache, refuse_other
+from radweave.base.errors import InputError
+from radweave.base.study import ImageRef, Study
+from radweave.data.cache.images import PixelCache, refuse_other
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.data.reading.images import read_radiograph
 from radweave.data.reading.integrity import DOUBTFUL
-from radweave.errors import InputError
-from radweave.runs import Run, prepare
-from radweave.serve.pictures import Picture, model_input, read_scan
-from radweave.types import ImageRef, Study
+from radweave.generate.pictures import Picture, model_input, read_scan
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import Run
 
 
 @dataclass(frozen=True, slots=True)

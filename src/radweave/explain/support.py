@@ -13,9 +13,9 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from radweave.base.study import LabelState, Report
 from radweave.labels import NO_FINDING, Labeler, Mention
 from radweave.labels.text import fold, sentences
-from radweave.types import LabelState, Report
 
 SAID = {
     LabelState.POSITIVE: "affirmed",

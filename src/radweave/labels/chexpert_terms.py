@@ -8,9 +8,9 @@ devices, a rib's contour is no mediastinum.
 
 from __future__ import annotations
 
+from radweave.base.ontology import CHEXPERT14
+from radweave.base.study import LabelState
 from radweave.labels.lexicon import Lexicon, Structure, Terms
-from radweave.ontology import CHEXPERT14
-from radweave.types import LabelState
 
 _LARGE = (
     "borderline enlarg*|large|prominen*",

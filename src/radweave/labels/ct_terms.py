@@ -8,8 +8,8 @@ sentence can state both; sequelae, bands and scars count as fibrotic.
 
 from __future__ import annotations
 
+from radweave.base.ontology import CT18
 from radweave.labels.lexicon import Lexicon, Structure, Terms
-from radweave.ontology import CT18
 
 _HEART = Structure(
     nouns=(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from radweave.types import LabelState
+from radweave.base.study import LabelState
 
 
 @dataclass(frozen=True, slots=True)

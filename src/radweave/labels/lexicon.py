@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from radweave.types import LabelState
+from radweave.base.study import LabelState
 
 
 @dataclass(frozen=True, slots=True)

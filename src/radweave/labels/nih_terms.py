@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from radweave.base.ontology import NIH14
 from radweave.labels.chexpert_terms import CHEXPERT14_LEXICON
 from radweave.labels.lexicon import Lexicon, Terms
-from radweave.ontology import NIH14
 
 NIH14_TO_CHEXPERT14: Mapping[str, str | None] = MappingProxyType(
     {

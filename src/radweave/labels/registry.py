@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
+from radweave.base.study import Modality
 from radweave.labels.labeler import Labeler
 from radweave.labels.rules import RuleLabeler
-from radweave.types import Modality
 
 RULE_BASED = ("chexpert14", "ct18", "nih14")
 TRAINED = ("chexbert", "radbert18")

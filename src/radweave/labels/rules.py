@@ -8,15 +8,15 @@ from enum import Enum
 from functools import lru_cache
 from itertools import chain
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
+from radweave.base.ontology import NO_FINDING
+from radweave.base.study import LabelState
 from radweave.labels.cues import FINITE_VERBS, NORMAL, SEEN, UNCHANGED
 from radweave.labels.labeler import BLANK, Mention
 from radweave.labels.lexicon import Lexicon, Structure
 from radweave.labels.phrases import Match, PhraseBook, longest
 from radweave.labels.scope import JOINS, Scope, read_scope, statement_end
 from radweave.labels.text import Sentence, fold, sentences, tokenize
-from radweave.ontology import NO_FINDING
-from radweave.types import LabelState
 
 _OTHER = "other findings"
 _CACHED_SENTENCES = 8192

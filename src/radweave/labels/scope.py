@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
+from radweave.base.study import LabelState
 from radweave.labels.cues import CLAUSE_OPENERS, CUE_BOOK, FINITE_VERBS, PRESENT_QUALITIES, SEEN, Cue
 from radweave.labels.phrases import Match, longest
 from radweave.labels.text import Sentence
-from radweave.types import LabelState
 
 T = TypeVar("T")
 

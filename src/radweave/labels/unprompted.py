@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from radweave.base.ontology import NO_FINDING
+from radweave.base.study import LabelState
 from radweave.labels.comparisons import EARLIER, EXAMINATION, compares_with_prior, without_other_meanings
 from radweave.labels.labeler import Labeler, Mention
 from radweave.labels.text import fold, sentences
-from radweave.ontology import NO_FINDING
-from radweave.types import LabelState
 
 
 @dataclass(frozen=True, slots=True)

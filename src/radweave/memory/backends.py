@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from radweave.config import Config, Count
-from radweave.errors import InputError
+from radweave.base.config import Config, Count
+from radweave.base.errors import InputError
 from radweave.memory.bank import Owners
 from radweave.memory.index import MARGIN, ExactIndex, Index, score_again
 

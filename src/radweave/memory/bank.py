@@ -18,10 +18,11 @@ from jaxtyping import Bool, Int
 from pydantic import ValidationError
 from torch import Tensor
 
-from radweave.config import first_problem
-from radweave.errors import InputError
-from radweave.storage import read_json_object, read_jsonl, write_folder, write_json, write_jsonl
-from radweave.types import Batch, Record
+from radweave.base.batch import Batch
+from radweave.base.config import first_problem
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json_object, read_jsonl, write_folder, write_json, write_jsonl
+from radweave.base.study import Record
 
 
 def patient_code(patient_id: str) -> str:

@@ -2,7 +2,7 @@
 
 A folder elsewhere is a method too once its parent is in ``__path__``. A method's ``__init__`` holds ``PRESETS``
 (``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the paper's table -> overrides). ``TABLES``
-(name -> ``radweave.ablation_tables.Table``) is what ``radweave ablate`` runs. The first line of its docstring is what
+(name -> ``radweave.contract.tables.Table``) is what ``radweave ablate`` runs. The first line of its docstring is what
 ``radweave methods`` prints.
 """
 
@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import ast
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from radweave.errors import InputError
+from radweave.base.config import override
+from radweave.base.errors import InputError
+
+if TYPE_CHECKING:
+    from radweave.contract.experiment import Experiment
 
 
 def _files() -> dict[str, Path]:
@@ -41,3 +47,16 @@ def load_method(name: str) -> ModuleType:
     if name not in method_names():
         raise InputError("no such method", field="method", got=name, expected=f"one of {', '.join(method_names())}")
     return importlib.import_module(f"radweave.methods.{name}")
+
+
+def resolve(method: str, preset: str, overrides: Sequence[str]) -> Experiment:
+    """The experiment of a method's preset with overrides applied.
+
+    Raises:
+        InputError: for an unknown method, preset or field.
+    """
+    presets = load_method(method).PRESETS
+    if preset not in presets:
+        raise InputError("no such preset", field="preset", got=preset, expected=f"one of {', '.join(presets)}")
+    experiment: Experiment = override(presets[preset](), list(overrides))
+    return experiment

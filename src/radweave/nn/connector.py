@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Ratio
+from radweave.base.config import Config, Ratio
 
 NUM_VIEW_KINDS = 3
 """0 unknown, 1 frontal, 2 lateral; see ``Batch.view_ids``."""

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from radweave.config import MAX_TOKENS, Config, Seed, Tokens
-from radweave.errors import UnusableModelError
+from radweave.base.config import MAX_TOKENS, Config, Seed, Tokens
+from radweave.base.errors import UnusableModelError
 
 
 class DecodingConfig(Config):

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Heads
+from radweave.base.config import Config, Heads
 from radweave.nn.query_transformer import CrossAttention
 
 

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Heads, Layers, Tokens, Width
-from radweave.errors import InputError
+from radweave.base.config import Config, Heads, Layers, Tokens, Width
+from radweave.base.errors import InputError
 from radweave.nn.decoding import DecodingConfig, generate_ids
 from radweave.nn.lora import LoraSetting, NoLoraConfig
 from radweave.nn.next_token import blank_tokens, next_token_loss

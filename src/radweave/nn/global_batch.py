@@ -18,7 +18,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from radweave.types import Slice
+from radweave.base.batch import Slice
 
 _current: Slice | None = None
 

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import nn
 
-from radweave.config import Config, Width
-from radweave.errors import InputError
+from radweave.base.config import Config, Width
+from radweave.base.errors import InputError
 
 MARK = "lora_"
 """Adapter parameters, and no others, have this in their name."""

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from radweave.errors import InputError
-from radweave.outside_models import model_of_shape, read_model, read_shape
+from radweave.base.errors import InputError
+from radweave.outside.models import model_of_shape, read_model, read_shape
 
 Precision = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["none", "8bit", "4bit"]

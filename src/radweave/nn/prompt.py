@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from radweave.base.errors import InputError
 from radweave.data.reading.templates import render_turn
-from radweave.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

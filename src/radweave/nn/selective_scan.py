@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 ScanBackend = Literal["auto", "loop", "chunked", "associative"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from radweave.types import Batch
+from radweave.base.batch import Batch
 
 if TYPE_CHECKING:
     from radweave.nn.connector import Connector

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.base.config import Config
 
 
 class WordHead(nn.Module):

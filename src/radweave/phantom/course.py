@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from radweave.base.study import Modality
 from radweave.phantom.anatomy import Anatomy
 from radweave.phantom.devices import DEVICE_KINDS
 from radweave.phantom.findings import (
@@ -20,7 +21,6 @@ from radweave.phantom.findings import (
     class_rates,
 )
 from radweave.phantom.habits import HABITS
-from radweave.types import Modality
 
 K = TypeVar("K", bound=str)
 DEVICES = ("Support Devices", "Medical material")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radweave.ontology import CT18
+from radweave.base.ontology import CT18
+from radweave.base.study import LabelState
 from radweave.phantom.findings import SEVERITIES, Finding
 from radweave.phantom.phrases import NEG, POS, UNC, Sentence, capital, choose, state_labels, with_trend
-from radweave.types import LabelState
 
 REGIONS: tuple[str, ...] = (
     "trachea and bronchi",

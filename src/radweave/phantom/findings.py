@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from radweave.base.study import Record
 from radweave.phantom.anatomy import Side
-from radweave.types import Record
 
 Severity = Literal["mild", "moderate", "severe"]
 SEVERITIES: tuple[Severity, ...] = ("mild", "moderate", "severe")

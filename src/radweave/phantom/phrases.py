@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from radweave.base.study import LabelState
 from radweave.phantom.findings import Finding
-from radweave.types import LabelState
 
 POS, NEG, UNC = LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN
 

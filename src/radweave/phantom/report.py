@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radweave.ontology import CHEXPERT14
+from radweave.base.ontology import CHEXPERT14
+from radweave.base.study import LabelState
 from radweave.phantom.findings import SEVERITIES, Finding
 from radweave.phantom.phrases import NEG, TOPIC, Sentence, choose, conclude, describe, state_labels
-from radweave.types import LabelState
 
 _ORDERS: tuple[tuple[str, ...], ...] = (
     ("heart", "lungs", "pleura", "bones", "devices"),

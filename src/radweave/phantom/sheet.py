@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from radweave.base.storage import write_aside
 from radweave.phantom.study import PhantomImage
-from radweave.storage import write_aside
 
 # (centre, width) in HU.
 LUNG_WINDOW = (-600.0, 1500.0)

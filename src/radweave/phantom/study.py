@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from radweave.config import Config
+from radweave.base.config import Config
+from radweave.base.study import ImageRef, Modality, Split, Study, View
 from radweave.phantom.anatomy import Anatomy, draw_anatomy
 from radweave.phantom.course import draw_findings, next_visit
 from radweave.phantom.ct import Scan, Voxels, scan_noise
@@ -21,7 +22,6 @@ from radweave.phantom.lesions import make_scene
 from radweave.phantom.report import write_report
 from radweave.phantom.shapes import Floats
 from radweave.phantom.xray import Exposure, Projection, Projector, develop
-from radweave.types import ImageRef, Modality, Split, Study, View
 
 # Visits of five patients in eight studies; a patient's studies stand together. Random access needs no counting.
 _BLOCK_VISITS = (1, 1, 1, 2, 3)

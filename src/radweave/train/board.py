@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 from radweave.train.loop import Watch
 
 BoardKind = Literal["tensorboard", "wandb"]

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from radweave.errors import InputError
-from radweave.storage import read_json_object, remove_leftovers, sha256_file, write_folder, write_json
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json_object, remove_leftovers, sha256_file, write_folder, write_json
 from radweave.train.distributed import cut_like, whole_tensor
 
 OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"

@@ -23,10 +23,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from radweave.base.batch import Slice
+from radweave.base.errors import InputError
 from radweave.contract.model import ReportModel
-from radweave.errors import InputError
 from radweave.nn.batch_norm import share_batch_statistics
-from radweave.types import Slice
 
 Parallel = Literal["ddp", "fsdp"]
 BUCKET_NUMBERS = 16 << 20

@@ -18,14 +18,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from radweave.base.batch import Batch, Slice
+from radweave.base.errors import InputError
+from radweave.base.stopping import StoppedError, asked_to_stop
+from radweave.base.storage import remove_leftovers, write_text
 from radweave.contract.model import ReportModel
-from radweave.errors import InputError
-from radweave.nn.global_batch import one_slice_of
-from radweave.stopping import StoppedError, asked_to_stop
-from radweave.storage import remove_leftovers, write_text
-from radweave.train.checkpoint import OTHER_RUN, keep_newest, load_checkpoint, save_checkpoint
-from radweave.train.distributed import Parallel, Ranks, Replica, make_replica
-from radweave.train.stage import (
+from radweave.contract.stage import (
     StageConfig,
     apply_finetune,
     build_optimizer,
@@ -33,7 +31,9 @@ from radweave.train.stage import (
     set_train_mode,
     total_loss,
 )
-from radweave.types import Batch, Slice
+from radweave.nn.global_batch import one_slice_of
+from radweave.train.checkpoint import OTHER_RUN, keep_newest, load_checkpoint, save_checkpoint
+from radweave.train.distributed import Parallel, Ranks, Replica, make_replica
 
 
 class BatchSource(Protocol):

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from radweave.base.batch import Slice
+from radweave.base.errors import InputError
 from radweave.contract.model import ReportModel
-from radweave.errors import InputError
 from radweave.train.distributed import add_up, cut_like, whole_tensor
-from radweave.types import Slice
 
 
 class ShardedReplica:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 _MOST_ABSENT = 1_000_000
 """Numbers without a tensor that may be built, for ``load_weights`` to name them better."""

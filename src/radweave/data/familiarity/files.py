@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json, write_folder, write_json
 from radweave.data.familiarity.descriptor import VERSION
 from radweave.data.familiarity.model import Familiarity
-from radweave.errors import InputError
-from radweave.storage import read_json, write_folder, write_json
 
 FACTS, ARRAYS = "familiarity.json", "familiarity.safetensors"
 _SHAPES = {

@@ -16,12 +16,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from radweave.config import first_problem
+from radweave.base.config import first_problem
+from radweave.base.errors import InputError
+from radweave.base.storage import refuse_existing
 from radweave.data.dataset import Dataset
 from radweave.data.importers.build import Progress, build_dataset
 from radweave.data.importers.source import ImportOptions, Source
-from radweave.errors import InputError
-from radweave.storage import refuse_existing
 
 __all__ = ["KINDS", "ImportOptions", "import_dataset", "options_from"]
 

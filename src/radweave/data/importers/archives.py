@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from xml.parsers import expat
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 LARGEST_MEMBER_BYTES = 4 << 20
 LARGEST_ARCHIVE_BYTES = 2 << 30

@@ -9,15 +9,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from radweave.base.errors import InputError
+from radweave.base.storage import sha256_file, write_jsonl
+from radweave.base.study import ImageRef, Study, TargetText, View
 from radweave.data.cleaning import Cleaner, cleaner
 from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, DatasetWriter, SourceFile
-from radweave.data.file_hashes import content_hash
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.importers.splitting import SOURCE_SPLIT, splitter
+from radweave.data.leaks.file_hashes import content_hash
 from radweave.data.scrub import Scrubber, read_names
-from radweave.errors import InputError
-from radweave.storage import sha256_file, write_jsonl
-from radweave.types import ImageRef, Study, TargetText, View
 
 LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""

@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from radweave.base.errors import InputError
+from radweave.base.storage import read_jsonl
+from radweave.base.study import LabelState, View
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -28,9 +31,6 @@ from radweave.data.importers.source import (
     view_of,
 )
 from radweave.data.importers.tables import read_table
-from radweave.errors import InputError
-from radweave.storage import read_jsonl
-from radweave.types import LabelState, View
 
 _SECTIONS = {
     "findings": ("section_findings",),

@@ -24,6 +24,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from radweave.base.errors import InputError
+from radweave.base.study import LabelState, Split, View
 from radweave.data.importers.mimic_cxr import study_moment
 from radweave.data.importers.source import (
     ImportOptions,
@@ -36,8 +38,6 @@ from radweave.data.importers.source import (
     text_or_none,
 )
 from radweave.data.importers.tables import read_table
-from radweave.errors import InputError
-from radweave.types import LabelState, Split, View
 
 _VOLUME = re.compile(r"^((train|valid)_\d+)_[a-z]+_\d+$")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")

@@ -15,18 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from radweave.data.importers.source import (
-    ImportOptions,
-    Problems,
-    RawImage,
-    RawStudy,
-    Source,
-    split_of,
-    text_or_none,
-)
-from radweave.errors import InputError
-from radweave.storage import read_json
-from radweave.types import Split, View
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json
+from radweave.base.study import Split, View
+from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source, split_of, text_or_none
 
 _SUFFIXES = (".nii.gz", ".nii", ".nrrd")
 

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from radweave.base.errors import InputError
+from radweave.base.storage import read_jsonl
+from radweave.base.study import Modality, View
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -28,9 +31,6 @@ from radweave.data.importers.source import (
 from radweave.data.importers.splitting import SOURCE_SPLIT
 from radweave.data.importers.tables import encoding_note, read_table
 from radweave.data.sections import has_headings, parse_sections
-from radweave.errors import InputError
-from radweave.storage import read_jsonl
-from radweave.types import Modality, View
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "image": ("image", "images", "image_path", "path", "file", "filename", "volume"),

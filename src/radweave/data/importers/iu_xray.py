@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json, read_jsonl
+from radweave.base.study import Split, View
 from radweave.data.importers import rexrank
 from radweave.data.importers.iu_formats import (
     ImageFolder,
@@ -35,9 +38,6 @@ from radweave.data.importers.source import (
     text_or_none,
     view_of,
 )
-from radweave.errors import InputError
-from radweave.storage import read_json, read_jsonl
-from radweave.types import Split, View
 
 NAME = "iu-xray"
 PROJECTIONS = "indiana_projections.csv"

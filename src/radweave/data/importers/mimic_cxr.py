@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from radweave.base.errors import InputError
+from radweave.base.study import LabelState, Split, View
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -32,8 +34,6 @@ from radweave.data.importers.source import (
 )
 from radweave.data.importers.tables import find_table, read_table
 from radweave.data.sections import parse_sections
-from radweave.errors import InputError
-from radweave.types import LabelState, Split, View
 
 IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg", ".dcm")
 LARGEST_REPORT_BYTES = 1 << 20

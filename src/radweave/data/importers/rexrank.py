@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json
+from radweave.base.study import View
 from radweave.data.importers.iu_formats import ImageFolder, canonical_id, named_or_all
 from radweave.data.importers.source import (
     ImportOptions,
@@ -22,9 +25,6 @@ from radweave.data.importers.source import (
     text_or_none,
     view_of,
 )
-from radweave.errors import InputError
-from radweave.storage import read_json
-from radweave.types import View
 
 # Upper-case headings inside are the report's own words; some entries run the headings together.
 _CONTEXT = re.compile(r"(Age|Gender|Sex|Indication|History|Comparison|Technique)\s*:\s*")

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from radweave.base.errors import InputError
+from radweave.base.study import LabelState, Modality, Record, Split, TargetText, View
 from radweave.data.cleaning import cleaner
-from radweave.errors import InputError
-from radweave.types import LabelState, Modality, Record, Split, TargetText, View
 
 Keep = Literal["complete", "text-only", "image-only", "all"]
 

@@ -6,9 +6,9 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
+from radweave.base.errors import InputError
+from radweave.base.study import SPLITS, Split
 from radweave.data.importers.source import ImportOptions, RawStudy
-from radweave.errors import InputError
-from radweave.types import SPLITS, Split
 
 SOURCE_SPLIT = ("source", "official", "r2gen")
 """Words for the split that the source states."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_CELL = 1 << 20

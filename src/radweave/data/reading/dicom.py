@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
+from radweave.base.errors import InputError
+from radweave.base.study import Record
 from radweave.data.reading import wire
 from radweave.data.reading.sandbox import Sandbox, sandbox
-from radweave.errors import InputError
-from radweave.types import Record
 
 FloatImage = NDArray[np.float32]
 

@@ -20,6 +20,7 @@ from pydicom.filereader import dcmread, read_dataset
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.uid import UID
 
+from radweave.base.errors import InputError
 from radweave.data.reading import dicom_scan, wire
 from radweave.data.reading.codestreams import JPEG_2000, RLE, doubts
 from radweave.data.reading.dicom_codes import (
@@ -34,7 +35,6 @@ from radweave.data.reading.dicom_codes import (
 from radweave.data.reading.dicom_fields import Fields, body_part_of, view_of
 from radweave.data.reading.dicom_words import word_keys
 from radweave.data.reading.jpeg import decode_grey
-from radweave.errors import InputError
 
 config.settings.reading_validation_mode = config.IGNORE
 

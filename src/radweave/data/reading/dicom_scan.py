@@ -11,7 +11,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 PREAMBLE_BYTES = 128
 MAX_SEQUENCE_DEPTH = 64

@@ -16,6 +16,8 @@ from typing import Final, Literal
 import numpy as np
 from PIL import Image
 
+from radweave.base.errors import InputError
+from radweave.base.study import View
 from radweave.data.reading import wire
 from radweave.data.reading.dicom import DicomHeader, DicomImage, FloatImage, display, read_dicom, without_window
 from radweave.data.reading.dicom_codes import CHEST_PARTS
@@ -23,8 +25,6 @@ from radweave.data.reading.dicom_scan import looks_like_dicom
 from radweave.data.reading.integrity import DOUBTFUL, integrity_warnings, polarity_warnings
 from radweave.data.reading.one_file import one_file
 from radweave.data.reading.sandbox import sandbox
-from radweave.errors import InputError
-from radweave.types import View
 
 MAX_SIDE_PX: Final = 16_384
 MAX_PIXELS: Final = 100 << 20

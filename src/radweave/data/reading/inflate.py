@@ -9,7 +9,7 @@ import bz2
 import zlib
 from typing import Any, Final
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 # Bytes behind the voxels that are read over to reach the checksum: a writer's padding. More is made to fill memory.
 MAX_PADDING_BYTES: Final = 1 << 20

@@ -11,6 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from radweave.base.errors import InputError
+from radweave.base.storage import sha256_bytes
+from radweave.base.study import Record
 from radweave.data.reading import wire
 from radweave.data.reading.dicom import DicomHeader, DicomImage, read_dicom
 from radweave.data.reading.images import (
@@ -25,9 +28,6 @@ from radweave.data.reading.images import (
 )
 from radweave.data.reading.one_file import one_file
 from radweave.data.reading.volumes import StoredVolume, read_stored, to_standard
-from radweave.errors import InputError
-from radweave.storage import sha256_bytes
-from radweave.types import Record
 
 MAX_PIXEL_BYTES: Final = 4 * MAX_PIXELS
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.types import View
+from radweave.base.study import View
 
 DOUBTFUL: Final = "image integrity doubtful: "
 # 700 real radiographs reach 0.034 at most, small and strongly compressed ones among them.

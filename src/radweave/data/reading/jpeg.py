@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 BLOCK: Final = 8
 _END_OF_BLOCK: Final = 64

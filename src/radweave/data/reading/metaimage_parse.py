@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from radweave.base.errors import InputError
 from radweave.data.reading import wire
 from radweave.data.reading.inflate import MORE, inflate_exactly
 from radweave.data.reading.volume_parse import check_size, sendable
-from radweave.errors import InputError
 
 MAX_HEADER_BYTES: Final = 64 << 10
 _TYPES: Final = {

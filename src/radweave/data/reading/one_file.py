@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 
 @contextmanager

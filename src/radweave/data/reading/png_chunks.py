@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from radweave.errors import InputError
+from radweave.base.errors import InputError
 
 SIGNATURE_BYTES: Final = 8
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from radweave.base.errors import InputError
 from radweave.data.reading import jpeg_ends, wire
 from radweave.data.reading.png_chunks import check_chunks
-from radweave.errors import InputError
 
 _EXIF_ORIENTATION = 0x0112
 _MODES = ("1", "L", "LA", "I;16", "I;16B", "I", "P", "PA", "RGB", "RGBA")

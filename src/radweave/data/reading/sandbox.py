@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from radweave.base.errors import InputError
 from radweave.data.reading import wire
-from radweave.errors import InputError
 
 DEFAULT_TIMEOUT_S = 30.0
 START_TIMEOUT_S = 60.0

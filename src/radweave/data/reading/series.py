@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.base.errors import InputError
 from radweave.data.reading import wire
 from radweave.data.reading.dicom import DicomHeader, DicomImage, read_dicom, significant_bits
 from radweave.data.reading.images import sniff
 from radweave.data.reading.volumes import Geometry, StoredVolume, checked, rescaled
-from radweave.errors import InputError
 
 MAX_SLICES: Final = 5000
 # Positions come as decimal strings; 1 % of the gap, at least 0.01 mm, is rounding, more than half a gap is a hole.

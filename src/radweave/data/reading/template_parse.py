@@ -20,9 +20,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from radweave.base.errors import InputError
 from radweave.data.reading import wire
 from radweave.data.reading.worker import Task
-from radweave.errors import InputError
 
 MAX_LETTERS = 100_000
 """Of a rendered turn; a prompt has some hundreds."""

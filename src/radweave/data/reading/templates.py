@@ -8,8 +8,8 @@ from contextlib import closing
 from functools import lru_cache
 from typing import Any
 
+from radweave.base.errors import InputError
 from radweave.data.reading.sandbox import Sandbox
-from radweave.errors import InputError
 
 TIMEOUT_S = 10.0
 ADDRESS_SPACE_BYTES = 1 << 30

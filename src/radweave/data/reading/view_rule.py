@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from radweave.types import View
+from radweave.base.study import View
 
 SIDE: Final = 32
 _WINDOW: Final = 9

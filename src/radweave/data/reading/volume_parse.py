@@ -17,9 +17,9 @@ import numpy as np
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
+from radweave.base.errors import InputError
 from radweave.data.reading import wire
 from radweave.data.reading.inflate import MORE, bunzip_exactly, inflate_exactly, read_to_end
-from radweave.errors import InputError
 
 MAX_VALUE_BYTES: Final = 2 << 30
 # Real scans deflate two- to fivefold; the format's limit is 1032. A large volume far beyond is made to fill memory.

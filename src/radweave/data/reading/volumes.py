@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from radweave.base.errors import InputError
+from radweave.base.study import Record
 from radweave.data.reading import wire
 from radweave.data.reading.images import sniff
 from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.reading.one_file import one_file
 from radweave.data.reading.sandbox import sandbox
-from radweave.errors import InputError
-from radweave.types import Record
 
 VolumeSource = Literal["nifti", "nrrd", "metaimage", "dicom"]
 

@@ -22,8 +22,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from radweave.base.errors import InputError
 from radweave.data.reading import wire
-from radweave.errors import InputError
 
 Task = Callable[[dict[str, Any]], wire.Message]
 

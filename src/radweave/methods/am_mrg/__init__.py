@@ -7,6 +7,7 @@ Source: Wang et al., "Activating associative disease-aware vision token memory f
 from __future__ import annotations
 
 from radweave.contract.sizes import R2GENGPT_DECODING, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.contract.stage import full
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
 from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
@@ -17,7 +18,6 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, 
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ResNetConfig, SwinConfig
 from radweave.nn.word_head import LinearWordHeadConfig
-from radweave.train.stage import full
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 

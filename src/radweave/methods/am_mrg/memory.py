@@ -12,17 +12,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Heads, Width
+from radweave.base.config import Config, Heads, Width
 from radweave.memory.bank import Bank, Owners
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig
-from radweave.nn.hopfield import (
-    AttentionRuleConfig,
-    Hopfield,
-    Patterns,
-    UpdateRuleConfig,
-    strongest,
-)
+from radweave.nn.hopfield import AttentionRuleConfig, Hopfield, Patterns, UpdateRuleConfig, strongest
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Grid
+from radweave.base.batch import Batch, Generation
+from radweave.base.config import Config, Grid
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
 from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss, words_loss
 from radweave.data.tokenizer import encode
-from radweave.experiment import BuildContext, Experiment, ModelConfig
 from radweave.memory.bank import Bank
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
 from radweave.methods.am_mrg.memory import (
@@ -41,10 +42,9 @@ from radweave.nn.text_pretraining import finding_names, hint_generator, word_hin
 from radweave.nn.views import ViewTokens, connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
-from radweave.types import Batch, Generation
 
 if TYPE_CHECKING:
-    from radweave.train.view import TrainingView
+    from radweave.contract.view import TrainingView
 
 REGIONS, REPORTS = "regions", "reports"
 RECALLED_PER_DISEASE = 3

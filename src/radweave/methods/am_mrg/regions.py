@@ -21,14 +21,14 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Count, Pixels
+from radweave.base.batch import Batch
+from radweave.base.config import Config, Count, Pixels
+from radweave.contract.view import TrainingView
 from radweave.data.loader import collate
 from radweave.memory.bank import Bank, patient_code
 from radweave.nn.cam import CamKind, cell_means, view_maps
 from radweave.nn.supervision import POSITIVE
 from radweave.nn.views import encode_views
-from radweave.train.view import TrainingView
-from radweave.types import Batch
 
 STUDIES_AT_ONCE = 16
 Score = Callable[[Tensor, Tensor], Tensor]

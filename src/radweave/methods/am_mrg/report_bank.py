@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from radweave.config import Config, Count
+from radweave.base.config import Config, Count
+from radweave.contract.view import TrainingView
 from radweave.labels.text import fold, sentences
 from radweave.memory.bank import Bank, patient_code
 from radweave.nn.supervision import POSITIVE
 from radweave.nn.text_encoder import TextPart
-from radweave.train.view import TrainingView
 
 TEXTS_AT_ONCE = 64
 

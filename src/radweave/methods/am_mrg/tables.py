@@ -5,7 +5,7 @@ Tables VI and IX are images in the text we have: their rows are here, their numb
 
 from __future__ import annotations
 
-from radweave.ablation_tables import Row, Table
+from radweave.contract.tables import Row, Table
 
 MIMIC, CHEXPERT = "MIMIC-CXR", "CheXpert Plus"
 FULL_SCORES = (0.136, 0.291, 0.174, 0.261)

@@ -6,7 +6,6 @@ See docs/methods/baseline.md.
 
 from __future__ import annotations
 
-from radweave.ablation_tables import Row, Table
 from radweave.contract.sizes import (
     R2GENGPT_DECODING,
     SMALL_XRAY,
@@ -17,6 +16,8 @@ from radweave.contract.sizes import (
     stage,
     warm,
 )
+from radweave.contract.stage import full
+from radweave.contract.tables import Row, Table
 from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
@@ -24,7 +25,6 @@ from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 from radweave.nn.word_head import LinearWordHeadConfig
-from radweave.train.stage import full
 
 R2GENGPT_PROMPT = (
     "Human: <Img>{image}</Img> Generate a comprehensive and detailed diagnosis report for this chest xray image. "

@@ -10,17 +10,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from radweave.base.batch import Batch, Generation
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, losses, written
 from radweave.contract.sizes import VisionFirstStages
 from radweave.contract.terms import SeenBatch, report_loss, text_loss, words_loss
-from radweave.experiment import BuildContext, Experiment, ModelConfig
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.views import connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
-from radweave.types import Batch, Generation
 
 
 class Seen(SeenBatch["BaselineModel"]):

@@ -5,8 +5,9 @@ Source: the dual-stage disease-aware framework for chest X-ray report generation
 
 from __future__ import annotations
 
-from radweave.ablation_tables import Row, Table
 from radweave.contract.sizes import SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.contract.stage import full
+from radweave.contract.tables import Row, Table
 from radweave.methods.dast.fusion import DvafConfig
 from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
@@ -16,7 +17,6 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, 
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
-from radweave.train.stage import full
 
 # The paper gives no prompt. The instruction is R2GenGPT's, which the paper builds on.
 EXEMPLAR_PROMPT = "The report of a similar chest X-ray reads: {exemplar}\n"

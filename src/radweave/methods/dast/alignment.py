@@ -6,7 +6,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.base.config import Config
 from radweave.nn.contrastive import symmetric_info_nce
 
 

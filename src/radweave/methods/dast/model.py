@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from radweave.base.batch import Batch, Generation
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
 from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss
-from radweave.experiment import BuildContext, Experiment, ModelConfig
 from radweave.memory.bank import Bank
 from radweave.methods.dast.alignment import Alignment, AlignmentConfig
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, DvafConfig, Fused, FusionConfig, MeanFusion, NoFusion
@@ -27,10 +28,9 @@ from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.text_pretraining import finding_names, hint_generator, similar_reports, word_hints
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.types import Batch, Generation
 
 if TYPE_CHECKING:
-    from radweave.train.view import TrainingView
+    from radweave.contract.view import TrainingView
 
 
 class Seen(SeenBatch["DastModel"]):

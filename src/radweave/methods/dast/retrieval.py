@@ -17,12 +17,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Tokens
+from radweave.base.batch import Batch
+from radweave.base.config import Config, Tokens
 from radweave.memory.bank import Bank, report_rows
 from radweave.memory.index import ExactIndex
 from radweave.methods.dast.prompts import Prompts
 from radweave.nn.prompt import PromptTemplate
-from radweave.types import Batch
 
 BANK = "exemplars"
 

@@ -7,6 +7,7 @@ docs/methods/diffrgennet.md.
 from __future__ import annotations
 
 from radweave.contract.sizes import SMALL_XRAY, TINY_XRAY, published, stage, warm
+from radweave.contract.stage import OptimizerConfig, StageConfig, full
 from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
@@ -18,7 +19,6 @@ from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoder
 from radweave.nn.vision import ResNetConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.word_head import LinearWordHeadConfig
-from radweave.train.stage import OptimizerConfig, StageConfig, full
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.base.config import Config
 from radweave.nn.global_batch import mean_over_batch, sum_over_ranks
 from radweave.nn.supervision import POSITIVE, UNLABELED
 

@@ -8,13 +8,13 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from radweave.base.batch import Batch
 from radweave.methods.diffrgennet.difference import METRICS, Cases
 from radweave.methods.diffrgennet.diseases import STATES
 from radweave.methods.diffrgennet.retrieval import Recalled
 from radweave.nn.flexiroute import Routed
 from radweave.nn.supervision import POSITIVE
 from radweave.nn.views import ViewTokens
-from radweave.types import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Width
+from radweave.base.config import Config, Width
 from radweave.nn.contrastive import gather_batch
 
 Denominator = Literal["all", "negatives"]

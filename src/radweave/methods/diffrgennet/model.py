@@ -11,11 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from radweave.config import Width
+from radweave.base.batch import Batch, Generation
+from radweave.base.config import Width
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Stages
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import WORDS
+from radweave.contract.stage import StageConfig
 from radweave.contract.terms import SeenBatch, words_loss
-from radweave.experiment import BuildContext, Experiment, ModelConfig, Stages
 from radweave.memory.bank import Bank
 from radweave.methods.diffrgennet.aggregation import Aggregation, AggregationConfig, FlexiRouteConfig
 from radweave.methods.diffrgennet.difference import (
@@ -40,12 +42,7 @@ from radweave.methods.diffrgennet.reading import (
     Reading,
     sine_positions,
 )
-from radweave.methods.diffrgennet.retrieval import (
-    ImageRetrieval,
-    ImageRetrievalConfig,
-    NoRetrieval,
-    RetrievalConfig,
-)
+from radweave.methods.diffrgennet.retrieval import ImageRetrieval, ImageRetrievalConfig, NoRetrieval, RetrievalConfig
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
@@ -53,11 +50,9 @@ from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.views import connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
-from radweave.train.stage import StageConfig
-from radweave.types import Batch, Generation
 
 if TYPE_CHECKING:
-    from radweave.train.view import TrainingView
+    from radweave.contract.view import TrainingView
 
 Positions = Literal["none", "sine"]
 

@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Slots
+from radweave.base.batch import Batch
+from radweave.base.config import Config, Slots
 from radweave.memory.bank import Bank, report_rows
 from radweave.memory.index import ExactIndex
 from radweave.nn.text_encoder import TextPart
 from radweave.nn.views import encode_views
-from radweave.types import Batch
 
 BANK = "cases"
 

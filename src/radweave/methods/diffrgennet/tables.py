@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radweave.ablation_tables import Row, Table
+from radweave.contract.tables import Row, Table
 
 WITHOUT_DIFFERENCE = "w/o Feature Difference"
 TRANSFORMER = "w/o FAM w Transformer"

@@ -6,11 +6,12 @@ arXiv:2603.17718. See docs/methods/diffvp.md.
 
 from __future__ import annotations
 
+from radweave.contract.experiment import DataConfig
 from radweave.contract.sizes import ALL_LINEAR, TINY_CT, TINY_XRAY, stage, warm
+from radweave.contract.stage import StageConfig, full
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.data.transforms import LightAugmentation
-from radweave.experiment import DataConfig
 from radweave.methods.diffvp.diagnosis import DiagnosisTextConfig, NoisyOrConfig
 from radweave.methods.diffvp.difference import DifferenceConfig
 from radweave.methods.diffvp.heads import ClassHeadConfig
@@ -26,7 +27,6 @@ from radweave.nn.vision import ResNet3dConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 from radweave.nn.word_head import LinearWordHeadConfig
-from radweave.train.stage import StageConfig, full
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 

@@ -14,16 +14,16 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
-from radweave.errors import InputError
+from radweave.base.batch import Batch
+from radweave.base.config import Config
+from radweave.base.errors import InputError
 from radweave.nn.supervision import POSITIVE, UNCERTAIN, UncertainPolicy, binary_loss
 from radweave.nn.text_pretraining import TokenSlot, pad_rows
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.vision import VisionEncoderConfig
-from radweave.types import Batch
 
 if TYPE_CHECKING:
-    from radweave.train.view import TrainingView
+    from radweave.contract.view import TrainingView
 
 SMALLEST = -1e-7
 UNFITTED = 0.5

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Heads, Ratio, Slots, Width
+from radweave.base.config import Config, Heads, Ratio, Slots, Width
 from radweave.memory.bank import Bank
 from radweave.methods.diffvp.pool import POOL, BuildPool, Reference
 from radweave.nn.prompt import Slot

@@ -7,7 +7,7 @@ from typing import Literal
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.base.config import Config
 from radweave.methods.diffvp.diagnosis import noisy_or_logits
 
 Pooling = Literal["mean", "noisy_or"]

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from radweave.base.batch import Batch, Generation
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss, words_loss
 from radweave.data.tokenizer import encode
-from radweave.experiment import BuildContext, Experiment, ModelConfig
 from radweave.memory.bank import Bank
 from radweave.methods.diffvp.diagnosis import (
     Diagnosis,
@@ -49,10 +50,9 @@ from radweave.nn.text_pretraining import hint_generator, word_hints
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
-from radweave.types import Batch, Generation
 
 if TYPE_CHECKING:
-    from radweave.train.view import TrainingView
+    from radweave.contract.view import TrainingView
 
 HINTS = {"missed": 0.3, "wrong": 0.05}
 """How unreliable the findings are that stand in a context of text: about as unreliable as E's."""

@@ -19,15 +19,15 @@ from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Count
-from radweave.errors import InputError
+from radweave.base.batch import Batch
+from radweave.base.config import Config, Count
+from radweave.base.errors import InputError
+from radweave.contract.view import TrainingView
 from radweave.labels import NO_FINDING
 from radweave.memory.bank import Bank, Owners, patient_code
 from radweave.nn.global_batch import gather_batch
 from radweave.nn.supervision import POSITIVE, UNCERTAIN, UNLABELED
 from radweave.nn.views import ViewTokens, encode_views
-from radweave.train.view import TrainingView
-from radweave.types import Batch
 
 POOL = "references"
 

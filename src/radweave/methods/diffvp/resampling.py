@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Heads, Layers, Ratio, Slots, Width
+from radweave.base.config import Config, Heads, Layers, Ratio, Slots, Width
 from radweave.nn.connector import NUM_VIEW_KINDS
 from radweave.nn.query_transformer import QueryLayer, QueryOutput, QueryTransformer
 from radweave.nn.views import ViewTokens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from radweave.experiment import Stages
-from radweave.train.stage import StageConfig, full
+from radweave.contract.experiment import Stages
+from radweave.contract.stage import StageConfig, full
 
 
 class DiffvpStages(Stages):

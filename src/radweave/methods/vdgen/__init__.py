@@ -5,8 +5,9 @@ Source: "VDGen", anonymous ACL submission. See docs/methods/vdgen.md.
 
 from __future__ import annotations
 
-from radweave.ablation_tables import Row, Table
 from radweave.contract.sizes import ALL_LINEAR, SMALL_XRAY, TINY_XRAY, VisionFirstStages, published, stage, warm
+from radweave.contract.stage import StageConfig, full
+from radweave.contract.tables import Row, Table
 from radweave.methods.vdgen.model import VdgenExperiment, VdgenModelConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
@@ -14,7 +15,6 @@ from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.word_head import LinearWordHeadConfig
-from radweave.train.stage import StageConfig, full
 
 VDGEN_PROMPT = (
     "Human: <img> {image} </img> Generate a comprehensive and detailed diagnosis report for this chest X-ray image."

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.base.config import Config
 from radweave.methods.vdgen.evidence import NoSentences, SentenceMemoryConfig, Sentences, mean_hidden_state
 from radweave.nn.contrastive import symmetric_info_nce
 from radweave.nn.language_model import CausalLanguageModel

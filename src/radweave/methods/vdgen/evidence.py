@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from radweave.config import Config, Count, Slots
+from radweave.base.batch import Batch
+from radweave.base.config import Config, Count, Slots
 from radweave.memory.bank import Bank, patient_code
 from radweave.memory.index import ExactIndex
 from radweave.nn.language_model import CausalLanguageModel
@@ -23,11 +24,10 @@ from radweave.nn.lora import adapters_off
 from radweave.nn.next_token import position_ids
 from radweave.nn.sentences import SentenceSplitter
 from radweave.nn.views import ViewTokens
-from radweave.types import Batch
 
 if TYPE_CHECKING:
+    from radweave.contract.view import TrainingView
     from radweave.methods.vdgen.distillation import DiseaseDistillation
-    from radweave.train.view import TrainingView
 
 SENTENCES = "sentences"
 """Name of the bank."""

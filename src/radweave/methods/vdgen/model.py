@@ -12,12 +12,13 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config
+from radweave.base.batch import Batch, Generation
+from radweave.base.config import Config
+from radweave.base.errors import InputError
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import VisionFirstStages
 from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss, words_loss
-from radweave.errors import InputError
-from radweave.experiment import BuildContext, Experiment, ModelConfig
 from radweave.memory.bank import Bank
 from radweave.methods.vdgen.distillation import (
     DiseaseDistillation,
@@ -42,10 +43,9 @@ from radweave.nn.text_pretraining import hint_generator, word_hints
 from radweave.nn.views import ViewTokens, connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
-from radweave.types import Batch, Generation
 
 if TYPE_CHECKING:
-    from radweave.train.view import TrainingView
+    from radweave.contract.view import TrainingView
 
 
 class Seen(SeenBatch["VdgenModel"]):

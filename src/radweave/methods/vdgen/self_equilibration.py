@@ -22,7 +22,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.config import Config, Ratio
+from radweave.base.config import Config, Ratio
 from radweave.data.transforms import AugmentationConfig, LightAugmentation
 from radweave.nn.contrastive import gather_batch
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from radweave.base.study import Modality
 from radweave.nn.vision.pretrained import ResNetConfig, SwinConfig, TransformersEncoder, ViTConfig
 from radweave.nn.vision.resnet3d import ResNet3dConfig, ResNet3dEncoder
 from radweave.nn.vision.vmamba import VMambaConfig, VMambaEncoder
-from radweave.types import Modality
 
 VISION_RECORDS = (ResNetConfig, SwinConfig, ViTConfig, VMambaConfig, ResNet3dConfig)
 VisionEncoderConfig = Annotated[

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from radweave.config import Channels, Config, Depths, Heads, Layers, Pixels, Width, Widths
-from radweave.errors import InputError
-from radweave.outside_models import read_model, read_shape
-from radweave.types import VisionFeatures
+from radweave.base.batch import VisionFeatures
+from radweave.base.config import Channels, Config, Depths, Heads, Layers, Pixels, Width, Widths
+from radweave.base.errors import InputError
+from radweave.outside.models import read_model, read_shape
 
 WHAT = "a vision encoder"
 Triple = tuple[float, float, float]

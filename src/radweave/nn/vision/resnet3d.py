@@ -28,11 +28,11 @@ from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from radweave.config import Channels, Config, Width
-from radweave.errors import InputError
+from radweave.base.batch import VisionFeatures
+from radweave.base.config import Channels, Config, Width
+from radweave.base.errors import InputError
 from radweave.nn.vision.pretrained import Triple, pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
-from radweave.types import VisionFeatures
 
 Layout = Literal["hara", "medicalnet", "r3d"]
 Shortcut = Literal["projection", "zeros"]

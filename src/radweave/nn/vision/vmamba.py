@@ -22,12 +22,12 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from radweave.config import Channels, Config, Depths, Ratio, Width, Widths
-from radweave.errors import InputError
+from radweave.base.batch import VisionFeatures
+from radweave.base.config import Channels, Config, Depths, Ratio, Width, Widths
+from radweave.base.errors import InputError
 from radweave.nn.selective_scan import ScanBackend, selective_scan
 from radweave.nn.vision.pretrained import pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
-from radweave.types import VisionFeatures
 
 NUM_DIRECTIONS = 4
 # Step sizes that the softplus of the step bias gives before training (Gu and Dao, Sec. 3.6).

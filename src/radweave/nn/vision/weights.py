@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from radweave.config import Config
-from radweave.errors import InputError
-from radweave.outside_models import refuse_unusable_weights
-from radweave.storage import write_json
+from radweave.base.config import Config
+from radweave.base.errors import InputError
+from radweave.base.storage import write_json
+from radweave.outside.models import refuse_unusable_weights
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 FIELD = "vision_encoder.path"

@@ -1,0 +1,108 @@
+"""What a report model sees of a batch of studies, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a report model sees. Tensors have the batch axis first.
+
+    ``pixel_values`` (B, V, C, H, W) holds radiographs or ``volume`` (B, C, D, H, W) a CT scan; padded views are False
+    in ``view_mask`` (B, V); ``view_ids`` (B, V) is 0 unknown, 1 frontal, 2 lateral. ``input_ids`` (B, T) and
+    ``labels`` (B, T) hold the target report, right-padded, -100 where no loss is taken; both are None at inference.
+    ``reports`` are the same reports as text. ``class_labels`` (B, K) holds label states as integers (0 blank,
+    1 positive, 2 negative, 3 uncertain, -1 throughout for a study without labels). ``patient_ids`` let a retrieval
+    leave out the query's own patient. ``vision_tokens`` (B, V, S, D) over ``vision_grid`` are given instead of pixels
+    where a frozen encoder has read the images before. ``priors`` holds the earlier studies of those patients that have
+    one, with their reports, and ``prior_of`` the row of this batch that each belongs to.
+    """
+
+    study_ids: list[str]
+    patient_ids: list[str]
+    pixel_values: Tensor | None = None
+    view_mask: Tensor | None = None
+    view_ids: Tensor | None = None
+    volume: Tensor | None = None
+    input_ids: Tensor | None = None
+    attention_mask: Tensor | None = None
+    labels: Tensor | None = None
+    class_labels: Tensor | None = None
+    reports: list[str] | None = None
+    vision_tokens: Tensor | None = None
+    vision_grid: tuple[int, ...] | None = None
+    priors: Batch | None = None
+    prior_of: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.study_ids)
+
+    def to(self, device: Any) -> Batch:
+        moved = {
+            name: value.to(device) if hasattr(value, "to") else value
+            for name, value in ((name, getattr(self, name)) for name in self.__slots__)
+        }
+        return Batch(**moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One process's studies of a global batch: ``count`` of ``total``, from number ``first`` on."""
+
+    first: int
+    count: int
+    total: int
+
+    @classmethod
+    def of(cls, total: int, rank: int, size: int) -> Slice:
+        """The slice of process ``rank`` of ``size``: contiguous, sizes differ by one at most.
+
+        A batch with fewer studies than processes is not cut: every process has the whole of it.
+        """
+        if total < size:
+            return cls(0, total, total)
+        first = rank * total // size
+        return cls(first, (rank + 1) * total // size - first, total)
+
+    def weight(self, size: int) -> float:
+        """Weight of this slice's loss in the sum over ``size`` processes."""
+        return self.count / self.total if self.is_cut else 1 / size
+
+    @property
+    def is_cut(self) -> bool:
+        return self.count < self.total
+
+
+@dataclass(slots=True)
+class Generation:
+    """What ``generate`` returns: token ids per study, and named intermediates per study.
+
+    ``token_ids`` holds no prompt, padding or end token. ``intermediates[i]`` is the evidence for study i: values that
+    JSON can hold, or arrays; everything users see as evidence comes through here.
+    """
+
+    token_ids: list[list[int]]
+    intermediates: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class VisionFeatures:
+    """Output of a vision encoder: ``tokens`` (N, S, D) in row-major order of ``grid`` (h, w) or (d, h, w)."""
+
+    tokens: Tensor
+    grid: tuple[int, ...]
+
+
+@runtime_checkable
+class VisionEncoder(Protocol):
+    """Images (N, C, H, W) or volumes (N, C, D, H, W) to patch tokens."""
+
+    dim: int
+    channels: int
+
+    def __call__(self, pixel_values: Tensor) -> VisionFeatures: ...

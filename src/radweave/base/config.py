@@ -1,0 +1,173 @@
+"""The base of every configuration record, and one-line overrides.
+
+    override(experiment, ["model.language_model.hidden_size=256", "model.vision_encoder=resnet"])
+
+A value is read as YAML. Assigning a bare word to a component swaps it for the kind of that name, with that kind's
+defaults. A name that does not exist is answered with the names that do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from radweave.base.errors import InputError
+
+C = TypeVar("C", bound="Config")
+
+# Bounds of sizes, far above what anybody trains and below what no machine can hold: a slip of the finger, or a
+# configuration from elsewhere, is answered in one line and takes no memory.
+MAX_TOKENS = 131_072
+MAX_STEPS = 1_000_000_000
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Layers = Annotated[int, Field(ge=1, le=256)]
+Heads = Annotated[int, Field(ge=1, le=256)]
+Widths = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
+Depths = Annotated[tuple[Layers, ...], Field(min_length=1, max_length=16)]
+Ratio = Annotated[float, Field(gt=0, le=64)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Slots = Annotated[int, Field(ge=1, le=4096)]
+"""What stands beside each other: prompts, latents, cases."""
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+"""Of rows; what the data hold is the tighter bound."""
+Views = Annotated[int, Field(ge=1, le=16)]
+Channels = Annotated[int, Field(ge=1, le=64)]
+Pixels = Annotated[int, Field(ge=1, le=2048)]
+"""Of a patch, a window, a cell."""
+Grid = Annotated[int, Field(ge=1, le=256)]
+Voxels = Annotated[int, Field(ge=1, le=1024)]
+Hounsfield = Annotated[int, Field(ge=-32_768, le=32_767)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
+"""What numpy, scikit-learn and torch all take."""
+
+
+class Config(BaseModel):
+    """A frozen record of plain values and other records. Unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, ser_json_inf_nan="strings")
+
+
+class Open:
+    """Marks a mapping whose names its reader checks: overrides may give it new ones (``Annotated[dict, Open()]``)."""
+
+
+def override(config: C, assignments: Sequence[str]) -> C:
+    """Return a copy of ``config`` with ``path.to.field=value`` assignments applied in order.
+
+    Raises:
+        InputError: for a field that does not exist (with those that do) or a value that does not fit.
+    """
+    data = config.model_dump(mode="json")
+    current: Config = config
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path:
+            raise InputError(f"override '{assignment}' is not of the form key=value")
+        try:
+            value = parse_yaml(text)
+        except ValueError:
+            raise InputError(f"override '{assignment}': the value is not valid YAML") from None
+        _assign(data, current, path.split("."), value, path)
+        current = _validated(type(config), data, f"override '{assignment}'")
+        data = current.model_dump(mode="json")
+    return current  # type: ignore[return-value]
+
+
+def _assign(data: dict[str, Any], record: Any, keys: list[str], value: Any, path: str) -> None:
+    """Set a field of ``data``, which is what ``record`` holds."""
+    node: Any = data
+    takes_new = False
+    for depth, key in enumerate(keys):
+        if not isinstance(node, dict):
+            raise InputError(f"override '{path}': '{'.'.join(keys[:depth])}' is a plain value, it has no fields")
+        if key not in node and not (takes_new and depth == len(keys) - 1):
+            close = difflib.get_close_matches(key, node, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            where = f"'{'.'.join(keys[:depth])}'" if depth else "the experiment"
+            raise InputError(
+                f"override '{path}': {where} has no field '{key}'{hint}", expected=f"one of {', '.join(sorted(node))}"
+            )
+        if depth < len(keys) - 1:
+            node = node[key]
+            takes_new = isinstance(record, BaseModel) and _is_open(record, key)
+            record = record[key] if isinstance(record, dict) else getattr(record, key, None)
+    old = node.get(keys[-1])
+    if isinstance(old, dict) and "kind" in old and isinstance(value, str):
+        value = {"kind": value}
+    node[keys[-1]] = value
+
+
+def _is_open(record: BaseModel, field: str) -> bool:
+    return any(isinstance(mark, Open) for mark in type(record).model_fields[field].metadata)
+
+
+def _validated(kind: type[C], data: dict[str, Any], what: str) -> C:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise InputError(f"{what}: {first_problem(error)}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """One line for the first problem pydantic found: place, message, and the offending value if it is short."""
+    problem = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    text = f"'{place}': {problem['msg']}" if place else str(problem["msg"])
+    given = problem.get("input")
+    if isinstance(given, (str, int, float, bool)) and len(str(given)) < 40:
+        text += f", got {given!r}"
+    return text
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """The safe loader, whose constructors let errors of Python through: ``2001-99-99``, ``!!int xyz``."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(None, None, f"no value of type {kind}", node.start_mark) from None
+
+
+def parse_yaml(text: str) -> Any:
+    """Read plain values written as YAML.
+
+    Raises:
+        ValueError: for whatever cannot be read, in one line.
+    """
+    try:
+        return yaml.load(text, _PlainLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def to_yaml(config: Config) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(kind: type[C], path: Path) -> C:
+    """Load a record written by ``to_yaml``.
+
+    Raises:
+        InputError: if the file is missing, not YAML, or does not fit the record.
+    """
+    try:
+        data = parse_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("file is missing", file=path) from None
+    except ValueError as error:
+        raise InputError(f"not valid YAML: {error}", file=path) from None
+    if not isinstance(data, dict):
+        raise InputError("not a mapping", file=path)
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=path) from None

@@ -1,0 +1,180 @@
+"""What a run is made of: one record that says everything, written resolved into the run folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
+
+import torch
+from pydantic import Field, model_validator
+
+from radweave.base.config import MAX_TOKENS, Config, Seed, Views
+from radweave.base.storage import sha256_json
+from radweave.base.study import Modality
+from radweave.contract.model import ReportModel
+from radweave.contract.stage import StageConfig
+from radweave.data.ct import CtPreprocessing
+from radweave.data.tokenizer import BpeTokenizerConfig, TokenizerConfig
+from radweave.data.transforms import AugmentationConfig, NoAugmentation
+from radweave.nn.decoding import DecodingConfig
+from radweave.nn.prompt import PromptFormat, PromptTemplate
+from radweave.nn.text_encoder import TextEncoderConfig, TextPart
+from radweave.nn.vision import VISION_RECORDS, VisionEncoderConfig, VisionPart
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Part = TypeVar("Part")
+
+
+class DataConfig(Config):
+    """How studies become batches.
+
+    Radiographs are fitted into squares of ``image_size`` pixels. ``ct`` says how scans are prepared; an experiment with
+    ``ct.size`` reads CT volumes instead of radiographs.
+    ``max_tokens`` counts the report's tokens and its end token. ``hidden_views`` is the share of training studies
+    whose view kinds are hidden, since files in use often do not state theirs. ``label_unlabeled`` lets the rule-based
+    labeler read the label states of studies that come without. ``priors`` gives a model that can use it the patient's
+    study before, from the same split. ``keep_features`` and ``keep_stages`` keep what a frozen encoder gives, and
+    trained stages, in the data set's cache for the runs that follow.
+    """
+
+    image_size: int = Field(default=128, ge=16, le=2048)
+    ct: CtPreprocessing = CtPreprocessing()
+    max_views: Views = 2
+    max_tokens: int = Field(default=128, ge=2, le=MAX_TOKENS)
+    tokenizer: TokenizerConfig = BpeTokenizerConfig()
+    augmentation: AugmentationConfig = NoAugmentation()
+    hidden_views: float = Field(default=0.2, ge=0, le=1)
+    label_set: Literal["chexpert14", "ct18", "nih14"] = "chexpert14"
+    label_unlabeled: bool = True
+    priors: bool = False
+    keep_features: bool = True
+    keep_stages: bool = True
+
+    @model_validator(mode="after")
+    def _one_channel(self) -> DataConfig:
+        if self.ct.channels != 1:
+            raise ValueError("ct.channels must be 1: the vision encoder repeats the scan for its own channels")
+        return self
+
+    @property
+    def modality(self) -> Modality:
+        """What the experiment reads."""
+        return "xray" if self.ct.size is None else "ct"
+
+
+class Words(TypedDict):
+    """Vocabulary and special ids of the tokenizer, and the saved shape of a run that is restored."""
+
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int
+    pad_id: int
+    saved: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What a model needs from outside its configuration to be built.
+
+    ``parts`` is set when a run is restored: the folder with the shapes of its pretrained parts. ``seed`` decides how
+    parts start that are made from nothing. ``volume_size`` (D, H, W) is set where the model reads scans.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    image_size: int
+    classes: tuple[str, ...] = ()
+    parts: Path | None = None
+    seed: int = 0
+    volume_size: tuple[int, int, int] | None = None
+
+    def part(self, name: str, build: Callable[[], Part]) -> Part:
+        """Build a part of the model; how it starts does not depend on the other parts."""
+        with self.seeded(name):
+            return build()
+
+    def vision_encoder(self, record: VisionEncoderConfig) -> VisionPart:
+        """Build the vision encoder; a restored run takes its shape from there."""
+        name = "vision_encoder"
+        return self.part(name, lambda: record.build(self.image_size, saved=self.saved(name)))
+
+    def text_encoder(self, record: TextEncoderConfig) -> TextPart:
+        """Build the text encoder."""
+        name = "text_encoder"
+        return self.part(name, lambda: record.build(saved=self.saved(name)))
+
+    @property
+    def words(self) -> Words:
+        """What a language model must know to be built."""
+        tokenizer = self.tokenizer
+        return {
+            "vocab_size": len(tokenizer),
+            "bos_id": tokenizer.bos_token_id,
+            "eos_id": tokenizer.eos_token_id,
+            "pad_id": tokenizer.pad_token_id,
+            "saved": self.saved("language_model"),
+        }
+
+    def prompt(self, template: str, prompt_format: PromptFormat, *slots: str) -> PromptTemplate:
+        """Parse a prompt with these slots for the tokenizer."""
+        return PromptTemplate.for_tokenizer(template, self.tokenizer, prompt_format, slots=slots)
+
+    @contextmanager
+    def seeded(self, part: str) -> Iterator[None]:
+        """Random numbers that depend on seed and part alone, so that no part's start depends on the others."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(sha256_json([self.seed, part])[:8], 16))
+            yield
+
+    def saved(self, part: str) -> Path | None:
+        """Folder with the saved shape of a part, if this is a restored run and it has one."""
+        folder = None if self.parts is None else self.parts / part
+        return folder if folder is not None and folder.is_dir() else None
+
+
+class ModelConfig(Config, ABC):
+    """A method's model record. A part of the model that has a record stands here under its name."""
+
+    @property
+    def encoder(self) -> VisionEncoderConfig:
+        """The record of the part that reads the images: the one of a vision encoder."""
+        (record,) = (record for _, record in self if isinstance(record, VISION_RECORDS))
+        return record
+
+    @abstractmethod
+    def build(self, context: BuildContext) -> ReportModel:
+        """Compose the model; each part starts from its own random numbers."""
+
+
+class Stages(Config):
+    """The stages of a method: each field is one, and they run in the order of the fields."""
+
+    def named(self) -> dict[str, StageConfig]:
+        """The stages by name."""
+        return {name: getattr(self, name) for name in type(self).model_fields}
+
+
+class Experiment(Config):
+    """A method with all its numbers. Each method narrows ``model`` and ``stages`` to its own records."""
+
+    method: str
+    seed: Seed = 0
+    data: DataConfig = DataConfig()
+    model: ModelConfig
+    stages: Stages
+    decoding: DecodingConfig = DecodingConfig()
+
+    @property
+    def language_checkpoint(self) -> str | None:
+        """Folder or hub name of the language model's checkpoint, where it is pretrained."""
+        path: str | None = getattr(getattr(self.model, "language_model", None), "path", None)
+        return path
+
+    def named_stages(self) -> dict[str, StageConfig]:
+        """The stages in the order in which they run."""
+        return self.stages.named()

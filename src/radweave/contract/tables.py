@@ -1,0 +1,106 @@
+"""Ablation tables as records: which rows are trained, and what the paper printed for them.
+
+A method's module holds ``TABLES: dict[str, Table]`` beside ``PRESETS`` and ``ABLATIONS``; ``radweave ablate`` runs one.
+
+    TABLES = {
+        "table4": Table(
+            title="Table 4: what each part adds",
+            reference="Baseline",
+            rows=(
+                Row("Baseline", method="baseline", headline=True, paper={"IU X-Ray": {"BLEU_4": 0.165}}),
+                Row("w/o memory", "w/o memory", paper={"IU X-Ray": {"BLEU_4": 0.171}}),
+                Row("Full", headline=True, paper={"IU X-Ray": {"BLEU_4": 0.180}}),
+            ),
+        ),
+    }
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from radweave.base.errors import InputError
+
+LANGUAGE_METRICS = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_1", "ROUGE_2", "ROUGE_L", "CIDEr")
+CLINICAL_METRICS = {
+    "CE_P": ("micro", "precision"),
+    "CE_R": ("micro", "recall"),
+    "CE_F1": ("micro", "f1"),
+    "CE_F1_macro": ("macro", "f1"),
+    "CE_F1_example": ("example", "f1"),
+}
+"""Name -> (average, measure): uncertain counts as negative, No Finding is left out where the labels have it."""
+METRICS = (*LANGUAGE_METRICS, *CLINICAL_METRICS)
+
+Paper = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table: a configuration that is trained over several seeds.
+
+    Attributes:
+        label: as the table prints it.
+        ablation: key of the method's ``ABLATIONS``; None for the preset as it is.
+        overrides: further overrides, applied after those of ``ablation``.
+        method: another method that this row trains; None for the table's own.
+        preset: another preset than the one the table is asked for, such as one that reads CT.
+        headline: trained over the larger number of seeds (the full model, the baseline).
+        paper: the paper's own numbers: data set -> metric of ``METRICS`` -> value, on the scale of
+            0 to 1 (CIDEr as printed).
+    """
+
+    label: str
+    ablation: str | None = None
+    overrides: tuple[str, ...] = ()
+    method: str | None = None
+    preset: str | None = None
+    headline: bool = False
+    paper: Paper = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.slug:
+            raise InputError("a row's label needs a letter or digit", field="label", got=self.label)
+        for name, values in self.paper.items():
+            unknown = [metric for metric in values if metric not in METRICS]
+            if unknown:
+                raise InputError(f"'{unknown[0]}' is no metric", field=f"paper.{name}", expected=", ".join(METRICS))
+
+    @property
+    def slug(self) -> str:
+        """The label as a folder name."""
+        text = self.label.lower().replace("w/o", "without").replace("w/", "with").replace("+", " plus ")
+        return re.sub(r"[^a-z0-9.=]+", "-", text).strip("-.")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows in the order of the paper, and which one the others are tested against.
+
+    ``reference`` is the label of a row. ``metrics`` are the columns; ``note`` says what a reader must know, such as
+    how the paper's setting differs.
+    """
+
+    title: str
+    rows: tuple[Row, ...]
+    reference: str
+    metrics: tuple[str, ...] = ("BLEU_1", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr", "CE_P", "CE_R", "CE_F1")
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        labels = [row.label for row in self.rows]
+        if self.reference not in labels:
+            raise InputError(
+                "the reference is no row", field="reference", got=self.reference, expected=", ".join(labels)
+            )
+        if len({row.slug for row in self.rows}) < len(labels):
+            raise InputError("two rows share a folder name", field="rows", got=", ".join(row.slug for row in self.rows))
+        for metric in self.metrics:
+            if metric not in METRICS:
+                raise InputError("no such metric", field="metrics", got=metric, expected=", ".join(METRICS))
+
+    @property
+    def reference_row(self) -> Row:
+        return next(row for row in self.rows if row.label == self.reference)

@@ -1,0 +1,1 @@
+"""Decoded images and prepared scans, kept and checked."""

@@ -1,0 +1,258 @@
+"""Which radiographs show the same picture, though their files differ: saved anew, cut, turned, mirrored, inverted.
+
+A picture is kept as a thumbnail of 64 x 64 grey values and a descriptor: in 8 x 8 cells, how strong edges of 8
+directions are. Edges have no sign, so an inverted picture has the same descriptor, and a mirrored one a permutation of
+it. The nearest descriptors of the other split are candidates; ``registration`` then decides about each of them.
+
+Plain borders are cut off first. As that may fail, a picture with borders is kept with them too.
+
+Source: cells of edge directions follow Dalal and Triggs, "Histograms of Oriented Gradients", CVPR 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from radweave.data.leaks.registration import SIDE, Alignment, Likeness, Query
+
+SAME_TYPICAL, SAME_WEAKEST = 0.74, 0.45
+"""Likeness from which two pictures are one. See docs/data.md for what lies on either side of it."""
+
+ALIKE = 0.2
+"""Likeness of the weakest blocks that marks a set in which different patients look alike, as in a phantom."""
+
+CANDIDATE = 0.45
+"""Likeness of descriptors from which a pair is looked at."""
+
+CANDIDATES = 3
+_SAMPLE = 60
+_FEWEST_PAIRS = 20
+_CELLS = 8
+_DIRECTIONS = 8
+_LEVELS = 127 / 0.3
+_CHUNK = 2048
+_PLAIN = 0.03
+# Air to bone: what lies outside says more of the scanner than of the patient.
+_WINDOW_HU = (-1000, 400)
+_SMALLEST_CUT = 0.01
+
+Thumbnail = NDArray[np.uint8]
+Descriptor = NDArray[np.int8]
+
+
+def _cell_weights() -> NDArray[np.float32]:
+    """How much each pixel line counts for each cell (cells, SIDE): tents that overlap by half."""
+    width = SIDE / _CELLS
+    centres = (np.arange(_CELLS) + 0.5) * width - 0.5
+    weights = np.maximum(0, 1 - np.abs(np.arange(SIDE)[None] - centres[:, None]) / width)
+    return weights.astype(np.float32)
+
+
+_WEIGHTS: Final = _cell_weights()
+# Mirrored, an edge of direction d (of 8 in half a turn) has direction -d.
+_MIRRORED: Final = (-np.arange(_DIRECTIONS)) % _DIRECTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """An item and the item of another split that holds the same picture; ``changes`` says how it was changed."""
+
+    item: int
+    other: int
+    changes: tuple[str, ...]
+
+
+def thumbnail(pixels: NDArray[np.float32]) -> Thumbnail:
+    """Block means (SIDE, SIDE) of an image (H, W), its darkest pixel 0 and its brightest 255."""
+    small = _block_means(_block_means(pixels.astype(np.float64)).T).T
+    low, high = float(small.min()), float(small.max())
+    scaled = (small - low) / (high - low) if high - low > 1e-6 else np.zeros_like(small)
+    levels: Thumbnail = np.rint(scaled * 255).astype(np.uint8)
+    return levels
+
+
+def _block_means(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means of ``SIDE`` bands of equal height, (H, W) to (SIDE, W); a row across a border counts in parts for both."""
+    height = pixels.shape[0]
+    sums = np.concatenate([np.zeros((1, pixels.shape[1])), pixels.cumsum(axis=0)])
+    borders = np.linspace(0, height, SIDE + 1)
+    below = np.minimum(borders.astype(int), height - 1)
+    at_borders = sums[below] + (borders - below)[:, None] * (sums[below + 1] - sums[below])
+    means: NDArray[np.float64] = np.diff(at_borders, axis=0) * (SIDE / height)
+    return means
+
+
+def descriptor(small: Thumbnail) -> Descriptor:
+    """Strength of edges by direction and cell, flattened (512,); all zeros for a constant picture."""
+    picture = ndimage.gaussian_filter(small.astype(np.float32) / 255, 1.0, mode="nearest")
+    down, right = np.gradient(picture)
+    strength = np.hypot(down, right)
+    direction = np.mod(np.arctan2(down, right), np.pi) * (_DIRECTIONS / np.pi)
+    apart = np.abs(direction[None] - np.arange(_DIRECTIONS, dtype=np.float32)[:, None, None])
+    shares = np.maximum(0, 1 - np.minimum(apart, _DIRECTIONS - apart)) * strength
+    cells = _WEIGHTS @ shares @ _WEIGHTS.T
+    total = np.sqrt((cells**2).sum(axis=0))
+    if float(total.max()) < 1e-6:
+        return np.zeros(cells.size, np.int8)
+    evened = np.sqrt(cells / (total + 0.02 * total.mean()))
+    evened -= evened.mean(axis=(1, 2), keepdims=True)
+    unit = evened.ravel() / (np.linalg.norm(evened) + 1e-9)
+    levels: Descriptor = np.rint((unit * _LEVELS).clip(-127, 127)).astype(np.int8)
+    return levels
+
+
+def _mirrored(descriptors: NDArray[np.float32]) -> NDArray[np.float32]:
+    cells = descriptors.reshape(-1, _DIRECTIONS, _CELLS, _CELLS)
+    return cells[:, _MIRRORED, :, ::-1].reshape(len(descriptors), -1)
+
+
+def flat_scan(volume: NDArray[Any]) -> NDArray[np.float32]:
+    """A scan (D, H, W) as one picture (H, W), the mean over its slices. Values are HU, or grey values of eight bits."""
+    clipped = volume.clip(*_WINDOW_HU)
+    flat: NDArray[np.float32] = np.asarray(clipped.mean(axis=0), np.float32)
+    return flat
+
+
+def without_borders(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The image (H, W) without the plain lines at its sides; as it is where next to nothing would be left."""
+    spread = float(pixels.max() - pixels.min())
+    cut = pixels
+    for axis in (0, 1):
+        lines: NDArray[np.float32] = np.moveaxis(cut, axis, 0)
+        busy = np.flatnonzero(lines.max(axis=1) - lines.min(axis=1) > _PLAIN * spread)
+        if len(busy) == 0 or busy[-1] - busy[0] < lines.shape[0] // 2:
+            return pixels
+        cut = np.moveaxis(lines[busy[0] : busy[-1] + 1], 0, axis)
+    return cut
+
+
+@dataclass(slots=True)
+class Looks:
+    """The pictures of one split: thumbnails and descriptors, each with the item that it belongs to."""
+
+    items: list[int] = field(default_factory=list)
+    thumbnails: list[Thumbnail] = field(default_factory=list)
+    descriptors: list[Descriptor] = field(default_factory=list)
+
+    def add(self, item: int, pixels: NDArray[np.float32]) -> None:
+        small = thumbnail(pixels)
+        self.items.append(item)
+        self.thumbnails.append(small)
+        self.descriptors.append(descriptor(small))
+
+    def every(self, count: int) -> Looks:
+        """Some ``count`` of these, evenly spread."""
+        rows = range(0, len(self.items), max(1, len(self.items) // count))
+        return Looks(
+            [self.items[row] for row in rows],
+            [self.thumbnails[row] for row in rows],
+            [self.descriptors[row] for row in rows],
+        )
+
+    def picture(self, row: int, *, mirrored: bool = False) -> NDArray[np.float32]:
+        small = self.thumbnails[row][:, ::-1] if mirrored else self.thumbnails[row]
+        picture: NDArray[np.float32] = (small / 255).astype(np.float32)
+        return picture
+
+
+@dataclass(slots=True)
+class PictureIndex:
+    """Pictures by split, each with the item it belongs to. Some 5 kB a picture, twice that with plain borders."""
+
+    looks: dict[str, Looks] = field(default_factory=dict)
+
+    def add(self, item: int, split: str, pixels: NDArray[np.float32]) -> None:
+        """Add a picture (H, W), of any scale of grey values."""
+        looks = self.looks.setdefault(split, Looks())
+        cut = without_borders(pixels)
+        looks.add(item, cut)
+        if min(small / large for small, large in zip(cut.shape, pixels.shape, strict=True)) < 1 - _SMALLEST_CUT:
+            looks.add(item, pixels)
+
+    def pairs_across(self, split: str, other: str, *, weakest: float = SAME_WEAKEST) -> Iterator[Copy]:
+        """Items of ``split``, each with an item of ``other`` that holds the same picture, if there is one.
+
+        ``weakest`` is the least likeness of the weakest blocks that counts, as ``least_likeness`` gives it.
+        """
+        mine, theirs = self.looks.get(split, Looks()), self.looks.get(other, Looks())
+        found: set[int] = set()
+        for row, candidate, mirrored, likeness in _compared(mine, theirs, found):
+            if likeness.typical >= SAME_TYPICAL and likeness.weakest >= weakest:
+                found.add(mine.items[row])
+                changes = _changes(likeness.alignment, mirrored=mirrored)
+                yield Copy(mine.items[row], theirs.items[candidate], changes)
+
+    def least_likeness(self, patient_of: Callable[[int], object]) -> float:
+        """What the weakest blocks of two pictures must share in this set, seen from pictures of different patients.
+
+        Where half of the nearest pairs of one split is alike by more than ``ALIKE`` (a few copies in the sample do not
+        make that), three quarters of what the most similar tenth leaves to 1 are asked for on top, so that only copies
+        saved anew are told from other patients.
+        """
+        looks = max(self.looks.values(), key=lambda looks: len(looks.items), default=Looks())
+        sample = looks.every(_SAMPLE)
+        pairs = _compared(sample, looks, set())
+        values = [
+            likeness.weakest
+            for row, candidate, _, likeness in pairs
+            if patient_of(sample.items[row]) != patient_of(looks.items[candidate])
+        ]
+        if len(values) < _FEWEST_PAIRS or float(np.median(values)) <= ALIKE:
+            return SAME_WEAKEST
+        return 1 - (1 - float(np.percentile(values, 90))) * 0.25
+
+
+def _compared(mine: Looks, theirs: Looks, done: set[int]) -> Iterator[tuple[int, int, bool, Likeness]]:
+    """Candidate pairs (row, row of ``theirs``, whether mirrored) with their likeness; items in ``done`` are passed."""
+    if not (mine.items and theirs.items):
+        return
+    for row, nearest in _candidates(mine.descriptors, theirs.descriptors):
+        queries: dict[bool, Query] = {}
+        for candidate, mirrored in nearest:
+            if mine.items[row] in done:
+                break
+            if mirrored not in queries:
+                queries[mirrored] = Query(mine.picture(row, mirrored=mirrored))
+            yield row, candidate, mirrored, queries[mirrored].likeness(theirs.picture(candidate))
+
+
+def _changes(alignment: Alignment, *, mirrored: bool) -> tuple[str, ...]:
+    names = {"mirrored": mirrored, "inverted": alignment.inverted, "cut, moved or turned": not alignment.is_still}
+    return tuple(name for name, is_so in names.items() if is_so)
+
+
+def _candidates(mine: list[Descriptor], theirs: list[Descriptor]) -> Iterator[tuple[int, list[tuple[int, bool]]]]:
+    """Per row of ``mine`` the nearest rows of ``theirs``, each with whether it is near as mirrored, nearest first."""
+    for start in range(0, len(mine), _CHUNK):
+        plain = _unit(mine[start : start + _CHUNK])
+        rows = np.concatenate([plain, _mirrored(plain)])
+        best = np.full((len(rows), CANDIDATES), -1.0, np.float32)
+        place = np.zeros((len(rows), CANDIDATES), np.int64)
+        for begin in range(0, len(theirs), _CHUNK):
+            likeness = rows @ _unit(theirs[begin : begin + _CHUNK]).T
+            nearest = np.argpartition(-likeness, min(CANDIDATES, likeness.shape[1]) - 1, axis=1)[:, :CANDIDATES]
+            both = np.concatenate([best, np.take_along_axis(likeness, nearest, 1)], axis=1)
+            kept = np.argsort(-both, axis=1, kind="stable")[:, :CANDIDATES]
+            best = np.take_along_axis(both, kept, 1)
+            place = np.take_along_axis(np.concatenate([place, nearest + begin], axis=1), kept, 1)
+        for row in range(len(plain)):
+            pairs = [
+                (-float(best[line, n]), int(place[line, n]), line >= len(plain))
+                for line in (row, row + len(plain))
+                for n in range(CANDIDATES)
+                if best[line, n] >= CANDIDATE
+            ]
+            yield start + row, [(candidate, mirrored) for _, candidate, mirrored in sorted(pairs)[:CANDIDATES]]
+
+
+def _unit(descriptors: list[Descriptor]) -> NDArray[np.float32]:
+    rows = np.stack(descriptors).astype(np.float32)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: NDArray[np.float32] = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    return unit

@@ -1,0 +1,1 @@
+"""What the verbs evaluate, compare and label do."""

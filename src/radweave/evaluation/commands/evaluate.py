@@ -1,0 +1,197 @@
+"""What the command line asks of this package: read files, score, print, write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from radweave.base.errors import InputError
+from radweave.base.storage import refuse_existing, write_folder, write_json, write_text
+from radweave.data.dataset import Dataset
+from radweave.evaluation.evaluate import Evaluation, Options, evaluate_pairs
+from radweave.evaluation.metrics.long_tail import ClassFrequencies, class_frequencies
+from radweave.evaluation.pairs import Pair, PairsFile, read_pairs
+from radweave.evaluation.protocols import get_protocol
+from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables, print_tables
+from radweave.evaluation.tables.report import result_tables
+from radweave.labels import LABELER_OF, Labeler, get_labeler
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateRequest:
+    """The options of ``radweave evaluate``."""
+
+    pairs: tuple[Path, ...]
+    protocol: str = "full"
+    beside: str = "auto"
+    ontology: str = "auto"
+    weights: Path | None = None
+    train: Path | None = None
+    train_labels: Path | None = None
+    meteor: bool = True
+    radgraph: Path | None = None
+    skip_invalid: bool = False
+    second_opinion: bool = False
+    resamples: int = 1000
+    seed: int = 0
+    as_json: bool = False
+    out: Path | None = None
+    overwrite: bool = False
+
+
+def ontology_of(name: str, pairs: Iterable[Pair]) -> str:
+    """The label set of that name; for "auto" the one for what the pairs are about, radiographs where they do not say.
+
+    Raises:
+        InputError: if "auto" is to find one for radiographs and CT at once.
+    """
+    if name != "auto":
+        return name
+    found = sorted({pair.modality or "xray" for pair in pairs})
+    if len(found) > 1:
+        raise InputError("reports on several modalities have no label set in common", field="ontology", got=found)
+    return LABELER_OF[found[0]]
+
+
+def labeler_for(name: str, weights: Path | None = None) -> Labeler | None:
+    """The rule-based labeler of a label set, a trained one with its local weights, or None for "none".
+
+    Raises:
+        InputError: for a name without one, or weights that cannot be used.
+    """
+    return None if name == "none" else get_labeler(name, weights=weights)
+
+
+def train_reports(path: Path | None) -> tuple[str, ...] | None:
+    """The reports of a dataset folder's training split.
+
+    Raises:
+        InputError: if it has none.
+    """
+    if path is None:
+        return None
+    texts = tuple(study.report for study in Dataset.open(path).studies("train") if study.report)
+    if not texts:
+        raise InputError("has no training report", file=path)
+    return texts
+
+
+def train_frequencies(path: Path | None, labeler: Labeler | None) -> ClassFrequencies | None:
+    """How frequent the labeler's classes are in a dataset folder's training split.
+
+    Raises:
+        InputError: if there is no labeler to name the classes, or nothing to count.
+    """
+    if path is None:
+        return None
+    if labeler is None:
+        raise InputError("needs a labeler", field="train-labels", got="--ontology none")
+    return class_frequencies(Dataset.open(path).studies("train"), labeler)
+
+
+def run_evaluate(request: EvaluateRequest) -> None:
+    """Score every file, print tables or JSON, and write the output folder if asked.
+
+    Raises:
+        InputError: for a file, protocol or option that cannot be used; nothing is written then.
+    """
+    if request.out is not None:
+        refuse_existing(request.out, overwrite=request.overwrite, ours="evaluation.json")
+    get_protocol(request.protocol)
+    files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
+    ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
+    beside = beside_protocol(request, ontology)
+    labeler = labeler_for(ontology, request.weights)
+    train_texts = train_reports(request.train)
+    frequencies = train_frequencies(request.train_labels, labeler)
+    results = {
+        name: _evaluated(file, request, beside, labeler, train_texts, frequencies) for name, file in files.items()
+    }
+    tables = result_tables(results)
+    if request.out is not None:
+        _write(request.out, _as_json(results), tables, overwrite=request.overwrite)
+    if request.as_json:
+        print(json.dumps(_as_json(results), ensure_ascii=False, allow_nan=False))
+        return
+    print_tables(tables)
+
+
+def run_names(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Short names for files: the stem, with as much of the folder as keeps them apart.
+
+    Raises:
+        InputError: if a file is given twice.
+    """
+    if len(set(paths)) < len(paths):
+        raise InputError("the same file is given twice", field="pairs")
+    names = [path.stem for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path.with_suffix("")) for path in paths]
+    return list(zip(names, paths, strict=True))
+
+
+def beside_protocol(request: EvaluateRequest, ontology: str) -> str | None:
+    """The protocol shown beside: the full references beside a paper's, a paper's beside the full references."""
+    if request.beside == "none":
+        return None
+    if request.beside != "auto":
+        return get_protocol(request.beside).name
+    if request.protocol != "full":
+        return "full"
+    return "hf" if ontology in ("ct18", "radbert18") else "r2gen_mimic"
+
+
+def _evaluated(
+    file: PairsFile,
+    request: EvaluateRequest,
+    beside: str | None,
+    labeler: Labeler | None,
+    train_texts: Sequence[str] | None,
+    frequencies: ClassFrequencies | None,
+) -> dict[str, Any]:
+    options = Options(
+        meteor=request.meteor,
+        radgraph=request.radgraph,
+        second_opinions=request.second_opinion,
+        resamples=request.resamples,
+        seed=request.seed,
+    )
+    evaluation = evaluate_pairs(
+        file.pairs,
+        request.protocol,
+        labeler=labeler,
+        train_texts=train_texts,
+        frequencies=frequencies,
+        options=options,
+        left_out=file.left_out,
+    )
+    result = evaluation.to_json()
+    if beside is not None and beside != request.protocol:
+        second = evaluate_pairs(
+            file.pairs,
+            beside,
+            train_texts=train_texts,
+            options=replace(options, meteor=False, radgraph=None, floors=False, second_opinions=False),
+        )
+        result["beside"] = _language_part(second)
+    return result
+
+
+def _language_part(evaluation: Evaluation) -> dict[str, Any]:
+    record = evaluation.to_json(per_study=False)
+    return {name: record[name] for name in ("protocol", "corpus", "definitions", "texts")}
+
+
+def _as_json(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One run's result as it is; several under ``runs``."""
+    return next(iter(results.values())) if len(results) == 1 else {"runs": results}
+
+
+def _write(out: Path, record: dict[str, Any], tables: Sequence[TextTable], *, overwrite: bool) -> None:
+    with write_folder(out, overwrite=overwrite, ours="evaluation.json") as folder:
+        write_json(folder / "evaluation.json", record)
+        write_text(folder / "tables.md", markdown_tables(tables))
+        write_text(folder / "tables.tex", latex_tables(tables))

@@ -1,0 +1,1 @@
+"""From images to reports: one study, files, or a split."""

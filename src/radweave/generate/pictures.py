@@ -1,0 +1,126 @@
+"""The files of a study as a model sees them: radiographs in the model's order, or one CT scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.base.errors import InputError
+from radweave.base.study import View
+from radweave.data.ct import CtPreprocessing, preprocess, to_bytes
+from radweave.data.reading.images import Radiograph, read_radiograph
+from radweave.data.reading.integrity import DOUBTFUL
+from radweave.data.reading.volumes import Volume, read_stored, to_standard
+from radweave.data.transforms import to_square
+
+Picture = Radiograph | Volume
+
+
+def view_of(picture: Picture) -> View:
+    """Which view it is; a volume is axial."""
+    return View.AXIAL if isinstance(picture, Volume) else picture.view
+
+
+def read_scan(path: Path) -> Volume:
+    """Read a scan; its warnings say whether it looks like HU, and like a chest.
+
+    Values that are no HU make it doubtful, as an image that looks like noise is.
+
+    Raises:
+        InputError: as ``read_volume``.
+    """
+    from radweave.data.reading.hounsfield import chest_warnings, value_warnings
+
+    stored = read_stored(path)
+    doubts = [DOUBTFUL + text for text in value_warnings(stored.values)]
+    volume = to_standard(stored, path)
+    return replace(volume, warnings=(*volume.warnings, *doubts, *chest_warnings(volume)))
+
+
+def read_pictures(files: Sequence[Path], ct: CtPreprocessing) -> list[Picture]:
+    """Read the files of one study.
+
+    Raises:
+        InputError: for a file that cannot be used or is of the other modality, or for more than one scan.
+    """
+    if ct.size is None:
+        return [_as_xray(path) for path in files]
+    if len(files) > 1:
+        raise InputError("the model reads one scan per study", field="images", got=len(files), expected=1)
+    return [_as_ct(path) for path in files]
+
+
+def _as_xray(path: Path) -> Radiograph:
+    try:
+        return read_radiograph(path)
+    except InputError as error:
+        raise _of_this_run(error, "radiographs") from None
+
+
+def _as_ct(path: Path) -> Volume:
+    try:
+        return read_scan(path)
+    except InputError as error:
+        raise _of_this_run(error, "CT volumes") from None
+
+
+def _of_this_run(error: InputError, wanted: str) -> InputError:
+    """Where a file is of the other modality, say that it is the run which reads something else."""
+    if not error.reason.startswith("is a"):
+        return error
+    reason = f"{error.reason}; this run reads {wanted}"
+    return InputError(reason, file=error.file, field=error.field, got=error.got, expected=error.expected)
+
+
+def model_input(pictures: Sequence[Picture], *, image_size: int, ct: CtPreprocessing) -> NDArray[np.uint8]:
+    """What the model sees, in 256 steps: squares (V, size, size), or one scan (1, D, H, W).
+
+    Raises:
+        InputError: if a scan cannot be prepared.
+    """
+    made = []
+    for picture in pictures:
+        if isinstance(picture, Radiograph):
+            made.append(to_square(picture.pixels, image_size))
+            continue
+        try:
+            made.append(to_bytes(preprocess(picture, ct), ct))
+        except ValueError as error:
+            raise InputError(str(error), field="spacing") from None
+    return np.stack(made)
+
+
+def refuse_doubtful(pictures: Sequence[Picture], files: Sequence[Path]) -> None:
+    """A draft about a damaged image would look like any other draft.
+
+    Raises:
+        InputError: if a reader doubts one.
+    """
+    for picture, path in zip(pictures, files, strict=True):
+        for warning in picture.warnings:
+            if warning.startswith(DOUBTFUL):
+                raise InputError(f"{warning}; give --force (force=True) to report on it anyway", file=path)
+
+
+def refuse_mixture(pictures: Sequence[Picture], files: Sequence[Path]) -> None:
+    """One report is about one patient and one study, as far as the files say whose they are.
+
+    Raises:
+        InputError: if they are of several.
+    """
+    for field, keys in (
+        ("PatientID", {item.patient_key for item in pictures if item.patient_key is not None}),
+        ("StudyInstanceUID", {item.study_key for item in pictures if item.study_key is not None}),
+    ):
+        if len(keys) > 1:
+            raise InputError(
+                "the images belong to different patients or studies; ask for one report per study",
+                file=files[0].parent,
+                field=field,
+                got=f"{len(keys)} different values",
+                expected="one",
+            )

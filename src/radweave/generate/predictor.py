@@ -1,0 +1,224 @@
+"""The predictor: image files in, report and evidence out. The network itself stays elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from radweave.base.config import override
+from radweave.base.errors import InputError, printable
+from radweave.base.study import Modality, Report, View
+from radweave.contract.model import ReportModel
+from radweave.data.ct import NO_SCANS, CtPreprocessing
+from radweave.data.familiarity import Familiarity
+from radweave.data.loader import VIEW_KINDS, Example, view_id
+from radweave.generate.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
+from radweave.generate.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
+from radweave.generate.views import settle_views, stated_view, views_for
+from radweave.nn.decoding import DecodingConfig
+from radweave.runs.drafts import Drafter
+from radweave.runs.restore import restore
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from radweave.runs.restore import Run
+
+
+UNTRAINED = "the weights of this run were never trained: its text would be noise; give --untrained to see it anyway"
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """A restored model with what turns files into its input and its output into text.
+
+    ``ct`` has a size where the model reads CT scans; else it reads radiographs in squares of ``image_size`` pixels.
+    ``decoding`` holds the run's decoding options. ``warnings`` are added to every report. ``refusal`` is set for a
+    run that must not report (its weights were never trained): asking it raises. ``familiarity`` tells whether images
+    look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
+    training split stated; only those are guessed for files that state none.
+    """
+
+    model: ReportModel
+    tokenizer: PreTrainedTokenizerBase
+    image_size: int
+    max_views: int
+    decoding: DecodingConfig
+    warnings: tuple[str, ...] = ()
+    refusal: str | None = None
+    ct: CtPreprocessing = NO_SCANS
+    familiarity: Familiarity | None = None
+    known_views: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, run: Run, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
+        """The predictor of a run with its decoding options, or with some of them overridden.
+
+        Raises:
+            InputError: for a decoding option that does not exist.
+        """
+        warnings = []
+        if not run.card.is_trained:
+            warnings.append("UNTRAINED WEIGHTS: this text is noise")
+        if run.card.dataset.name.startswith("phantom"):
+            warnings.append("trained on synthetic phantom images only: a demonstration, not for real images")
+        data = run.experiment.data
+        return cls(
+            model=run.model,
+            tokenizer=run.tokenizer,
+            image_size=data.image_size,
+            ct=data.ct,
+            max_views=data.max_views,
+            decoding=override(run.experiment.decoding, decoding),
+            warnings=tuple(warnings),
+            refusal=None if run.card.is_trained or untrained else UNTRAINED,
+            familiarity=run.familiarity,
+            known_views=tuple(kind for kind, name in enumerate(VIEW_KINDS) if run.card.views.get(name)),
+        )
+
+    @property
+    def modality(self) -> Modality:
+        """What the model reads."""
+        return "xray" if self.ct.size is None else "ct"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def report(
+        self,
+        images: Sequence[Path | str],
+        *,
+        study_id: str = "study",
+        force: bool = False,
+        views: Sequence[View | str] = (),
+    ) -> Report:
+        """Write the draft of one study from its views (PNG, JPEG or DICOM files), or its CT scan.
+
+        A scan is a NIfTI, NRRD or MetaImage file or the folder of a DICOM series.
+
+        ``views`` states which view the images are ("frontal", "lateral", "pa", "ap"): one for all, or one for each.
+        Without, it is what the file says, or else what a rule sees; a warning then says so.
+
+        ``force`` lets an image through whose integrity is doubtful, or that is unlike those the run was trained on; the
+        report then says so.
+
+        Raises:
+            InputError: for a file that cannot be used, images of more than one patient or study, no image at all, or
+                a run whose weights were never trained.
+        """
+        stated = [view if isinstance(view, View) else stated_view(view) for view in views]
+        seen, warnings = self.read_views([Path(image) for image in images], force=force, stated=stated)
+        return self.report_on(seen, study_id=study_id, warnings=warnings, force=force)
+
+    def report_on(
+        self, views: Sequence[tuple[Path, Picture]], *, study_id: str, warnings: Sequence[str] = (), force: bool = False
+    ) -> Report:
+        """Write the draft of the views that ``read_views`` gave, with its warnings.
+
+        Raises:
+            InputError: if a view is unlike those the run was trained on and not ``force``, or the run's weights were
+                never trained.
+        """
+        example = self._example(views, study_id)
+        self._admit(example, [path for path, _ in views], force=force)
+        report = next(iter(self.reports([example], names={study_id: [printable(path.name) for path, _ in views]})))
+        # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
+        seen = [{"file": printable(path.name), "view": view_of(picture).value} for path, picture in views]
+        return Report(report.text, study_id, {**report.evidence, "views": seen}, (*report.warnings, *warnings))
+
+    def read_study(
+        self, images: Sequence[Path], study_id: str, *, force: bool = False
+    ) -> tuple[Example, tuple[str, ...]]:
+        """Read the views of one study; return them with the warnings of the reader.
+
+        Raises:
+            InputError: as ``report`` does.
+        """
+        views, warnings = self.read_views(images, force=force)
+        example = self._example(views, study_id)
+        self._admit(example, [path for path, _ in views], force=force)
+        return example, warnings
+
+    def _admit(self, example: Example, files: Sequence[Path], *, force: bool) -> None:
+        if not force:
+            refuse_strangers(self.familiarity, example, files)
+
+    def read_views(
+        self, images: Sequence[Path], *, force: bool = False, stated: Sequence[View] = ()
+    ) -> tuple[list[tuple[Path, Picture]], tuple[str, ...]]:
+        """Read files; return the views that the model will see, in its order, with the warnings of the reader.
+
+        Raises:
+            InputError: as ``report`` does.
+        """
+        if not images:
+            raise InputError("no image given", field="images")
+        each = views_for(stated, len(images))
+        pictures = read_pictures(images, self.ct)
+        refuse_mixture(pictures, images)
+        if not force:
+            refuse_doubtful(pictures, images)
+        pictures, warnings = settle_views(pictures, images, each, self.known_views)
+        pairs = list(zip(images, pictures, strict=True))
+        warnings += [f"{printable(path.name)}: {text}" for path, item in pairs for text in item.warnings]
+        if len(images) > self.max_views:
+            warnings.append(f"{printable(images[0].name)} and others: {len(images)} views given, the model reads "
+                            f"{self.max_views}")  # fmt: skip
+        pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(view_of(pair[1]))])
+        return pairs[: self.max_views], tuple(warnings)
+
+    def _example(self, views: Sequence[tuple[Path, Picture]], study_id: str) -> Example:
+        return Example(
+            study_id=study_id,
+            patient_id=study_id,
+            source=model_input([picture for _, picture in views], image_size=self.image_size, ct=self.ct),
+            rows=tuple(range(len(views))),
+            view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
+        )
+
+    def reports(
+        self,
+        examples: Iterable[Example],
+        *,
+        batch_size: int = 16,
+        progress: Callable[[int], None] | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
+    ) -> Iterator[Report]:
+        """Write reports in batches, in the order given.
+
+        ``names`` says what a study's views are called in warnings: study id -> a name for each view.
+
+        Raises:
+            InputError: if the run's weights were never trained.
+        """
+        if self.refusal is not None:
+            raise InputError(self.refusal)
+        drafter = Drafter(self.model, self.tokenizer, self.decoding, self.modality)
+        for draft in drafter.drafts(examples, batch_size=batch_size, progress=progress):
+            example, evidence = draft.example, draft.evidence
+            judgements = judge(self.familiarity, example)
+            if self.familiarity is not None:
+                evidence = {**evidence, EVIDENCE: evidence_of(self.familiarity, judgements)}
+            called = (names or {}).get(example.study_id) or [f"view {n + 1}" for n in range(len(example.rows))]
+            unlike = warnings_of(self.familiarity, judgements, called)
+            yield Report(draft.text, example.study_id, evidence, (*self.warnings, *unlike, *draft.warnings))
+
+
+def load(run: Path | str, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
+    """Open a run for reporting.
+
+    Args:
+        run: the run folder.
+        untrained: let a run report whose weights were never trained; each report then says so.
+        decoding: overrides of the run's decoding options, such as ``["num_beams=3"]``.
+
+    Raises:
+        InputError: if the run cannot be restored or an option does not exist.
+    """
+    return Predictor.of(restore(Path(run)), untrained=untrained, decoding=decoding)

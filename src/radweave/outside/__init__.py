@@ -1,0 +1,1 @@
+"""Files that others wrote: the one door through which they come in."""

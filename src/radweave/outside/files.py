@@ -1,0 +1,184 @@
+"""What a checkpoint folder of others may hold, looked at before any library opens it.
+
+A configuration can name files elsewhere, code on a hub, or a million layers; a JSON file can be nested without end.
+``refuse_hostile`` says no to these in one line; what it lets through is read by ``outside_models``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from radweave.base.errors import InputError
+
+Files = Literal["shape", "tokenizer", "weights"]
+"""What is wanted of a folder."""
+
+_JSON: dict[Files, tuple[str, ...]] = {
+    "shape": ("config.json",),
+    "tokenizer": (
+        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+        "config.json",
+    ),
+    "weights": ("config.json", "generation_config.json", "model.safetensors.index.json"),
+}  # fmt: skip
+_WORDS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
+_MAX_JSON_BYTES = 256 << 20
+_MAX_VALUES = 1_000_000
+_MAX_LAYERS = 1024
+"""Layers, blocks or experts; published models have some hundreds."""
+_MAX_NUMBER = 2**31
+_COUNTS = ("layers", "n_layer", "depth", "blocks", "experts", "stages")
+_KERNELS = ("attn_implementation", "experts_implementation")
+_OWN_KERNELS = ("eager", "sdpa", "flash_attention_2", "flex_attention", "grouped_mm", "batched_mm")
+
+
+def refuse_incomplete(folder: Path, files: Files, *, what: str) -> None:
+    """Refuse a folder that lacks a file of what is wanted.
+
+    Raises:
+        InputError: naming what is missing; weights that are no safetensors count as missing.
+    """
+    if files == "tokenizer":
+        if not any((folder / name).is_file() for name in _WORDS):
+            raise InputError(f"cannot load {what}: none is in this folder", file=folder, expected=" or ".join(_WORDS))
+        return
+    if not (folder / "config.json").is_file():
+        raise InputError(f"cannot load {what}: config.json is missing", file=folder)
+    if files == "shape" or (folder / "model.safetensors").is_file():
+        return
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        pickles = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLES)
+        raise InputError(
+            f"cannot load {what}: it has no weights in safetensors",
+            file=folder,
+            got=f"{pickles[0]}, a file that can hold code" if pickles else None,
+            expected="model.safetensors, or model.safetensors.index.json and its parts",
+        )
+    for name in _shards(index):
+        if not (folder / name).is_file():
+            raise InputError(f"cannot load {what}: a part of the weights is missing: {name}", file=folder)
+
+
+def refuse_hostile(folder: Path, files: Files, *, what: str) -> None:
+    """Refuse links out of the folder, broken or endless JSON, and what would load files or code from elsewhere.
+
+    Raises:
+        InputError: naming file and field.
+    """
+    _refuse_links(folder)
+    if files != "tokenizer" and (folder / "adapter_config.json").exists():
+        raise InputError(
+            f"cannot load {what}: the folder holds adapters of another model",
+            file=folder / "adapter_config.json",
+            expected="a whole model, with its adapters merged",
+        )
+    for name in _JSON[files]:
+        path = folder / name
+        if not path.is_file():
+            continue
+        content = _read_object(path)
+        if name == "config.json":
+            _refuse_shape(content, path)
+        elif name == "tokenizer_config.json":
+            _refuse_other_files(content, path)
+
+
+def weights_bytes(folder: Path) -> int:
+    """Bytes of the weights that a folder would load."""
+    index = folder / "model.safetensors.index.json"
+    whole = folder / "model.safetensors"
+    names = ["model.safetensors"] if whole.is_file() else _shards(index)
+    return sum((folder / name).stat().st_size for name in names)
+
+
+def one_line(error: BaseException, length: int = 200) -> str:
+    """The first line of an error, without what a terminal would act on; the kind of the error where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines and not isinstance(error, (RecursionError, MemoryError)) else type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:length]
+
+
+def _refuse_links(folder: Path) -> None:
+    inside = [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":
+        inside.append(folder.resolve().parent.parent / "blobs")  # where the hub's own cache keeps its files
+    for path in folder.iterdir():
+        if path.is_symlink() and not any(path.resolve().is_relative_to(place) for place in inside):
+            raise InputError("a link out of the folder is not followed", file=path)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > _MAX_JSON_BYTES:
+        raise InputError("too large for a file of this kind", file=path, got=f"{path.stat().st_size} bytes")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON: {one_line(error)}", file=path) from None
+    if not isinstance(content, dict):
+        raise InputError("not a JSON object", file=path, got=type(content).__name__)
+    return content
+
+
+def _shards(index: Path) -> list[str]:
+    """Names of the files that an index names, each a plain name beside it."""
+    names = _read_object(index).get("weight_map")
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise InputError("names no files", file=index, field="weight_map")
+    for name in names.values():
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise InputError("not a safetensors file of this folder", file=index, field="weight_map", got=shown(name))
+    return sorted(set(names.values()))
+
+
+def shown(name: str) -> str:
+    """A name from outside as it may stand in a message."""
+    return ascii(name[:80])
+
+
+def _refuse_shape(content: dict[str, Any], path: Path) -> None:
+    for field, value in _walk(content, path):
+        total = sum(item for item in value if isinstance(item, int)) if isinstance(value, list) else value
+        if isinstance(total, int) and abs(total) > _MAX_NUMBER:
+            raise InputError("the number is too large", file=path, field=field, expected=f"at most {_MAX_NUMBER}")
+        if any(word in field for word in _COUNTS) and isinstance(total, int) and total > _MAX_LAYERS:
+            raise InputError("too many", file=path, field=field, got=total, expected=f"at most {_MAX_LAYERS}")
+        if any(word in field for word in _KERNELS) and isinstance(value, str) and value not in _OWN_KERNELS:
+            raise InputError("code of others is not run", file=path, field=field, got=shown(value))
+    quantization = content.get("quantization_config")
+    if quantization and (not isinstance(quantization, dict) or quantization.get("quant_method") != "bitsandbytes"):
+        raise InputError("weights in this format cannot be loaded", file=path, field="quantization_config")
+    elsewhere = content.get("transformers_weights")
+    if elsewhere is not None and (not isinstance(elsewhere, str) or elsewhere not in ("model.safetensors",)):
+        raise InputError("weights of another name are not loaded", file=path, field="transformers_weights")
+
+
+def _refuse_other_files(content: dict[str, Any], path: Path) -> None:
+    """A tokenizer's settings may not name files elsewhere, nor arguments by their place."""
+    if content.get("init_inputs"):
+        raise InputError("arguments without a name are not passed on", file=path, field="init_inputs")
+    for field, value in _walk(content, path):
+        if not field.split(".")[-1].endswith(("_file", "_files")) or not isinstance(value, str):
+            continue
+        if Path(value).name != value and Path(value).exists():
+            raise InputError("names a file outside of the folder", file=path, field=field)
+
+
+def _walk(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    """Every plain value and every list with its place; items of a list have the place of the list."""
+    waiting: list[tuple[str, Any]] = [("", content)]
+    for _ in range(_MAX_VALUES):
+        if not waiting:
+            return
+        place, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend((f"{place}.{key}".lstrip("."), inner) for key, inner in value.items())
+            continue
+        yield place, value
+        if isinstance(value, list):
+            waiting.extend((place, inner) for inner in value)
+    raise InputError("too many values", file=path, expected=f"at most {_MAX_VALUES}")

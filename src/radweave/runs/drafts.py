@@ -1,0 +1,96 @@
+"""Drafts of a model: prepared studies in, text and evidence out. Validation and every predictor write through this."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from radweave.base.study import Modality
+from radweave.contract.model import ReportModel
+from radweave.data.loader import Example, collate
+from radweave.data.tokenizer import decode
+from radweave.nn.decoding import DecodingConfig
+from radweave.runs.comparisons import take_out_comparisons
+from radweave.runs.evidence import json_value
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a model wrote for a study, its evidence as values that JSON can hold, and what a reader must be told."""
+
+    example: Example
+    text: str
+    evidence: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """A model with what turns its output into text."""
+
+    model: ReportModel
+    tokenizer: PreTrainedTokenizerBase
+    decoding: DecodingConfig
+    modality: Modality
+
+    def drafts(
+        self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Draft]:
+        """Write drafts in batches, in the order given. ``progress`` is told how many studies are done."""
+        stream = iter(examples)
+        done = 0
+        device = next(self.model.parameters()).device
+        while chunk := list(islice(stream, batch_size)):
+            batch = collate(chunk, pad_id=int(self.tokenizer.pad_token_id)).to(device)
+            with torch.inference_mode():
+                generation = self.model.generate(batch, self.decoding)
+            done += len(chunk)
+            if progress is not None:
+                progress(done)
+            for example, ids, values in zip(chunk, generation.token_ids, generation.intermediates, strict=True):
+                text, evidence = decode(self.tokenizer, ids), self._evidence(ids, values)
+                yield Draft(example, *self._unprompted(text, evidence, example))
+
+    def _unprompted(
+        self, text: str, evidence: dict[str, Any], example: Example
+    ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """Without a prior there is nothing to compare with: the comparisons of the draft are taken out."""
+        if example.prior is not None or self.decoding.unprompted_comparisons == "keep":
+            return text, evidence, ()
+        return take_out_comparisons(text, evidence, self.modality)
+
+    def _evidence(self, ids: list[int], values: dict[str, Any]) -> dict[str, Any]:
+        """Intermediates as JSON values; token log-probabilities become a confidence per sentence."""
+        evidence = {name: json_value(value) for name, value in values.items() if name != "token_log_probs"}
+        if "token_log_probs" in values:
+            evidence["sentences"] = self._sentences(ids, values["token_log_probs"])
+        return evidence
+
+    def _sentences(self, ids: list[int], log_probs: list[float]) -> list[dict[str, Any]]:
+        sentences: list[dict[str, Any]] = []
+        start = 0
+        for end in range(1, len(ids) + 1):
+            if end == len(ids) or self._ends_sentence(ids, end):
+                mean = sum(log_probs[start:end]) / (end - start)
+                text = decode(self.tokenizer, ids[start:end])
+                if text:
+                    sentences.append({"text": text, "confidence": round(math.exp(min(0.0, mean)), 4)})
+                start = end
+        return sentences
+
+    def _ends_sentence(self, ids: list[int], end: int) -> bool:
+        """Whether a full stop and then a space come at ``end``; a token by itself does not show its space."""
+        if not decode(self.tokenizer, ids[end - 1 : end]).endswith("."):
+            return False
+        before, after = (
+            str(self.tokenizer.decode(ids[:stop], clean_up_tokenization_spaces=False)) for stop in (end, end + 1)
+        )
+        return after[len(before) :].startswith(" ")

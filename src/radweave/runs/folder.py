@@ -1,0 +1,217 @@
+"""The run folder: everything needed to restore a model, each file with its hash.
+
+run.json             what made it, with what, and the SHA-256 of every other file, and of itself
+config.yaml          the resolved experiment
+weights.safetensors  tokenizer/  parts/  memories/  licences/
+familiarity/         tells images like the training images from others
+metrics.jsonl
+checkpoints/         while it trains, and to go on from; not part of the restored model
+
+The hashes show damage, and files that were mixed up, added or swapped. They are no signature: whoever changes a run on
+purpose can make new ones. What a card says is therefore checked as anything from outside is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from radweave.base.config import first_problem
+from radweave.base.errors import InputError
+from radweave.base.storage import exclusive, read_json_object, sha256_file, sha256_json, write_text
+from radweave.base.study import RESEARCH_ONLY, Record
+
+FORMAT = "radweave-run"
+FORMAT_VERSION = 2
+HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts", "memories", "familiarity", "licences")
+NEEDED = ("config.yaml", "weights.safetensors", "tokenizer/")
+"""What no run can be without."""
+
+
+def _file_name(name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if not parts or "/".join(parts) != name or ".." in parts or not name.isprintable() or "\\" in name:
+        raise ValueError("not the name of a file inside the folder")
+    if name == "run.json":
+        raise ValueError("run.json does not name itself")
+    return name
+
+
+def _sha256(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise ValueError("not a SHA-256")
+    return text
+
+
+Figure = int | Annotated[float, Field(allow_inf_nan=False)] | None
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+FileName = Annotated[str, AfterValidator(_file_name)]
+Sha256 = Annotated[str, AfterValidator(_sha256)]
+
+
+class DatasetFacts(Record):
+    """What the run was trained on."""
+
+    name: str
+    fingerprint: str
+    modality: str
+    target: str
+    cleaning: str
+
+
+class StageFigures(Record):
+    """The validation figures of a stage, a row per epoch; ``best_step`` is the update whose weights were kept."""
+
+    best_step: Count
+    epochs: tuple[dict[str, Figure], ...]
+
+    def at_best(self) -> tuple[dict[str, Figure], ...]:
+        """The rows of the update whose weights were kept."""
+        return tuple(row for row in self.epochs if row.get("step") == self.best_step)
+
+
+class RunCard(Record):
+    """``run.json``. ``trained_steps`` has a stage per row, in the order in which they ran."""
+
+    format: str = FORMAT
+    version: int = FORMAT_VERSION
+    notice: str = RESEARCH_ONLY
+    method: str
+    preset: str
+    overrides: tuple[str, ...] = ()
+    seed: int
+    classes: tuple[str, ...] = ()
+    preprocessing: int = 1
+    trained_steps: dict[str, Count] = Field(min_length=1)
+    validation: dict[str, StageFigures] = Field(default_factory=dict)
+    left_out: dict[str, Count] = Field(default_factory=dict)
+    views: dict[str, Count] = Field(default_factory=dict)
+    dataset: DatasetFacts
+    versions: dict[str, str]
+    files: dict[FileName, Sha256]
+
+    @model_validator(mode="after")
+    def _whole(self) -> RunCard:
+        for needed in NEEDED:
+            if not any(name == needed or (needed.endswith("/") and name.startswith(needed)) for name in self.files):
+                raise ValueError(f"files: {needed} is not among them")
+        if "radweave" not in self.versions:
+            raise ValueError("versions: radweave is not among them")
+        return self
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the last stage, the one that writes reports, was trained."""
+        return list(self.trained_steps.values())[-1] > 0
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files that make the model."""
+    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in _hashed_files(folder)}
+
+
+def _hashed_files(folder: Path) -> Iterator[Path]:
+    """Whatever lies in the hashed places and is no folder: links and devices too."""
+    for name in HASHED:
+        place = folder / name
+        if place.is_symlink() or place.is_file():
+            yield place
+        else:
+            yield from (path for path in sorted(place.rglob("*")) if path.is_symlink() or not path.is_dir())
+
+
+def card_text(card: RunCard) -> str:
+    """The text of ``run.json``: the card and, last, the SHA-256 of its canonical JSON."""
+    values = card.model_dump(mode="json")
+    return json.dumps({**values, "digest": sha256_json(values)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_card(folder: Path, card: RunCard) -> None:
+    """Write ``run.json``; the run counts as finished from then on."""
+    write_text(folder / "run.json", card_text(card))
+
+
+def read_card_alone(folder: Path) -> RunCard:
+    """Read ``run.json`` and look at no other file. One byte that ``write_card`` would not write is refused.
+
+    Raises:
+        InputError: if this is no finished run, or its card is of another version, broken or changed.
+    """
+    if not folder.is_dir():
+        raise InputError("no such run folder", file=folder)
+    path = folder / "run.json"
+    if not path.is_file() or path.is_symlink():
+        unfinished = (folder / "checkpoints").is_dir() or (folder / "config.yaml").is_file()
+        hint = "training has not finished; go on with 'radweave train ... --resume'" if unfinished else "no run folder"
+        raise InputError(f"run.json is missing: {hint}", file=folder)
+    values = read_json_object(path)
+    if values.get("format") != FORMAT:
+        raise InputError("not the card of a run", file=path, field="format", expected=FORMAT)
+    if values.get("version") != FORMAT_VERSION:
+        raise InputError(
+            "the run is of another version of Radweave; use that one, or train again",
+            file=path,
+            field="version",
+            got=str(values.get("version"))[:20],
+            expected=FORMAT_VERSION,
+        )
+    values.pop("digest", None)
+    try:
+        card = RunCard.model_validate(values)
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=path) from None
+    if path.read_bytes() != card_text(card).encode():
+        raise InputError("run.json was changed after training (its digest differs)", file=path)
+    return card
+
+
+def read_card(folder: Path) -> RunCard:
+    """Read ``run.json`` and check every file it names.
+
+    Raises:
+        InputError: if this is no finished run, or a file is missing, added, changed, or no regular file.
+    """
+    card = read_card_alone(folder)
+    for path in _hashed_files(folder):
+        if path.relative_to(folder).as_posix() not in card.files:
+            raise InputError("file was added after training (run.json does not name it)", file=path)
+    for name, expected in card.files.items():
+        file = folder / name
+        _refuse_links(folder, file)
+        if sha256_file(file) != expected:
+            raise InputError("file was changed after training (SHA-256 differs from run.json)", file=file)
+    return card
+
+
+def _refuse_links(folder: Path, file: Path) -> None:
+    """Refuse a file of a run that is no regular file, or is reached through a link below the run folder."""
+    places = [place for place in (file, *file.parents) if place != folder and place.is_relative_to(folder)]
+    if any(place.is_symlink() for place in places):
+        raise InputError("file of the run is a symbolic link, or lies behind one", file=file)
+    try:
+        kind = file.lstat().st_mode
+    except (OSError, ValueError):
+        raise InputError("file of the run is missing", file=file) from None
+    if not stat.S_ISREG(kind):
+        raise InputError("file of the run is no regular file", file=file)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run folder for one writer.
+
+    Raises:
+        InputError: if another process writes to it.
+    """
+    try:
+        with exclusive(folder / ".lock", wait=False):
+            yield
+    except BlockingIOError:
+        raise InputError("another process is writing this run", file=folder) from None

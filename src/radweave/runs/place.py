@@ -1,0 +1,179 @@
+"""Where a run is trained: in its own folder, or aside while an older one stands there.
+
+RUN/             the run; with --overwrite the older one stays whole and usable until the new one is finished
+.RUN.training/   the new one while it trains; --resume finds it, and it takes the older one's place in one step
+
+Each has its lock, held by whoever trains. A start that fails leaves what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from radweave.base.errors import InputError
+from radweave.base.storage import refuse_existing, remove_leftovers
+from radweave.runs.folder import locked
+
+_MARK = ".aside"
+"""An empty file that only a run trained aside holds: it tells the newer from the older one after they changed names."""
+_LOCK = ".lock"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+@dataclass(slots=True)
+class RunPlace:
+    """The run's folder ``out``, and the ``folder`` in which it is trained. ``began``: the start did not fail."""
+
+    out: Path
+    folder: Path
+    began: bool = False
+
+    def finish(self) -> None:
+        """Put a finished run where it belongs; an older one goes then, and not before."""
+        if self.folder != self.out:
+            _exchange(self.folder, self.out)
+            _finish_exchange(self.out)
+
+
+def aside_of(out: Path) -> Path:
+    """Where a run is trained that replaces the one in ``out``."""
+    return out.with_name(f".{out.name}.training")
+
+
+def training_folder(out: Path) -> Path:
+    """Where the run of ``out`` is being trained, or goes on being trained."""
+    out = out.resolve()
+    return aside_of(out) if (aside_of(out) / _MARK).is_file() else out
+
+
+def is_finished(out: Path) -> bool:
+    """Whether the run of ``out`` is whole and no other is to replace it; a swap that was cut short is ended first."""
+    out = out.resolve()
+    if aside_of(out).is_dir() and training_folder(out) == out:
+        with contextlib.suppress(InputError), locked(out):  # whoever else holds it does the same
+            _settle(out)
+    return training_folder(out) == out and (out / "run.json").is_file()
+
+
+@contextlib.contextmanager
+def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
+    """Hold the run folder for training; nothing that is there is touched before it is held.
+
+    Raises:
+        InputError: if another process trains this run, or ``out`` holds what may not be replaced.
+    """
+    out = out.resolve()
+    _recover(out)
+    _refuse(out, overwrite=overwrite, resume=resume)
+    existed = out.is_dir()
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked(out))
+        _refuse(out, overwrite=overwrite, resume=resume)
+        _settle(out)
+        aside = aside_of(out)
+        pending = aside.is_dir()
+        if pending and not (resume or overwrite):
+            raise InputError("holds a training that was stopped; go on with --resume, or give --overwrite", file=aside)
+        replaces = pending if resume else overwrite and not _is_empty(out)
+        place = RunPlace(out, aside if replaces else out)
+        fresh = not (resume and pending) and (replaces or _is_empty(out))
+        try:
+            if replaces or pending:
+                held.enter_context(locked(aside))
+            if pending and not resume:
+                _empty(aside)
+            if replaces:
+                (aside / _MARK).touch()
+            elif pending:
+                _take_back(aside, keep=False)
+            yield place
+        finally:
+            if fresh and not place.began:
+                _take_back(place.folder, keep=existed and not replaces)
+
+
+def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError("is no folder; a run does not replace it", file=out)
+    if resume or _is_empty(out):
+        return
+    refuse_existing(out, overwrite=overwrite)
+    if not ((out / "config.yaml").is_file() or (out / "run.json").is_file()):
+        raise InputError("is not a run folder; it is not overwritten", file=out)
+    if out.is_mount() or not os.access(out.parent, os.W_OK):
+        raise InputError("cannot be replaced; give a new folder inside of it", file=out)
+
+
+def _is_empty(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and all(path.name == _LOCK for path in folder.iterdir()))
+
+
+def _recover(out: Path) -> None:
+    """Give an older run its name again, where a process was killed between two renames of ``_exchange``."""
+    before = _before(out)
+    if before.is_dir() and not out.exists():
+        with locked(before):
+            before.rename(out)
+
+
+def _settle(out: Path) -> None:
+    """Remove what killed processes left, and finish what one of them had begun. For who holds ``out``."""
+    aside = aside_of(out)
+    if (out / _MARK).is_file():
+        _finish_exchange(out)
+    elif aside.is_dir() and not (aside / _MARK).is_file():
+        shutil.rmtree(aside, ignore_errors=True)
+    for folder in (out, aside):
+        for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+            remove_leftovers(inner)
+
+
+def _finish_exchange(out: Path) -> None:
+    """Remove the older run, once the new one has its name."""
+    for older in (aside_of(out), _before(out)):
+        shutil.rmtree(older, ignore_errors=True)
+    (out / _MARK).unlink()
+
+
+def _empty(folder: Path) -> None:
+    """Remove everything but the lock, which is held."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != _LOCK:
+            path.unlink()
+
+
+def _take_back(folder: Path, *, keep: bool) -> None:
+    with contextlib.suppress(OSError):
+        _empty(folder)
+        (folder / _LOCK).unlink(missing_ok=True)
+        if not keep:
+            folder.rmdir()
+
+
+def _before(out: Path) -> Path:
+    return out.with_name(f".{out.name}.before")
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two folders change names in one step (Linux, renameat2(2)).
+
+    Where the system or the disk cannot do it there are three renames; a process killed between them leaves ``one`` as
+    it was and ``other`` under its name with ``.before``.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    with contextlib.suppress(AttributeError):
+        names = os.fsencode(one), os.fsencode(other)
+        if library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+            return
+    before = _before(other)
+    other.rename(before)
+    one.rename(other)
+    before.rename(one)

@@ -1,0 +1,92 @@
+"""The studies of a data set, as an experiment wants them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from radweave.base.errors import InputError
+from radweave.base.ontology import CLASSES
+from radweave.base.study import LabelState, Modality, Split
+from radweave.contract.experiment import Experiment
+from radweave.data.cache.images import NAMES, PixelCache
+from radweave.data.dataset import Dataset
+from radweave.data.examples import (
+    PreparedSplit,
+    prepare_split,
+)
+from radweave.data.tokenizer import encode
+from radweave.labels import get_labeler
+from radweave.nn.vision import modality_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+READERS: dict[Modality, str] = {"xray": "resnet, swin, vit or vmamba", "ct": "resnet3d"}
+LABELS_OF: dict[str, Modality] = {"chexpert14": "xray", "ct18": "ct", "nih14": "xray"}
+
+
+def _refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse a data set that the experiment's encoder cannot read, or whose labels are others.
+
+    Raises:
+        InputError: naming the data set, the field, and the override that helps.
+    """
+    modality, data = dataset.card.modality, experiment.data
+    encoder = experiment.model.encoder
+    if modality_of(encoder) != modality:
+        raise InputError(
+            f"the data set holds {NAMES[modality]}, the vision encoder reads {NAMES[modality_of(encoder)]}",
+            file=dataset.path,
+            field=f"model.{next(name for name, record in experiment.model if record is encoder)}",
+            got=encoder.kind,
+            expected=READERS[modality],
+        )
+    if LABELS_OF[data.label_set] == modality:
+        return
+    found = {name for study in dataset.studies("train") for name in study.labels}
+    if data.label_set not in found:
+        fitting = sorted(found) or [name for name, reads in LABELS_OF.items() if reads == modality]
+        raise InputError(
+            f"no study has labels of this set, which is for {NAMES[LABELS_OF[data.label_set]]}",
+            file=dataset.path,
+            field="data.label_set",
+            got=data.label_set,
+            expected=f"data.label_set={' or '.join(fitting)}",
+        )
+
+
+def prepare(
+    dataset: Dataset,
+    split: Split | None,
+    experiment: Experiment,
+    tokenizer: PreTrainedTokenizerBase,
+    cache: PixelCache,
+    *,
+    need_text: bool,
+) -> PreparedSplit:
+    """Examples of one split, or of all studies, as this experiment wants them."""
+    data = experiment.data
+    labeler = get_labeler(data.label_set)
+
+    def label(text: str) -> dict[str, LabelState]:
+        return {name: mention.state for name, mention in labeler.label([text])[0].items()}
+
+    return prepare_split(
+        dataset.studies(split),
+        cache,
+        encode=lambda text: encode(tokenizer, text),
+        end_id=int(tokenizer.eos_token_id),
+        max_views=data.max_views if data.modality == "xray" else 1,
+        max_tokens=data.max_tokens,
+        label_set=data.label_set,
+        classes=CLASSES[data.label_set],
+        need_text=need_text,
+        label=label if data.label_unlabeled else None,
+        priors=data.priors,
+    )
+
+
+def _reasons(prepared: PreparedSplit) -> str:
+    reasons = list(prepared.left_out.values())
+    return ", ".join(f"{reason}: {reasons.count(reason)}" for reason in dict.fromkeys(reasons))

@@ -1,0 +1,355 @@
+"""The stages of a run, one after the other: memories, features, kept artefacts, training, validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from radweave.base.errors import InputError
+from radweave.base.provenance import arithmetic, code_hash, library_versions
+from radweave.base.storage import one_at_a_time, sha256_folder, sha256_json
+from radweave.base.study import Split
+from radweave.contract.experiment import Experiment
+from radweave.contract.model import ReportModel, encoder_name, parts_of, refuse_unknown
+from radweave.contract.stage import StageConfig, apply_finetune, total_loss
+from radweave.contract.view import TrainingView
+from radweave.data.cache.images import PixelCache
+from radweave.data.dataset import Dataset
+from radweave.data.examples import PreparedSplit
+from radweave.data.loader import Features, StudyLoader
+from radweave.data.tokenizer import tokenizer_fingerprint
+from radweave.data.transforms import NoAugmentation
+from radweave.memory.bank import load_bank, save_bank
+from radweave.runs.drafts import Drafter
+from radweave.runs.kept_features import build_features, weights_hash
+from radweave.runs.kept_stages import load_artefact, save_artefact
+from radweave.train.distributed import Parallel, Ranks
+from radweave.train.loop import Progress, StageTrainer, Watch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Item = TypeVar("Item")
+NUM_SAMPLES = 4
+"""Validation studies whose drafts are shown after each epoch."""
+
+
+@dataclass(slots=True)
+class TrainingWatch:
+    """Callbacks for those who watch: images and features computed, and per stage the loop's own.
+
+    ``began(folder)`` is called once when training begins, with the folder in which it takes place.
+
+    ``samples(stage, step, [(draft, report), ...])`` gets a few reports of the validation split after each epoch of the
+    last stage.
+    """
+
+    images: Callable[[int, int], None] | None = None
+    features: Callable[[int, int], None] | None = None
+    stage: Callable[[str], Watch] = lambda name: Watch()
+    note: Callable[[str], None] = lambda text: None
+    began: Callable[[Path], None] = lambda folder: None
+    samples: Callable[[str, int, list[tuple[str, str]]], None] | None = None
+
+
+@dataclass(slots=True)
+class Training:
+    """What one training run holds on to. ``banks`` has the hash of each bank built so far, on the first rank.
+
+    ``open_other`` reads the training split of another data set as this experiment reads its own.
+    """
+
+    experiment: Experiment
+    dataset: Dataset
+    folder: Path
+    cache: PixelCache
+    tokenizer: PreTrainedTokenizerBase
+    classes: tuple[str, ...]
+    model: ReportModel
+    fingerprint: str
+    watch: TrainingWatch
+    splits: dict[Split, PreparedSplit] = field(default_factory=dict)
+    banks: dict[str, str] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=Ranks)
+    parallel: Parallel = "ddp"
+    open_other: Callable[[Path], tuple[Dataset, PreparedSplit]] | None = None
+
+    @property
+    def drafter(self) -> Drafter:
+        """What writes reports with the model as it is now."""
+        experiment = self.experiment
+        return Drafter(self.model, self.tokenizer, experiment.decoding, experiment.data.modality)
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id)
+
+
+def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None:
+    """Refuse stages that this model cannot run, before the first one does.
+
+    Raises:
+        InputError: naming the stage's field.
+    """
+    trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    for name, stage in experiment.named_stages().items():
+        if _is_passed_over(experiment, name, stage):
+            continue
+        try:
+            refuse_unknown("losses", tuple(stage.losses), model.terms)
+            apply_finetune(model, stage.finetune)
+        except InputError as error:
+            field = f"stages.{name}.{error.field}"
+            raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
+    for parameter, before in trained.items():
+        parameter.requires_grad_(before)
+
+
+def _is_passed_over(experiment: Experiment, name: str, stage: StageConfig) -> bool:
+    """Whether the stage has nothing to do. The last one always runs: it is what a run is."""
+    return (stage.epochs == 0 or stage.max_steps == 0) and name != list(experiment.named_stages())[-1]
+
+
+def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
+    """Run every stage of the experiment; return the updates done and the validation figures of each."""
+    steps: dict[str, int] = {}
+    validation: dict[str, Any] = {}
+    stages = training.experiment.named_stages()
+    for name, stage in stages.items():
+        last = name == list(stages)[-1]
+        if _is_passed_over(training.experiment, name, stage):
+            progress = Progress()
+        else:
+            progress = _run_stage(training, name, stage, keep=training.experiment.data.keep_stages and not last)
+        steps[name] = progress.step
+        validation[name] = {"best_step": progress.best_step, "epochs": progress.history}
+    return steps, validation
+
+
+def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool) -> Progress:
+    features = _features(training, stage)
+    _build_memories(training, name, features)
+    if not keep:
+        return _train_stage(training, name, stage, features)
+    key = _stage_key(training, name, stage)
+    trained = tuple(stage.trained)
+    folder = training.dataset.path / ".cache" / "stages" / key
+    ranks = training.ranks
+    with one_at_a_time(folder) if ranks.is_first else nullcontext():
+        ranks.wait()
+        state = load_artefact(folder, training.model)
+        ranks.refuse_difference("kept stages", state is None)
+        if state is not None:
+            training.watch.note(f"stage '{name}' is taken from the data set's cache")
+            training.model.eval()
+            return Progress(**state["progress"])
+        progress = _train_stage(training, name, stage, features)
+        if ranks.is_first:
+            save_artefact(folder, training.model, trained, {"stage": name, "progress": progress.as_dict()})
+    return progress
+
+
+def _train_stage(training: Training, name: str, stage: StageConfig, features: Features | None) -> Progress:
+    data = training.experiment.data
+    loader = StudyLoader(
+        training.splits["train"].examples,
+        batch_size=stage.batch_size,
+        pad_id=training.pad_id,
+        seed=training.experiment.seed,
+        shuffle=True,
+        augmentation=data.augmentation if stage.augment else NoAugmentation(),
+        hidden_views=data.hidden_views,
+        features=features,
+        rank=training.ranks.rank,
+        size=training.ranks.size,
+    )
+    trainer = StageTrainer(
+        model=training.model,
+        stage=stage,
+        batches=loader,
+        name=name,
+        seed=training.experiment.seed,
+        folder=training.folder,
+        validate=lambda: validate(training, stage, features),
+        fingerprint=training.fingerprint,
+        watch=_with_samples(training, name, training.watch.stage(name)),
+        ranks=training.ranks,
+        parallel=training.parallel,
+    )
+    return trainer.run()
+
+
+def _with_samples(training: Training, name: str, watch: Watch) -> Watch:
+    """After each epoch of the stage that writes reports, show some to those who watch."""
+    show = training.watch.samples
+    if show is None or not training.ranks.is_first or name != list(training.experiment.named_stages())[-1]:
+        return watch
+    examples = training.splits["val"].examples[:NUM_SAMPLES]
+
+    def epoch(number: int, figures: dict[str, float | None]) -> None:
+        watch.epoch(number, figures)
+        drafts = [draft.text for draft in training.drafter.drafts(examples)]
+        show(name, number + 1, [(draft, example.report or "") for draft, example in zip(drafts, examples, strict=True)])
+
+    return replace(watch, epoch=epoch)
+
+
+def _features(training: Training, stage: StageConfig) -> Features | None:
+    """Features of the images of train and val, where the encoder is frozen and sees plain images."""
+    data = training.experiment.data
+    plain = not stage.augment or isinstance(data.augmentation, NoAugmentation)
+    name = encoder_name(training.model)
+    if not (data.keep_features and plain) or name in stage.trained or name not in _parts_read(training, stage):
+        return None
+    examples = [example for split in training.splits.values() for example in split.examples]
+    identity = {
+        "encoder": training.experiment.model.encoder.model_dump(mode="json"),
+        "images": training.cache.digest,
+        "code": code_hash(),
+        "libraries": library_versions(),
+        "arithmetic": arithmetic(),
+    }
+    folder = training.dataset.path / ".cache"
+    encoder, watch = training.model.encoder, training.watch
+    with one_at_a_time(folder / "features" / "all"):
+        return build_features(encoder, examples, folder, identity, watch.features, watch.note)
+
+
+def _build_memories(training: Training, name: str, features: Features | None) -> None:
+    """Let the method build its memories before a stage, from a view that holds the training split only.
+
+    Raises:
+        InputError: if a bank holds a row that is not of the training split.
+    """
+    allowed: set[str] = set()
+
+    def view_of(dataset: Dataset, prepared: PreparedSplit, origin: str | None = None) -> TrainingView:
+        studies = {study.study_id: study for study in dataset.studies("train")}
+        view = TrainingView(
+            studies=tuple(studies[example.study_id] for example in prepared.examples),
+            examples=tuple(prepared.examples),
+            classes=training.classes,
+            pad_id=training.pad_id,
+            seed=training.experiment.seed,
+            features=features if origin is None else None,
+            origin=origin,
+            open_other=open_other if origin is None else None,
+        )
+        allowed.update(view.row_id(study_id) for study_id in studies)
+        return view
+
+    def open_other(path: Path) -> TrainingView:
+        assert training.open_other is not None
+        dataset, prepared = training.open_other(path)
+        _refuse_shared_images(training.dataset, dataset)
+        return view_of(dataset, prepared, origin=dataset.card.name)
+
+    training.model.eval()
+    banks = training.model.build_memories(name, view_of(training.dataset, training.splits["train"]))
+    for bank_name, bank in banks.items():
+        bank.refuse_others(bank_name, allowed)
+        if training.ranks.is_first:
+            save_bank(bank, training.folder / "memories" / bank_name)
+            training.banks[bank_name] = sha256_folder(training.folder / "memories" / bank_name)
+    training.ranks.wait()
+    set_memories(training.model, training.folder)
+
+
+def _refuse_shared_images(own: Dataset, other: Dataset) -> None:
+    """Refuse another data set whose training split holds an image of this one's validation or test split.
+
+    Raises:
+        InputError: naming the other data set.
+    """
+    kept_apart = {ref.sha256 for split in ("val", "test") for study in own.studies(split) for ref in study.images}
+    shared = {ref.sha256 for study in other.studies("train") for ref in study.images} & kept_apart - {None}
+    if shared:
+        raise InputError(
+            f"leak: {len(shared)} images of its training split are in this data set's validation or test split",
+            file=other.path,
+        )
+
+
+def set_memories(model: ReportModel, folder: Path) -> None:
+    """Give a model the banks of its run folder.
+
+    Raises:
+        InputError: if a bank is broken.
+    """
+    places = sorted((folder / "memories").glob("[!.]*")) if (folder / "memories").is_dir() else []
+    if places:
+        banks = {place.name: load_bank(place) for place in places}
+        try:
+            model.set_memories(banks)
+        except (KeyError, RuntimeError) as error:  # a tensor or a field that the method reads is not there, or other
+            raise InputError(f"the memories do not fit this model: {error}", file=folder / "memories") from None
+        except InputError as error:
+            raise InputError(error.reason, file=folder / "memories") from None
+
+
+def _parts_read(training: Training, stage: StageConfig) -> set[str]:
+    """The parts that the stage's losses read."""
+    terms = training.model.terms
+    return {part for term in stage.losses if term in terms for part in terms[term].reads}
+
+
+def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
+    experiment = training.experiment
+    read = _parts_read(training, stage)
+    parts = parts_of(training.model)
+    model = experiment.model.model_dump(mode="json")
+    ranks = training.ranks
+    facts = {
+        "method": experiment.method,
+        "stage": {name: stage.model_dump(mode="json") | {"finetune": stage.trained}},
+        "model": {field: value for field, value in model.items() if field in read or field not in parts},
+        # What the parts and banks hold by now says all of the stages before, and of checkpoints on this disk.
+        "weights": {part: weights_hash(child) for part, child in parts.items() if part in read},
+        "banks": training.banks,
+        "data": experiment.data.model_dump(mode="json", exclude={"keep_features", "keep_stages"}),
+        "decoding": experiment.decoding.model_dump(mode="json"),
+        "seed": experiment.seed,
+        "dataset": training.dataset.fingerprint(),
+        "images": training.cache.digest,
+        "tokenizer": tokenizer_fingerprint(training.tokenizer),
+        "classes": training.classes,
+        "processes": {"count": ranks.size, "parallel": training.parallel if ranks.size > 1 else None},
+        "code": code_hash(),
+        "libraries": library_versions(),
+        "arithmetic": arithmetic(),
+    }
+    return str(ranks.from_first(sha256_json(facts)[:16]))
+
+
+def validate(training: Training, stage: StageConfig, features: Features | None = None) -> dict[str, float]:
+    """Mean loss over the validation split, and scores of generated reports where the stage selects by one.
+
+    The ranks share the work by whole batches, so that every study counts once and in the company it has in one process.
+    """
+    prepared, ranks = training.splits["val"], training.ranks
+    loader = StudyLoader(prepared.examples, stage.batch_size, training.pad_id, features=features)
+    device = next(training.model.parameters()).device
+    own = []
+    with torch.no_grad():
+        for batch in loader.epoch(first_step=ranks.rank, stride=ranks.size):
+            terms = training.model.loss(batch.to(device), tuple(stage.losses))
+            own.append(float(total_loss(terms, stage.losses)) * len(batch))
+    losses = interleaved(ranks.gather(own))
+    figures = {"loss": sum(losses) / len(prepared.examples)}
+    if stage.select not in ("loss", "last"):
+        from radweave.evaluation.validation import corpus_scores
+
+        some = training.drafter.drafts(prepared.examples[ranks.rank :: ranks.size])
+        texts = interleaved(ranks.gather([(draft.example.study_id, draft.text) for draft in some]))
+        figures |= ranks.from_first(corpus_scores(dict(texts), prepared.references) if ranks.is_first else {})
+    return figures
+
+
+def interleaved(lists: Sequence[Sequence[Item]]) -> list[Item]:
+    """Undo dealing out: the first of every list, then the second of every list, and so on."""
+    return [part[place] for place in range(max(map(len, lists))) for part in lists if place < len(part)]

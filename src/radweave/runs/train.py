@@ -1,0 +1,237 @@
+"""Runs: from a method and overrides to a trained run folder, and back to a model that reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from radweave.base.config import from_yaml, to_yaml
+from radweave.base.errors import InputError
+from radweave.base.ontology import CLASSES
+from radweave.base.provenance import library_versions
+from radweave.base.storage import sha256_json, write_aside, write_folder, write_text
+from radweave.contract.experiment import BuildContext, Experiment
+from radweave.contract.model import ReportModel, Shaped, Tokenizing, parts_of
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.examples import (
+    PreparedSplit,
+    no_usable_study,
+    refuse_empty_splits,
+    refuse_leaks,
+    refuse_same_pixels,
+)
+from radweave.data.familiarity import TrainingPictures, fit_familiarity, save_familiarity
+from radweave.data.leaks.near_copies import near_copies
+from radweave.data.loader import VIEW_KINDS
+from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
+from radweave.data.transforms import PREPROCESSING_VERSION
+from radweave.methods import resolve
+from radweave.runs.folder import DatasetFacts, RunCard, hash_files, read_card, write_card
+from radweave.runs.licences import keep_licences
+from radweave.runs.place import claimed, is_finished, training_folder
+from radweave.runs.stages import (
+    Training,
+    TrainingWatch,
+    refuse_impossible_stages,
+    run_stages,
+)
+from radweave.train.checkpoint import refuse_checkpoints_of_others, save_weights
+from radweave.train.distributed import Parallel, Ranks, joined_ranks
+from radweave.train.loop import use_deterministic_kernels
+from radweave.train.sizes import refuse_giant
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+from radweave.runs.prepare import _reasons, _refuse_misfit, prepare
+from radweave.runs.restore import default_device
+
+
+def train(
+    method: str,
+    dataset_path: Path,
+    out: Path,
+    *,
+    preset: str = "tiny",
+    overrides: Sequence[str] = (),
+    overwrite: bool = False,
+    resume: bool = False,
+    parallel: Parallel = "ddp",
+    watch: TrainingWatch | None = None,
+) -> Path:
+    """Train a method on a dataset folder and write a run folder.
+
+    With ``resume`` an interrupted run of the same configuration and data goes on from its last checkpoint; a finished
+    one is left as it is. Under torchrun every process calls this; ``parallel`` says how they hold the model, and the
+    first one writes.
+
+    With ``overwrite`` an older run stays as it is until the new one is finished, see ``radweave.runs.place``; with both
+    a stopped one goes on where there is one. A start that fails leaves nothing behind.
+
+    Raises:
+        InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
+        StoppedError: after SIGTERM or SIGINT, when a checkpoint was written.
+    """
+    experiment = resolve(method, preset, overrides)
+    dataset = Dataset.open(dataset_path)
+    if resume and is_finished(out):
+        if _is_of(out, experiment, dataset):
+            return out
+        if not overwrite:
+            raise InputError(
+                "--resume: holds a finished run of other options or data; give --overwrite to replace it", file=out
+            )
+        resume = False
+    with joined_ranks() as ranks, ExitStack() as held:
+        use_deterministic_kernels()
+        with ranks.first_goes_first():
+            if ranks.is_first:
+                place = held.enter_context(claimed(out, overwrite=overwrite, resume=resume))
+            folder = training_folder(out)
+            shown = watch if watch is not None and ranks.is_first else TrainingWatch()
+            training = _prepare(experiment, dataset, folder, resume=resume, watch=shown, ranks=ranks)
+            training.parallel = parallel
+            if ranks.is_first:
+                place.began = True
+                shown.began(folder)
+        ranks.refuse_difference("experiment, data set or tokenizer", training.fingerprint)
+        steps, validation = run_stages(training)
+        if ranks.is_first:
+            with write_aside(folder / "weights.safetensors") as partial:
+                save_weights(training.model, partial, training.classes)
+            _save_shapes(training.model, folder / "parts")
+            _save_familiarity(training, folder / "familiarity")
+            keep_licences(experiment, folder / "licences")
+            write_card(folder, _card(training, preset, tuple(overrides), steps, validation))
+            place.finish()
+        ranks.wait()
+    return out
+
+
+def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:
+    """Whether a finished run has this configuration and data."""
+    card = read_card(run)
+    same = from_yaml(type(experiment), run / "config.yaml") == experiment if card.method == experiment.method else False
+    return same and card.dataset.fingerprint == dataset.fingerprint()
+
+
+def _save_shapes(model: ReportModel, folder: Path) -> None:
+    """Keep the shape of each part that is a transformers model, so that the run restores without its checkpoint."""
+    with write_folder(folder, overwrite=True) as partial:
+        for name, part in parts_of(model).items():
+            if isinstance(part, Shaped) and part.architecture is not None:
+                part.architecture.save_pretrained(str(partial / name))
+            if isinstance(part, Tokenizing):
+                part.tokenizer.save_pretrained(str(partial / name))
+
+
+def _save_familiarity(training: Training, folder: Path) -> None:
+    """Learn to tell images like the training images from others, and keep it with the run."""
+    pictures = TrainingPictures(training.splits["train"].examples)
+    test = fit_familiarity(pictures, seed=training.experiment.seed)
+    if test.reason is not None:
+        training.watch.note(f"the run will not tell images of another kind: {test.reason}")
+    save_familiarity(test, folder)
+
+
+def _prepare(
+    experiment: Experiment, dataset: Dataset, out: Path, *, resume: bool, watch: TrainingWatch, ranks: Ranks
+) -> Training:
+    config_path = out / "config.yaml"
+    if (resume or not ranks.is_first) and config_path.is_file():
+        if from_yaml(type(experiment), config_path) != experiment:
+            raise InputError("--resume needs the options the run was started with", file=config_path)
+    else:
+        write_text(config_path, to_yaml(experiment))
+    # What is quick to find out comes before the images, which may take hours to decode.
+    _refuse_misfit(experiment, dataset)
+    refuse_empty_splits(dataset)
+    # The tokenizer sees the training split only: nothing else may shape what the model can say.
+    texts = (study.report or "" for study in dataset.studies("train"))
+    tokenizer = experiment.data.tokenizer.build(texts, own=experiment.language_checkpoint)
+    fingerprint = sha256_json(
+        {
+            "experiment": experiment.model_dump(mode="json"),
+            "dataset": dataset.fingerprint(),
+            "tokenizer": tokenizer_fingerprint(tokenizer),
+            "version": library_versions()["radweave"],
+        }
+    )
+    refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
+    data, classes = experiment.data, CLASSES[experiment.data.label_set]
+    context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
+    if not any(getattr(part, "path", None) for _, part in experiment.model):  # a checkpoint bounds its own part
+        with torch.device("meta"):
+            refuse_giant(experiment.model.build(context))
+    torch.manual_seed(experiment.seed)
+    model = experiment.model.build(context).to(default_device())
+    refuse_impossible_stages(experiment, model)
+    if ranks.is_first:
+        with write_folder(out / "tokenizer", overwrite=True) as partial:
+            save_tokenizer(tokenizer, partial)
+    # The first process reads the files, the others what it has kept of them.
+    refuse_leaks(dataset)
+    cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
+    refuse_same_pixels(dataset, cache)
+    if ranks.is_first:
+        for line in near_copies(dataset, cache):
+            watch.note(line)
+    # A resumed training sees the pixels it began with, or is refused.
+    fingerprint = f"{fingerprint}-{cache.digest}"
+    training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
+    training.open_other = lambda path: _open_other(experiment, tokenizer, path)
+    for split in ("train", "val"):
+        prepared = prepare(dataset, split, experiment, tokenizer, cache, need_text=True)
+        if not prepared.examples:
+            raise no_usable_study(dataset, split)
+        if prepared.left_out:
+            watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
+        training.splits[split] = prepared
+    return training
+
+
+def _open_other(
+    experiment: Experiment, tokenizer: PreTrainedTokenizerBase, path: Path
+) -> tuple[Dataset, PreparedSplit]:
+    """The training split of another data set, prepared as this experiment prepares its own."""
+    dataset = Dataset.open(path)
+    _refuse_misfit(experiment, dataset)
+    cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct)
+    return dataset, prepare(dataset, "train", experiment, tokenizer, cache, need_text=True)
+
+
+def _views(prepared: PreparedSplit) -> dict[str, int]:
+    """How many images of each kind of view the training split has."""
+    kinds = [VIEW_KINDS[kind] for example in prepared.examples for kind in example.view_ids]
+    return {name: kinds.count(name) for name in VIEW_KINDS}
+
+
+def _card(
+    training: Training, preset: str, overrides: tuple[str, ...], steps: dict[str, int], validation: dict[str, Any]
+) -> RunCard:
+    card = training.dataset.card
+    return RunCard(
+        method=training.experiment.method,
+        preset=preset,
+        overrides=overrides,
+        seed=training.experiment.seed,
+        classes=training.classes,
+        preprocessing=PREPROCESSING_VERSION,
+        trained_steps=steps,
+        validation=validation,
+        left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
+        views=_views(training.splits["train"]),
+        dataset=DatasetFacts(
+            name=card.name,
+            fingerprint=training.dataset.fingerprint(),
+            modality=card.modality,
+            target=card.target,
+            cleaning=card.cleaning,
+        ),
+        versions=library_versions(),
+        files=hash_files(training.folder),
+    )

@@ -1,1 +1,0 @@
-"""Serving users: from image files to a report."""

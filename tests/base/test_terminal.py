@@ -1,0 +1,31 @@
+"""What goes through rich is text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import radweave
+from radweave.evaluation.tables.formats import TextTable, print_tables
+
+EVIL = "a [bold]b[/] [/c] :warning: d"
+
+
+def test_a_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables([TextTable(EVIL, (EVIL, "n"), ((EVIL, "1"),), (EVIL,)), TextTable(EVIL, notes=(EVIL,))])
+    assert capsys.readouterr().out.count(EVIL) == 6
+
+
+def test_rich_reads_markup_nowhere() -> None:
+    """Only one file makes consoles, and no column of a bar, nor anything else, turns markup on."""
+    root = Path(radweave.__file__).parent
+    sources = {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*.py")}
+    assert [name for name, text in sources.items() if re.search(r"(?<!plain_)\bConsole\(", text)] == [
+        "base/terminal.py"
+    ]
+    for name, text in sources.items():
+        assert not re.search(r"from_markup|markup=True|rich\.markup|rich import print", text), name
+        for column in re.findall(r"TextColumn\([^\n]*", text):
+            assert "markup=False" in column, name

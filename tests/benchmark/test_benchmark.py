@@ -1,0 +1,397 @@
+"""The benchmark on the toy data: pages, failing methods, going on after a stop, and runs that are taken over or not."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from radweave.ablate.one_run import Task, finished_scores, named_statistics
+from radweave.ablate.plan import make_plan
+from radweave.ablate.reuse import REUSED, take_over
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json, write_json
+from radweave.benchmark import BenchRequest, BenchResult, run_bench
+from radweave.benchmark.cells import difference
+from radweave.benchmark.costs import given
+from radweave.benchmark.pace import UPDATES, lacks_pace, pace_task
+from radweave.benchmark.pages import write_pages
+from radweave.benchmark.plots import score_plot
+from radweave.benchmark.scores import Contrast, Scoring, compare, read_run, score_system
+from radweave.benchmark.suite import check_sets, checked_methods, overrides_of, plan_set, preset_for, printed
+from radweave.data.dataset import Dataset
+from radweave.evaluation.statistics import cluster_index, resampled_weights
+from radweave.labels import get_labeler
+from radweave.methods import method_names, resolve
+from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card
+
+OVERRIDES = (
+    *(option for option in TOY_OVERRIDES if not option.startswith("stages")),
+    *(
+        f"baseline:{option}"
+        for option in (*TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=loss")
+    ),
+    # One that cannot be built, and one that fails once it runs.
+    "vdgen:model.no_such_part=1",
+    "dast:data.label_set=ct18",
+)
+
+
+def request_for(dataset: Dataset, out: Path, **changes: object) -> BenchRequest:
+    request = BenchRequest(
+        out=out,
+        data={"xray": dataset.path},
+        sets=("xray",),
+        methods=("baseline",),
+        seeds=2,
+        jobs=2,
+        overrides=OVERRIDES,
+    )
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def finished(
+    toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[BenchRequest, BenchResult, list[str]]:
+    """The baseline at two seeds beside a method that is refused and one that fails. Do not change it; copy it first."""
+    request = request_for(toy_dataset, tmp_path_factory.mktemp("bench") / "out", methods=("vdgen", "dast"))
+    said: list[str] = []
+    return request, run_bench(request, said.append), said
+
+
+def tasks_of(request: BenchRequest, out: Path) -> list[Task]:
+    suite = plan_set(replace(request, out=out), "xray", request.data["xray"])
+    return [task for task in make_plan(suite.request, suite.table).tasks if task.method == "baseline"]
+
+
+def test_pages_say_what_was_measured(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    request, result, _ = finished
+    folder = request.out / "results"
+    assert result.page == folder / "benchmark.md"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"benchmark.md", "benchmark.json", "benchmark_xray.md", "benchmark_xray_scores.png"}
+    record = read_json(folder / "benchmark.json")["sets"]["xray"]
+    scores = [read_json(request.out / "xray" / "runs" / "baseline" / f"seed-{n}" / "scores.json") for n in (0, 1)]
+    found = record["scores"]["full"]["baseline"]["ROUGE_L"]
+    assert found["values"] == pytest.approx([run["metrics"]["ROUGE_L"] for run in scores])
+    assert found["mean"] == pytest.approx(np.mean(found["values"]))
+    low, high = found["interval"]
+    assert low <= found["mean"] <= high
+    assert record["dataset"]["fingerprint"] == Dataset.open(request.data["xray"]).fingerprint()
+    page = (folder / "benchmark_xray.md").read_text()
+    cost = record["costs"]["baseline"]
+    for text in (record["dataset"]["fingerprint"], cost["config"], scores[0]["code"], "protocol r2gen_iu_60"):
+        assert text in page
+    assert "floor: nearest training image" in page
+    assert cost["parameters"] >= cost["trainable"] >= cost["trainable_report"] > 0
+    assert cost["whole"] == cost["runs"] == 2
+    assert cost["cpu_s"] > 0
+    # Python with torch alone takes more than 100 MB.
+    assert cost["peak_memory"] > 1e8
+    assert not lacks_pace(result.sets["xray"].costs["baseline"])
+
+
+def test_sets_of_an_earlier_call_stay_on_the_first_page(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    _, result, _ = finished
+    facts = {"machine": "another one", "sessions": 1, "wall_s": 7200.0}
+    write_pages(result.sets, tmp_path, facts)
+    path = tmp_path / "benchmark.json"
+    record = read_json(path)
+    record["sets"]["ct"] = record["sets"].pop("xray")
+    write_json(path, record)
+    page = write_pages(result.sets, tmp_path, facts | {"machine": "this one"}).read_text()
+    assert list(read_json(path)["sets"]) == ["ct", "xray"]
+    assert page.count("Machine: another one. The command ran 2.0 h in 1 session,") == 1
+    assert page.count("Machine: this one.") == 1
+    assert "(benchmark_ct.md)" in page
+    assert "(benchmark_xray.md)" in page
+    write_json(path, record | {"version": 1})
+    assert "benchmark_ct.md" not in write_pages(result.sets, tmp_path, facts).read_text()
+
+
+def test_methods_that_fail_are_named_and_counted(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    request, result, said = finished
+    assert result.failed == 1 + 2
+    page = (request.out / "results" / "benchmark.md").read_text()
+    assert "refused: vdgen" in page
+    assert "no_such_part" in page
+    assert "failed: dast, seed 1" in page
+    assert "NOT COMPLETE: 2 of 4 runs, 2 failed, 0 to come" in page
+    assert sum("FAILED" in line for line in said) == 2
+
+
+def test_texts_of_real_data_stay_beside_the_runs(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    request, _, _ = finished
+    assert "toy" in (request.data["xray"] / "dataset.json").read_text()
+    sample = (request.out / "xray" / "benchmark_xray_samples.md").read_text()
+    assert "**Reference.**" in sample
+    pages = list((request.out / "results").glob("*.md"))
+    assert sorted(page.name for page in pages) == ["benchmark.md", "benchmark_xray.md"]
+    assert all("BLEU_4" in page.read_text() or "BLEU-4" in page.read_text() for page in pages)
+    for page in pages:
+        assert "There is an opacity" not in page.read_text()
+        assert "samples" not in page.read_text()
+
+
+def test_nothing_is_done_twice(
+    finished: tuple[BenchRequest, BenchResult, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, result, _ = finished
+    monkeypatch.setattr("radweave.ablate.run_parallel", lambda tasks, *rest: None if not tasks else pytest.fail("runs"))
+    said: list[str] = []
+    again = run_bench(replace(request, methods=("baseline",)), said.append)
+    assert again.failed == 0
+    assert "xray: 2 of 2 runs are done already" in said
+    ours, theirs = (found.sets["xray"].full["baseline"].values for found in (again, result))
+    assert ours == theirs
+    assert len((request.out / "sessions.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_same_runs_are_taken_over(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset
+) -> None:
+    request, result, _ = finished
+    tasks = tasks_of(request, tmp_path / "new")
+    # The hash of the configuration is of another version; the configuration itself is the same.
+    shutil.copytree(request.out / "xray" / "runs", tmp_path / "old")
+    scores = tmp_path / "old" / "baseline" / "seed-0" / "scores.json"
+    record = read_json(scores)
+    write_json(scores, {**record, "identity": {**record["identity"], "config": "older"}})
+    reused = take_over(tasks, toy_dataset, [tmp_path / "old"])
+    assert (reused.taken, reused.refused) == (2, [])
+    for task in tasks:
+        assert finished_scores(task, task.experiment(), toy_dataset) is not None
+        assert (task.path / REUSED).is_file()
+        source = tmp_path / "old" / "baseline" / task.path.name
+        assert (task.path / "weights.safetensors").read_bytes() == (source / "weights.safetensors").read_bytes()
+    assert take_over(tasks, toy_dataset, [tmp_path / "old"]).taken == 0
+    assert result.sets["xray"].costs["baseline"].reused == 0
+
+
+@pytest.mark.parametrize("what", ["seed", "option", "weights", "data", "preprocessing", "card"])
+def test_other_runs_are_not_taken_over(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset, what: str
+) -> None:
+    request, _, _ = finished
+    shutil.copytree(request.out / "xray" / "runs" / "baseline" / "seed-0", tmp_path / "old" / "seed-0")
+    task = tasks_of(request, tmp_path / "new")[0]
+    run, card = tmp_path / "old" / "seed-0", tmp_path / "old" / "seed-0" / "run.json"
+    dataset = toy_dataset
+    if what == "seed":
+        task = tasks_of(request, tmp_path / "new")[1]
+    elif what == "option":
+        task = replace(task, overrides=(*task.overrides, "stages.report.optimizer.learning_rate=0.5"))
+    elif what == "weights":
+        (run / "weights.safetensors").write_bytes(b"changed")
+    elif what == "data":
+        shutil.copytree(toy_dataset.path, tmp_path / "data")
+        with (tmp_path / "data" / "manifest.jsonl").open("a") as file:
+            file.write("\n")
+        dataset = Dataset.open(tmp_path / "data")
+    elif what == "preprocessing":
+        rewrite_card(run, preprocessing=0)
+    else:
+        card.write_text("{}")
+    reused = take_over([task], dataset, [tmp_path / "old"])
+    assert reused.taken == 0
+    assert not task.path.exists()
+    reasons = {"option": "stages.report.optimizer.learning_rate", "weights": "SHA-256", "preprocessing": "images"}
+    assert [reasons[what] in reason for reason in reused.refused] == [True] * (what in reasons)
+
+
+def test_scores_of_other_predictions_do_not_come_along(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset
+) -> None:
+    request, _, _ = finished
+    shutil.copytree(request.out / "xray" / "runs" / "baseline" / "seed-0", tmp_path / "old" / "seed-0")
+    path = tmp_path / "old" / "seed-0" / "predictions.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, "hyp": row["ref"]}) + "\n" for row in rows))
+    task = tasks_of(request, tmp_path / "new")[0]
+    assert take_over([task], toy_dataset, [tmp_path / "old"]).taken == 1
+    assert (task.path / "run.json").is_file()
+    assert not (task.path / "scores.json").exists()
+
+
+def test_the_interval_is_that_of_the_mean_over_seeds(
+    finished: tuple[BenchRequest, BenchResult, list[str]], toy_dataset: Dataset
+) -> None:
+    """Against a loop over resamples and seeds, and Holm's correction over all cells."""
+    request, result, _ = finished
+    patients = {study.study_id: study.patient_id for study in toy_dataset.studies()}
+    scoring = Scoring("full", get_labeler("chexpert14"), (), patients)
+    folders = [request.out / "xray" / "runs" / "baseline" / f"seed-{seed}" for seed in (0, 1)]
+    runs = [read_run(folder, scoring) for folder in folders]
+    system = score_system(runs, scoring)
+    clusters = cluster_index(system.evaluations[0].patients)
+    expected = []
+    for weights in resampled_weights(clusters, 1000, 0):
+        for draw in weights:
+            seeds = [named_statistics(evaluation)["ROUGE_L"] for evaluation in system.evaluations]
+            expected.append(np.mean([float(seed.value(draw @ seed.rows)) for seed in seeds]))
+    np.testing.assert_allclose(system.draws["ROUGE_L"], expected, rtol=1e-12)
+    assert system.interval("ROUGE_L") == pytest.approx(np.quantile(expected, [0.025, 0.975]))
+    best = score_system([[replace(pair, hyp=pair.refs[0]) for pair in runs[0]]], scoring)
+    tested = compare({"same": system, "best": best}, system, ("ROUGE_L",))
+    assert tested["same", "ROUGE_L"].difference == 0
+    assert tested["same", "ROUGE_L"].p_studies == 1
+    assert tested["best", "ROUGE_L"].p_studies == pytest.approx(1 / 1001)
+    assert tested["best", "ROUGE_L"].p_holm == pytest.approx(2 / 1001)
+    assert tested["best", "ROUGE_L"].difference == pytest.approx(1 - (system.mean("ROUGE_L") or 0))
+    # Too few studies to be sure of nothing: the loop above is what counts.
+    assert result.sets["xray"].full["baseline"].draws["ROUGE_L"] == pytest.approx(expected)
+
+
+def test_a_difference_holds_only_over_studies_and_seeds() -> None:
+    tested = Contrast(0.1, 0.05, 0.15, 0.001, p_seeds=0.2, p_holm=0.01)
+    assert not tested.holds
+    assert replace(tested, p_seeds=0.01).holds
+    assert not replace(tested, p_seeds=0.01, p_holm=0.06).holds
+    assert replace(tested, p_seeds=None).holds
+    assert difference(replace(tested, p_seeds=0.01)).endswith("*")
+    assert difference(Contrast(-1e-9, None, None, None)) == "+0.000"
+
+
+def test_it_goes_on_after_a_kill(toy_dataset: Dataset, tmp_path: Path) -> None:
+    """SIGTERM to the command in the middle of a run; then the same to the end."""
+    more = ("baseline:stages.report.epochs=30", "baseline:stages.report.checkpoint_every=5")
+    overrides = [*OVERRIDES, *more, "baseline:stages.report.select=last"]
+    out = tmp_path / "out"
+    arguments = ["bench", str(out), "--xray", str(toy_dataset.path), "--sets", "xray", "--methods", "baseline"]
+    command = [sys.executable, "-c", "from radweave.cli import main; main()", *arguments, "--seeds", "1", *overrides]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True)
+    folder = out / "xray" / "runs" / "baseline" / "seed-0"
+    until = time.monotonic() + 240
+    while not list(folder.glob("checkpoints/report/step-*")):
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    said = process.communicate(timeout=240)[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "the same command goes on" in said
+    assert "--resume" in said
+    assert not (folder / "run.json").exists()
+    request = request_for(toy_dataset, out, seeds=1, jobs=1, overrides=tuple(overrides))
+    result = run_bench(request)
+    cost = result.sets["xray"].costs["baseline"]
+    assert (cost.runs, cost.whole, cost.cpu_s) == (1, 0, None)
+    assert cost.updates_s is not None
+    assert read_json(folder / "scores.json")["trained_steps"]["report"] == 30
+
+
+def test_without_training_only_pages_are_written(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = request_for(toy_dataset, tmp_path / "out", train=False)
+    result = run_bench(request)
+    assert result.failed == 0
+    assert "no run is finished" in result.page.read_text()
+    assert not (request.out / "xray" / "runs").exists()
+
+
+def test_the_short_run_trains_every_stage_a_little(toy_dataset: Dataset, tmp_path: Path) -> None:
+    task = tasks_of(request_for(toy_dataset, tmp_path), tmp_path)[0]
+    experiment = pace_task(task, tmp_path / "pace").experiment()
+    assert not experiment.data.keep_stages
+    stages = experiment.named_stages()
+    assert stages["report"].max_steps == UPDATES
+    assert stages["report"].select == "last"
+    assert stages["vision"].max_steps is None, "a stage of no epochs stays away"
+
+
+def test_requests_that_cannot_be_planned(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = request_for(toy_dataset, tmp_path / "out")
+    for change, message in (
+        ({"sets": ("nowhere",)}, "no such set"),
+        ({"sets": ("iu",), "data": {}}, "must be given"),
+        ({"methods": ("nobody",)}, "no such method"),
+        ({"overrides": ("nobody:x=1",)}, "no such method"),
+        ({"precision": "float7"}, "float7"),
+        ({"headline_methods": ("nobody",)}, "--headline-methods"),
+        ({"reuse": (tmp_path / "nowhere",)}, "no such folder"),
+        ({"data": {"xray": tmp_path / "nowhere"}}, "no such dataset"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run_bench(replace(request, **change))  # type: ignore[arg-type]
+    assert not (request.out / "xray").exists()
+
+
+def test_the_suite() -> None:
+    check_sets(BenchRequest(Path("out")))
+    assert checked_methods(("dast",)) == ("baseline", "dast")
+    assert checked_methods(())[0] == "baseline"
+    given = ["a=1", "baseline:b=2", "ct:c=3", "xray:dast:d=4", "ct:baseline:e=5", "model={kind: x}"]
+    assert overrides_of("ct", given) == ["a=1", "baseline:b=2", "c=3", "baseline:e=5", "model={kind: x}"]
+    assert overrides_of("xray", given) == ["a=1", "baseline:b=2", "dast:d=4", "model={kind: x}"]
+    assert preset_for("baseline", "tiny", "xray", []) == "tiny"
+    assert preset_for("baseline", "tiny", "ct", []) == "tiny-ct"
+    assert preset_for("dast", "tiny", "ct", []) is None
+    assert preset_for("baseline", "paper", "ct", []) is None
+    assert printed("dast")["IU X-Ray"]["BLEU_4"] == 0.187
+    assert printed("baseline")["IU X-Ray"]["BLEU_4"] == 0.161
+
+
+def test_tiny_presets_have_equal_passes() -> None:
+    for modality, passes in (
+        ("xray", "8 for the encoder, 8 for reports"),
+        ("ct", "18 for the encoder, 8 for reports"),
+    ):
+        found = {
+            method: given(resolve(method, preset, []))["passes over the images"]
+            for method in method_names()
+            if (preset := preset_for(method, "tiny", modality, []))  # type: ignore[arg-type]
+        }
+        assert len(found) >= 2
+        assert set(found.values()) == {passes}, found
+
+
+def test_one_precision_for_every_stage_that_trains(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = replace(request_for(toy_dataset, tmp_path / "out"), overrides=(), precision="bfloat16")
+    stages = tasks_of(request, tmp_path / "out")[0].experiment().named_stages()
+    assert {name: stage.precision for name, stage in stages.items() if stage.epochs} == {
+        "vision": "bfloat16",
+        "report": "bfloat16",
+    }
+    assert stages["language"].precision == "float32"
+
+
+def test_more_seeds_go_to_the_methods_named(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = request_for(toy_dataset, tmp_path / "out", methods=("dast", "vdgen"))
+    request = replace(request, seeds=1, headline_seeds=3, headline_methods=("baseline", "dast"), overrides=())
+    suite = plan_set(request, "xray", request.data["xray"])
+    assert {row.label: row.headline for row in suite.table.rows} == {"baseline": True, "dast": True, "vdgen": False}
+
+
+def test_a_benchmark_whose_figures_cannot_be_drawn_trains_nothing(
+    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radweave.base.figures.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"radweave\[plots\]"):
+        run_bench(request_for(toy_dataset, tmp_path / "out", methods=("baseline",)), print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_figures_are_the_same_bytes_each_time(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    request, result, _ = finished
+    first = (request.out / "results" / "benchmark_xray_scores.png").read_bytes()
+    assert score_plot(result.sets["xray"]) == first
+    with Image.open(io.BytesIO(first)) as picture:
+        width, height = picture.size
+        # Dots and bars are there: blue, and the colours of both floors.
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(width * height)}
+    assert {(0, 114, 178), (213, 94, 0), (0, 158, 115)} <= colours

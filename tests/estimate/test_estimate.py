@@ -1,0 +1,127 @@
+"""Memory worked out on the meta device, against what is known and what is really allocated."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, DynamicCache, LlamaForCausalLM
+
+from radweave.base.errors import InputError
+from radweave.contract.stage import build_optimizer
+from radweave.estimate import activation_bytes, build_on_meta, estimate, kv_cache_bytes, lora_parameters
+from radweave.estimate.published_shapes import PUBLISHED
+from radweave.methods import method_names, resolve
+from radweave.nn.lora import LoraConfig
+from toys import ROOT, TOY_OVERRIDES, TOY_SIZES
+
+LLAMA_2_7B = 6_738_415_616
+"""Parameters of the published checkpoint: 2 V H + L (4 H^2 + 3 H F + 2 H) + H."""
+
+
+def llama_2_7b() -> LlamaForCausalLM:
+    shape = dict(PUBLISHED["meta-llama/Llama-2-7b-hf"])
+    with torch.device("meta"):
+        return LlamaForCausalLM(AutoConfig.for_model(shape.pop("model_type"), **shape))
+
+
+def test_llama_2_7b_has_the_published_number_of_parameters() -> None:
+    V, H, F, L = 32000, 4096, 11008, 32
+    assert 2 * V * H + L * (4 * H * H + 3 * H * F + 2 * H) + H == LLAMA_2_7B
+    assert sum(parameter.numel() for parameter in llama_2_7b().parameters()) == LLAMA_2_7B
+
+
+def test_lora_parameters_by_formula_and_by_peft() -> None:
+    model = LoraConfig(rank=16, targets=("q_proj", "v_proj")).apply(llama_2_7b())
+    by_peft = sum(parameter.numel() for name, parameter in model.named_parameters() if "lora_" in name)
+    assert by_peft == lora_parameters(16, [(4096, 4096)] * 2 * 32) == 8_388_608
+    # Every linear map of a layer, as QLoRA has it: the formula with other shapes.
+    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    model = LoraConfig(rank=8, targets=names).apply(llama_2_7b())
+    by_peft = sum(parameter.numel() for name, parameter in model.named_parameters() if "lora_" in name)
+    assert by_peft == lora_parameters(8, ([(4096, 4096)] * 4 + [(4096, 11008)] * 2 + [(11008, 4096)]) * 32)
+
+
+def test_the_paper_preset_of_vdgen_is_llama_with_adapters() -> None:
+    found = estimate("vdgen", "paper")
+    part = found.parts["language_model"]
+    assert part.parameters == LLAMA_2_7B + 8_388_608
+    assert part.trainable == 8_388_608
+    # The model in bfloat16, its adapters in float32 once they are real; the meta device leaves them as they were made.
+    assert part.weight_bytes == pytest.approx(2 * LLAMA_2_7B, rel=0.003)
+    assert found.optimizer == 8 * found.trainable
+    assert found.training == found.weights + 12 * found.trainable + found.activations
+    checkpointed = estimate("vdgen", "paper", ["model.language_model.gradient_checkpointing=true"])
+    assert checkpointed.activations < found.activations / 8
+    assert checkpointed.weights == found.weights
+
+
+@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("preset", ["tiny", "small", "paper"])
+def test_every_preset_can_be_estimated(method: str, preset: str) -> None:
+    found = estimate(method, preset)
+    assert 0 < found.trainable <= found.parameters
+    assert found.activations > 0
+    assert found.kv_cache > 0
+
+
+def test_a_real_model_has_the_bytes_that_were_estimated() -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
+    experiment = resolve("baseline", "tiny", overrides)
+    meta = build_on_meta(experiment)
+    real = meta.to_empty(device="cpu")
+    found = estimate("baseline", "tiny", overrides)
+    assert sum(p.numel() * p.element_size() for p in real.parameters()) == found.weights
+    stage = list(experiment.named_stages().values())[-1]
+    for name, part in real.named_children():
+        part.requires_grad_(stage.trained.get(name) == "full")
+    trained = [p for p in real.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = build_optimizer(real, stage.optimizer)
+    optimizer.step()
+    assert sum(p.grad.nbytes for p in trained if p.grad is not None) == found.gradients
+    moments = [v for state in optimizer.state.values() for k, v in state.items() if k != "step"]
+    assert sum(value.nbytes for value in moments) == found.optimizer
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_the_key_value_cache_has_the_bytes_that_were_estimated(kv_heads: int) -> None:
+    config = AutoConfig.for_model(
+        "llama", vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+    )  # fmt: skip
+    cache = DynamicCache(config=config)
+    LlamaForCausalLM(config)(input_ids=torch.ones(2, 7, dtype=torch.long), past_key_values=cache, use_cache=True)
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert kv_cache_bytes(config, 2, 7, 4) == held
+
+
+def test_activations_grow_with_batch_and_tokens_and_shrink_with_precision_and_checkpoints() -> None:
+    config = AutoConfig.for_model("llama", hidden_size=4096, num_hidden_layers=32, num_attention_heads=32)
+    plain = activation_bytes(config, 16, 200, half=True, checkpointed=False)
+    assert plain == 34 * 16 * 200 * 4096 * 32
+    assert activation_bytes(config, 32, 200, half=True, checkpointed=False) == 2 * plain
+    assert activation_bytes(config, 16, 200, half=False, checkpointed=False) == 2 * plain
+    assert activation_bytes(config, 16, 200, half=True, checkpointed=True) < plain / 10
+
+
+def test_a_checkpoint_of_unknown_shape_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere.*cannot load the shape of a checkpoint"):
+        estimate("baseline", "tiny", [f"model.vision_encoder={{kind: swin, path: {tmp_path / 'nowhere'}}}"])
+
+
+def test_the_readme_states_what_is_estimated(capsys: pytest.CaptureFixture[str]) -> None:
+    from radweave.cli.estimate import estimate as verb
+
+    verb("vdgen", [], preset="paper", prompt_tokens=128, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    stated = re.search(
+        r"`vdgen --preset paper`: (\S+) GB of weights, (\S+) GB to train", (ROOT / "README.md").read_text()
+    )
+    assert stated is not None
+    assert float(stated[1]) == pytest.approx(found["weights"] / 1e9, abs=0.06)
+    assert float(stated[2]) == pytest.approx(found["training"] / 1e9, abs=0.6)

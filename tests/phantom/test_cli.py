@@ -1,0 +1,72 @@
+"""The verb ``radweave phantom``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from radweave.base.errors import InputError
+from radweave.cli.phantom import phantom
+from radweave.data.dataset import Dataset
+from radweave.phantom.sheet import contact_sheet
+from radweave.phantom.study import PhantomOptions, draw_ct_study, draw_xray_study
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    verb = typer.Typer()
+    verb.command()(phantom)
+    return verb
+
+
+def test_writes_a_dataset_with_masks_and_twins(app: typer.Typer, tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    given = ["--modality", "xray", "--studies", "8", "--seed", "1", "--image-size", "64", "--prevalence", "balanced"]
+    result = CliRunner().invoke(app, [str(out), *given, "--masks"])
+    assert result.exit_code == 0, result.output
+    assert "studies 8" in result.output
+    studies = list(Dataset.open(out).studies())
+    for study in studies:
+        for ref in study.images:
+            assert (out / ref.path.replace("images/", "twins/")).is_file()
+        for finding in study.truth:
+            assert len(finding["masks"]) == len(study.images)
+            assert all((out / path).is_file() for path in finding["masks"])
+    assert any(study.truth for study in studies)
+
+
+def test_refuses_an_existing_folder_and_leaves_it_alone(app: typer.Typer, tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    out.mkdir()
+    (out / "mine.txt").write_text("keep")
+    result = CliRunner().invoke(app, [str(out), "--studies", "1", "--image-size", "32"])
+    assert isinstance(result.exception, InputError)
+    assert [p.name for p in out.iterdir()] == ["mine.txt"]
+    assert [p.name for p in tmp_path.iterdir()] == ["d"]
+
+
+@pytest.mark.parametrize("wrong", [["--studies", "0"], ["--modality", "mri"], ["--prevalence", "rare"]])
+def test_a_wrong_option_exits_with_2(app: typer.Typer, tmp_path: Path, wrong: list[str]) -> None:
+    assert CliRunner().invoke(app, [str(tmp_path / "d"), *wrong]).exit_code == 2
+
+
+def test_the_verb_imports_nothing_heavy() -> None:
+    heavy = ("torch", "nibabel", "scipy", "numpy")
+    code = f"import sys, radweave.cli.phantom; print([m for m in {heavy} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_a_contact_sheet_has_a_square_for_each_image() -> None:
+    options = PhantomOptions(image_size=32, volume_size=24, slices=12)
+    images = [draw_xray_study(0, 0, options).images[0], draw_ct_study(0, 0, options).images[0]]
+    sheet = contact_sheet(images, columns=3, tile=64)
+    assert sheet.shape == (64, 192)
+    assert sheet[:, :64].std() > 20
+    assert sheet[:, 64:128].std() > 20
+    assert sheet[:, 128:].max() == 0

@@ -1,0 +1,101 @@
+"""Reports of the phantom: what they say is what their labels say, in words a rule labeler reads alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from radweave.base.ontology import CHEXPERT14, CT18
+from radweave.base.study import LabelState
+from radweave.labels import get_labeler
+from radweave.phantom.ct_report import REGIONS, write_ct_report
+from radweave.phantom.findings import Finding
+from radweave.phantom.phrases import NEG, POS, UNC
+from radweave.phantom.report import write_report
+from radweave.phantom.study import course_of, slot_of
+
+Written = tuple[str, dict[str, LabelState], tuple[Finding, ...]]
+
+
+def written(modality: Literal["xray", "ct"], count: int) -> list[Written]:
+    """Findings and impression, the labels, and what is there."""
+    out: list[Written] = []
+    for index in range(count):
+        slot = slot_of(21, index)
+        _, findings = course_of(21, slot, "balanced", modality)
+        write = write_report if modality == "xray" else write_ct_report
+        report = write(findings, np.random.default_rng([21, slot.patient, slot.visit]), has_prior=slot.visit > 0)
+        out.append((f"{report.findings} {report.impression}", report.labels, findings))
+    return out
+
+
+@pytest.mark.parametrize(("modality", "ontology"), [("xray", "chexpert14"), ("ct", "ct18")])
+def test_rule_labels_read_from_the_reports_equal_the_truth(modality: Literal["xray", "ct"], ontology: str) -> None:
+    reports = written(modality, 250)
+    read = get_labeler(ontology).label([text for text, _, _ in reports])
+    pairs = [
+        (labels[name], mentions[name].state)
+        for (_, labels, _), mentions in zip(reports, read, strict=True)
+        for name in labels
+    ]
+    agreement = sum(a == b for a, b in pairs) / len(pairs)
+    assert agreement >= 0.99
+    states = Counter(state for state, _ in pairs)
+    assert all(states[state] > 10 for state in (POS, NEG, UNC))
+
+
+@pytest.mark.parametrize(("modality", "classes"), [("xray", CHEXPERT14), ("ct", CT18)])
+def test_every_class_is_positive_somewhere(modality: Literal["xray", "ct"], classes: tuple[str, ...]) -> None:
+    positive = Counter(name for _, labels, _ in written(modality, 250) for name in classes if labels[name] is POS)
+    assert set(positive) == set(classes)
+
+
+def test_reports_vary_in_words_and_length() -> None:
+    for modality in ("xray", "ct"):
+        texts = [text for text, _, _ in written(modality, 200)]  # type: ignore[arg-type]
+        assert len(set(texts)) > 0.9 * len(texts)
+        words = {word.strip(".,") for text in texts for word in text.lower().split()}
+        assert len(words) > 120
+
+
+def test_doubt_negation_side_and_change_are_written() -> None:
+    effusion = Finding(name="Pleural Effusion", kind="typical", side="left", severity="severe", size_mm=80)
+    pneumonia = Finding(name="Pneumonia", kind="typical", side="right", zone="upper", certainty="possible")
+    gone = Finding(name="Pneumothorax", kind="typical", side="right", trend="resolved")
+    report = write_report((effusion, pneumonia, gone), np.random.default_rng(0), has_prior=True)
+    text = report.findings.lower()
+    assert "large left pleural effusion" in text
+    assert "pneumothorax has resolved" in text
+    assert report.labels["Pleural Effusion"] is POS
+    assert report.labels["Pneumonia"] is UNC
+    assert report.labels["Pneumothorax"] is NEG
+    assert report.labels["No Finding"] is LabelState.BLANK
+    grown = effusion.model_copy(update={"trend": "increased"})
+    after = write_report((grown,), np.random.default_rng(1), has_prior=True)
+    assert "increased" in after.findings or "larger" in after.findings
+    assert report.comparison != "None."
+
+
+def test_a_finding_alone_gives_no_other_positive_class() -> None:
+    for name in CHEXPERT14[:-1]:  # without No Finding
+        finding = Finding(
+            name=name,
+            kind="nodule" if name == "Lung Lesion" else "pacemaker" if name == "Support Devices" else "thickening",
+            side="midline" if name in ("Cardiomegaly", "Enlarged Cardiomediastinum") else "right",
+            zone="lower",
+            size_mm=20,
+        )
+        for seed in range(8):
+            labels = write_report((finding,), np.random.default_rng(seed), has_prior=False).labels
+            also = {"Pneumonia": {"Lung Opacity"}, "Edema": {"Lung Opacity"}, "Support Devices": {"No Finding"}}
+            assert {c for c, state in labels.items() if state is POS} <= {name} | also.get(name, set())
+
+
+def test_ct_regions_come_in_order() -> None:
+    finding = Finding(name="Pleural effusion", kind="typical", side="right", severity="mild", size_mm=20)
+    report = write_ct_report((finding,), np.random.default_rng(3), has_prior=False)
+    assert list(report.regions) == [region for region in REGIONS if region in report.regions]
+    assert "effusion" in report.regions["pleura"]
