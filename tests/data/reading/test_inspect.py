@@ -16,6 +16,7 @@ from image_files import CANARY, CT_STORAGE, chest, edit, thorax_hu, write_dicom,
 from radweave.cli.inspect import inspect as verb
 from radweave.data.reading.inspect import Inspection, inspect
 
+LOSSY_JPEG = ("JPEG Baseline", "JPEG Extended")
 REFUSED_ODD = ("CT_2frames", "CT_as_RGB", "palette_color", "SC_rgb", "US_big", "structured_report", "MR_small")
 
 
@@ -34,7 +35,12 @@ def test_every_real_radiograph_file_as_stated(shared_data: Path) -> None:
         [record] = inspect(shared_data / "cxr_dicom" / name)
         stated = entry.get("stored_pixels_pydicom") or {}
         assert isinstance(stated, dict)
-        if "sha256_int32_le" in stated:
+        if "sha256_int32_le" in stated and any(kind in str(entry["header"]) for kind in LOSSY_JPEG):
+            # T.81 leaves the rounding of the transform open: decoders differ by one level, so that no hash holds.
+            assert list(record.shape or ()) == stated["shape"], name
+            assert (record.min, record.max) == pytest.approx((stated["min"], stated["max"]), abs=1), name
+            assert record.mean == pytest.approx(stated["mean"], abs=1), name
+        elif "sha256_int32_le" in stated:
             assert record.pixel_sha256 == stated["sha256_int32_le"], name
             assert list(record.shape or ()) == stated["shape"], name
             assert (record.min, record.max) == (stated["min"], stated["max"]), name

@@ -197,13 +197,12 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> wire.Ar
 
 def _decode_jpeg(dataset: Dataset, header: dict[str, Any]) -> wire.Array:
     """One grey frame of JPEG baseline or extended; gdcm serves the colour ones and those of several frames."""
-    frame = _only_frame(dataset)
-    pixels, exact = decode_grey(frame)
-    if not exact:
-        header["doubts"].append("the JPEG data does not end with the image")
-    if pixels.shape != (header["rows"], header["columns"]):
-        raise InputError("the compressed image has another size than the header states", field="PixelData")
-    return pixels.astype(np.uint8) if header["bits_allocated"] == 8 else pixels
+    pixels, odd = decode_grey(_only_frame(dataset), (header["rows"], header["columns"]))
+    header["doubts"] += odd
+    if not header["signed"] and header["bits_stored"] < 16 and header["high_bit"] in (None, header["bits_stored"] - 1):
+        # What is lossy overshoots; without its upper bits a value beyond white would be black.
+        pixels = np.minimum(pixels, np.uint16((1 << header["bits_stored"]) - 1))
+    return pixels.astype(np.uint8 if header["bits_allocated"] == 8 else np.uint16)
 
 
 def _only_frame(dataset: Dataset) -> bytes:
@@ -258,8 +257,6 @@ def _explain(error: BaseException, dataset: Dataset) -> InputError:
     text = str(error)
     if "less than expected" in text or "insufficient pixel data" in text:
         return InputError("truncated: fewer pixels than the header declares", field="PixelData")
-    if "12-bit precision" in text:
-        return InputError("12-bit JPEG cannot be decoded here", field="PixelData")
     if len(dataset.PixelData) == 0:
         return InputError("holds no pixel data", field="PixelData")
     return InputError(f"the image data is damaged: the decoder failed with {type(error).__name__}", field="PixelData")

@@ -30,30 +30,53 @@ _PROGRESSIVE: Final = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _END, _SCAN, _INTERVAL = 0xD9, 0xDA, 0xDD
 
+LACKS_SCANS: Final = "the JPEG data lacks a part of its scans"
+LACKS_PART: Final = "the JPEG data lacks a part between its restart markers"
+ENDS_EARLY: Final = "the JPEG data ends before the image does"
+LEFT_OVER: Final = "the JPEG data does not end with the image"
+
 Decode = Callable[[bytes], wire.Array]
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the frame header says (T.81 B.2.2); ``kind`` is its marker, which names the coding process."""
+
+    kind: int
+    precision: int
+    rows: int
+    columns: int
+
+
 @dataclass(slots=True)
-class _Layout:
+class Layout:
     """``parts``: first and last place (excluded) of each run of entropy-coded bytes, by scan.
 
     ``interval``: MCUs between two restart markers, 0 for none. ``sampling``: of each component, across and down.
     ``refined``: of each component's 64 coefficients, how many low bits are still missing (None: all of them).
     """
 
+    frame: Frame | None = None
     parts: list[list[tuple[int, int]]] = field(default_factory=list)
     restarts_in_order: bool = True
-    progressive: bool = False
     interval: int = 0
     sampling: dict[int, tuple[int, int]] = field(default_factory=dict)
     first_scan: bytes = b""
     refined: dict[int, list[int | None]] = field(default_factory=dict)
 
+    @property
+    def is_progressive(self) -> bool:
+        return self.frame is not None and self.frame.kind in _PROGRESSIVE
+
     def is_complete(self) -> bool:
         """Whether a progressive image got all of its scans; another one needs each component once."""
         if set(self.refined) < set(self.sampling):
             return False
-        return not self.progressive or all(left == 0 for bits in self.refined.values() for left in bits)
+        return not self.is_progressive or self.has_all_coefficients()
+
+    def has_all_coefficients(self) -> bool:
+        """Whether the scans bring all coefficients of the components they name, to the last bit."""
+        return all(left == 0 for bits in self.refined.values() for left in bits)
 
     def mcu_size(self) -> tuple[int, int]:
         """Rows and columns of the pixels of one MCU of the first scan (T.81 A.2)."""
@@ -65,23 +88,26 @@ class _Layout:
         return BLOCK * down, BLOCK * across
 
 
-def doubts(data: bytes, pixels: wire.Array, decode: Decode) -> list[str]:
+def doubts(data: bytes, pixels: wire.Array, decode: Decode, *, strict: bool = False) -> list[str]:
     """What is odd about the data of a JPEG that decodes to ``pixels``, in words; ``decode`` decodes it anew.
 
     Args:
         decode: gives the pixels of a JPEG, and raises what it wants for a broken one.
+        strict: whether ``decode`` raises where libjpeg warns before the last block; then only the last end is tried.
     """
-    layout = _layout(data)
+    layout = layout_of(data)
+    if strict:
+        layout.parts, layout.interval = [parts[-1:] for parts in layout.parts], 0
     found = []
     if not layout.is_complete():
-        found.append("the JPEG data lacks a part of its scans")
+        found.append(LACKS_SCANS)
     used = _by_part(np.zeros(pixels.shape[:2], dtype=bool), layout)
     tiny = _tiny(layout)
     if not layout.restarts_in_order or len(used) != len(tiny):
-        found.append("the JPEG data lacks a part between its restart markers")
+        found.append(LACKS_PART)
         return found
     if _changes(_with_more(data, layout), pixels, decode).any():
-        found.append("the JPEG data ends before the image does")
+        found.append(ENDS_EARLY)
         return found
     used |= tiny
     for other in _other_ends(data, layout):
@@ -89,7 +115,7 @@ def doubts(data: bytes, pixels: wire.Array, decode: Decode) -> list[str]:
         if used.all():
             break
     else:
-        found.append("the JPEG data does not end with the image")
+        found.append(LEFT_OVER)
     return found
 
 
@@ -102,7 +128,7 @@ def _changes(data: bytes, pixels: wire.Array, decode: Decode) -> NDArray[np.bool
     return np.asarray(changed.any(axis=2) if changed.ndim == 3 else changed)
 
 
-def _by_part(changed: NDArray[np.bool_], layout: _Layout) -> NDArray[np.bool_]:
+def _by_part(changed: NDArray[np.bool_], layout: Layout) -> NDArray[np.bool_]:
     """Whether each run between two restart markers of the first scan holds a changed pixel."""
     if not layout.interval:
         return np.array([changed.any()])
@@ -115,7 +141,7 @@ def _by_part(changed: NDArray[np.bool_], layout: _Layout) -> NDArray[np.bool_]:
     return found
 
 
-def _with_more(data: bytes, layout: _Layout) -> bytes:
+def _with_more(data: bytes, layout: Layout) -> bytes:
     pieces, done = [], 0
     for _, end in (part for parts in layout.parts for part in parts):
         pieces += [data[done:end], _MORE]
@@ -123,7 +149,7 @@ def _with_more(data: bytes, layout: _Layout) -> bytes:
     return b"".join([*pieces, data[done:]])
 
 
-def _other_ends(data: bytes, layout: _Layout) -> Iterator[bytes]:
+def _other_ends(data: bytes, layout: Layout) -> Iterator[bytes]:
     """With other bytes, or none, at the end of each run of the first scan, which holds the mean of each block.
 
     One of them shows if the bytes are used: a change may hide in rounding, or where the image is black already.
@@ -137,7 +163,7 @@ def _other_ends(data: bytes, layout: _Layout) -> Iterator[bytes]:
         yield b"".join([*pieces, data[done:]])
 
 
-def _tiny(layout: _Layout) -> NDArray[np.bool_]:
+def _tiny(layout: Layout) -> NDArray[np.bool_]:
     """Runs of so few bytes that they may say nothing: blocks that are all like the one before them."""
     return np.array([end - start < TINY_BYTES for start, end in layout.parts[0]] if layout.parts else [False])
 
@@ -154,9 +180,9 @@ def _other(tail: bytes) -> bytes:
     return _MORE[: 4 * len(tail)]
 
 
-def _layout(data: bytes) -> _Layout:
+def layout_of(data: bytes) -> Layout:
     """Walk over the markers; a header that ends nowhere ends the walk."""
-    layout, position = _Layout(), 2
+    layout, position = Layout(), 2
     marks = np.flatnonzero(np.frombuffer(data, np.uint8)[:-1] == 0xFF)
     codes = np.frombuffer(data, np.uint8)[marks + 1]
     # 0 stands for a data byte of 0xFF; 0xFF is a fill byte before a marker.
@@ -173,7 +199,8 @@ def _layout(data: bytes) -> _Layout:
         body = data[position + 4 : position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")]
         position += 4 + len(body)
         if marker in _FRAMES and len(body) >= 6:
-            layout.progressive = marker in _PROGRESSIVE
+            rows, columns = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+            layout.frame = Frame(marker, body[0], rows, columns)
             parts = zip(body[6::3], body[7::3], strict=False)
             layout.sampling = {name: (factors >> 4, factors & 15) for name, factors in parts}
         if marker == _INTERVAL:
@@ -184,7 +211,7 @@ def _layout(data: bytes) -> _Layout:
     return layout
 
 
-def _note_parts(layout: _Layout, start: int, marks: wire.Array, codes: wire.Array, size: int) -> int:
+def _note_parts(layout: Layout, start: int, marks: wire.Array, codes: wire.Array, size: int) -> int:
     """Add the runs of entropy-coded bytes from ``start`` on; give the place of the marker that ends the scan."""
     parts, expected = [], 0
     for index in range(int(np.searchsorted(marks, start)), len(marks)):
@@ -199,7 +226,7 @@ def _note_parts(layout: _Layout, start: int, marks: wire.Array, codes: wire.Arra
     return size
 
 
-def _note_scan(layout: _Layout, body: bytes) -> None:
+def _note_scan(layout: Layout, body: bytes) -> None:
     """Which coefficients of which components a scan brings, and to which bit (T.81 B.2.3, G.1.1.1)."""
     if not body or len(body) < 4 + 2 * body[0]:
         return
