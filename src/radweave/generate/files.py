@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radweave.base.errors import InputError, UnusableModelError, printable
 from radweave.base.study import Modality, Report, View
-from radweave.data.reading.images import read_radiograph
+from radweave.data.reading.dicom import read_dicom
+from radweave.data.reading.images import sniff
+from radweave.generate.pictures import Picture, read_pictures
 from radweave.generate.predictor import Predictor
 from radweave.generate.views import views_for
 
@@ -18,12 +20,16 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Images that make one study, with the views that were stated of them, or one file that was refused."""
+    """Images that make one study, with the views that were stated of them, or one file that was refused.
+
+    ``needs_all``: a user said that the files are one study; else a file that cannot be read leaves the others.
+    """
 
     name: str
     images: tuple[Path, ...] = ()
     refused: str | None = None
     views: tuple[View, ...] = ()
+    needs_all: bool = False
 
 
 def group_images(
@@ -31,8 +37,8 @@ def group_images(
 ) -> list[FileGroup]:
     """Group files into studies: DICOM radiographs by patient and study, every other file by itself.
 
-    A folder stands for the images in it. With ``one_study`` all files are views of one study. A file that cannot be
-    read becomes a group of its own with the reason; the others go on. Of CT every scan is a study: a file, or the
+    Headers alone are read here, no pixels. A folder stands for the images in it. With ``one_study`` all files are views
+    of one study. A file whose header cannot be read becomes a group of its own with the reason; the others go on. Of CT every scan is a study: a file, or the
     folder of a DICOM series. ``views`` states the view of all files, or one for each, folders counted by their files.
 
     Raises:
@@ -42,18 +48,17 @@ def group_images(
     views_for(views, len(files))  # refuses another number
     each = (tuple(views),) * len(files) if len(views) < 2 else tuple((view,) for view in views)
     if one_study:
-        return [FileGroup(name=_name(files[0]), images=tuple(files), views=tuple(views))]
+        return [FileGroup(name=_name(files[0]), images=tuple(files), views=tuple(views), needs_all=True)]
     if modality == "ct":
         return [FileGroup(name=_name(file), images=(file,), views=own) for file, own in zip(files, each, strict=True)]
     groups: dict[str, list[int]] = {}
     refused: list[FileGroup] = []
     for index, file in enumerate(files):
         try:
-            radiograph = read_radiograph(file)
+            key = _study_of(file) or str(index)
         except InputError as error:
             refused.append(FileGroup(name=printable(file.name), refused=str(error)))
             continue
-        key = f"{radiograph.patient_key}/{radiograph.study_key}" if radiograph.study_key else str(index)
         groups.setdefault(key, []).append(index)
     return [
         FileGroup(
@@ -63,6 +68,14 @@ def group_images(
         )
         for members in groups.values()
     ] + refused
+
+
+def _study_of(file: Path) -> str | None:
+    """Patient and study of a DICOM file, by its header; None where it names no study, and for other files."""
+    if sniff(file) != "dicom":
+        return None
+    header = read_dicom(file, pixels=False).header
+    return f"{header.patient_key}/{header.study_key}" if header.study_key else None
 
 
 def _name(file: Path) -> str:
@@ -93,7 +106,9 @@ def _files(path: Path) -> list[Path]:
 def generate_files(
     predictor: Predictor, groups: Sequence[FileGroup], *, force: bool = False
 ) -> Iterator[Report | FileGroup]:
-    """Write one report per group; a group that fails comes back with its reason.
+    """Write one report per group, each file read once; what fails comes back with its reason.
+
+    Of a study that was grouped by headers, the files that can be read are reported on.
 
     Raises:
         UnusableModelError: if the model fails, which no other group would change.
@@ -105,8 +120,34 @@ def generate_files(
             yield group
             continue
         try:
-            yield predictor.report(group.images, study_id=group.name, force=force, views=group.views)
+            readable, pictures, refused = _read(predictor, group)
+            yield from refused
+            if not readable.images:
+                continue
+            stated = views_for(readable.views, len(pictures))
+            seen, warnings = predictor.settle(readable.images, pictures, force=force, stated=stated)
+            yield predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force)
         except UnusableModelError:
             raise
         except InputError as error:
             yield FileGroup(name=group.name, images=group.images, refused=str(error))
+
+
+def _read(predictor: Predictor, group: FileGroup) -> tuple[FileGroup, list[Picture], list[FileGroup]]:
+    """The group of the files that can be read, their pictures, and each other file with its reason.
+
+    Raises:
+        InputError: if one cannot be read and the group needs all.
+    """
+    if group.needs_all:
+        return group, read_pictures(group.images, predictor.ct), []
+    each = views_for(group.views, len(group.images))
+    kept, pictures, refused = [], [], []
+    for path, view in zip(group.images, each, strict=True):
+        try:
+            pictures += read_pictures([path], predictor.ct)
+            kept.append((path, view))
+        except InputError as error:
+            refused.append(FileGroup(name=printable(path.name), images=(path,), refused=str(error)))
+    views = tuple(view for _, view in kept if view is not None)
+    return replace(group, images=tuple(path for path, _ in kept), views=views), pictures, refused

@@ -160,11 +160,20 @@ class Predictor:
         if not images:
             raise InputError("no image given", field="images")
         each = views_for(stated, len(images))
-        pictures = read_pictures(images, self.ct)
+        return self.settle(images, read_pictures(images, self.ct), force=force, stated=each)
+
+    def settle(
+        self, images: Sequence[Path], pictures: Sequence[Picture], *, force: bool, stated: Sequence[View | None]
+    ) -> tuple[list[tuple[Path, Picture]], tuple[str, ...]]:
+        """What ``read_views`` returns of files that were read; ``stated`` has the view of each, or None.
+
+        Raises:
+            InputError: for images of more than one patient or study, or a doubtful one and not ``force``.
+        """
         refuse_mixture(pictures, images)
         if not force:
             refuse_doubtful(pictures, images)
-        pictures, warnings = settle_views(pictures, images, each, self.known_views)
+        pictures, warnings = settle_views(pictures, images, stated, self.known_views)
         pairs = list(zip(images, pictures, strict=True))
         warnings += [f"{printable(path.name)}: {text}" for path, item in pairs for text in item.warnings]
         if len(images) > self.max_views:
