@@ -89,7 +89,7 @@ def _table(predictions: Path, split: Split) -> list[str]:
             for metric in METRICS:
                 score = scores.corpus[metric]
                 cells.append(f"{score.value:.3f} ({score.interval.low:.3f} to {score.interval.high:.3f})")
-            distinct = scores.honesty["distinct_reports_share"]["value"]
+            distinct = scores.honesty.distinct_reports_share.value
             lines.append(f"| {name} | {' | '.join(cells)} | {finding_f1(scores) or 0:.3f} | {distinct:.2f} |")
         lines.append("")
     return lines

@@ -9,6 +9,7 @@ import pytest
 from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs, get_protocol
 from radweave.evaluation.floors import build_floors
 from radweave.evaluation.metrics.laterality import contradictions, sided_findings, sided_rows
+from radweave.evaluation.tables.clinical import PolicyTable
 from radweave.labels import get_labeler
 from radweave.labels.comparisons import compares_with_prior
 
@@ -30,8 +31,13 @@ def scored(hyps: list[str], **fields: object) -> Evaluation:
     return evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=OPTIONS)
 
 
+def findings(evaluation: Evaluation) -> PolicyTable:
+    assert evaluation.clinical is not None
+    return evaluation.clinical.policies["uncertain_as_negative"]
+
+
 def micro_f1(evaluation: Evaluation) -> float:
-    value = evaluation.clinical["policies"]["uncertain_as_negative"]["groups"]["all"]["micro"]["f1"]["value"]
+    value = findings(evaluation).groups["all"]["micro"].f1.value
     assert isinstance(value, float)
     return value
 
@@ -44,19 +50,19 @@ def mirrored(text: str) -> str:
 def test_a_perfect_copy_raises_no_alarm() -> None:
     evaluation = scored(list(REFERENCES))
     rows = evaluation.honesty
-    assert rows["distinct_reports_share"]["value"] == 1.0
-    assert rows["hallucinated_findings_per_report"]["value"] == 0.0
-    assert rows["left_right_contradiction_share"]["value"] == 0.0
-    assert rows["comparison_without_prior_share"]["value"] == 0.0
+    assert rows.distinct_reports_share.value == 1.0
+    assert rows.hallucinated_findings_per_report.value == 0.0
+    assert rows.left_right_contradiction_share.value == 0.0
+    assert rows.comparison_without_prior_share.value == 0.0
     assert evaluation.to_json()["warnings"] == []
 
 
 def test_collapsed_model_is_visible() -> None:
     evaluation = scored([REFERENCES[5]] * len(REFERENCES))
     rows = evaluation.honesty
-    assert rows["distinct_reports_share"]["value"] == 1 / len(REFERENCES)
-    assert rows["distinct_reports_share"]["reference"] == 1.0
-    assert rows["most_frequent_report_share"]["value"] == 1.0
+    assert rows.distinct_reports_share.value == 1 / len(REFERENCES)
+    assert rows.distinct_reports_share.reference == 1.0
+    assert rows.most_frequent_report_share.value == 1.0
     said = " ".join(evaluation.to_json()["warnings"])
     assert "collapsed: 100%" in said
     # Its reports can be dealt out anyhow: the shuffled baseline has the same score.
@@ -68,22 +74,22 @@ def test_swapped_sides_are_visible_although_n_gram_scores_stay_high() -> None:
     bleu = swapped.corpus["BLEU_1"].value
     assert bleu is not None
     assert bleu > 0.85
-    row = swapped.honesty["left_right_contradiction_share"]
-    assert row["value"] == 1.0
-    assert row["comparable_reports"] >= 5
-    assert copy.clinical["sided_findings"]["f1"]["value"] == 1.0
-    assert swapped.clinical["sided_findings"]["f1"]["value"] == 0.0
+    row = swapped.honesty.left_right_contradiction_share
+    assert row.value == 1.0
+    assert row.comparable_reports >= 5
+    assert copy.sided.scores.f1.value == 1.0
+    assert swapped.sided.scores.f1.value == 0.0
     assert any("left and right contradict" in sentence for sentence in swapped.to_json()["warnings"])
 
 
 def test_invented_finding_is_visible() -> None:
     copy = scored(list(REFERENCES))
     invented = scored([f"{text} There is a displaced rib fracture." for text in REFERENCES])
-    row = invented.honesty["hallucinated_findings_per_report"]
-    assert row["value"] == 1.0
-    assert row["by_class"] == {"Fracture": len(REFERENCES)}
-    fracture = invented.clinical["policies"]["uncertain_as_negative"]["per_class"]["Fracture"]
-    assert (fracture["precision"], fracture["predicted"], fracture["support"]) == (0.0, len(REFERENCES), 0)
+    row = invented.honesty.hallucinated_findings_per_report
+    assert row.value == 1.0
+    assert row.by_class == {"Fracture": len(REFERENCES)}
+    fracture = findings(invented).per_class["Fracture"]
+    assert (fracture.precision, fracture.predicted, fracture.support) == (0.0, len(REFERENCES), 0)
     assert micro_f1(invented) < micro_f1(copy) == 1.0
     assert "100% of the reports state a finding that the reference does not have" in invented.to_json()["warnings"]
 
@@ -101,15 +107,15 @@ def test_invented_finding_is_visible() -> None:
 )
 def test_what_counts_as_invented_and_as_missed(hyp: str, ref: str, invented: int, missed: int) -> None:
     rows = evaluate_pairs([Pair("a", hyp, (ref,))], labeler=get_labeler("chexpert14"), options=OPTIONS).honesty
-    assert rows["hallucinated_findings_per_report"]["value"] == invented
-    assert rows["missed_findings_per_report"]["value"] == missed
+    assert rows.hallucinated_findings_per_report.value == invented
+    assert rows.missed_findings_per_report.value == missed
 
 
 def test_negation_flip_changes_the_clinical_table() -> None:
     flipped = [text.replace("No pneumothorax", "Pneumothorax") for text in REFERENCES]
     evaluation = scored(flipped)
-    per_class = evaluation.clinical["policies"]["uncertain_as_negative"]["per_class"]["Pneumothorax"]
-    assert (per_class["precision"], per_class["recall"]) == (pytest.approx(1 / 3), 1.0)
+    per_class = findings(evaluation).per_class["Pneumothorax"]
+    assert (per_class.precision, per_class.recall) == (pytest.approx(1 / 3), 1.0)
     bleu = evaluation.corpus["BLEU_1"].value
     assert bleu is not None
     assert bleu > 0.95
@@ -118,9 +124,9 @@ def test_negation_flip_changes_the_clinical_table() -> None:
 def test_comparison_without_prior_is_visible() -> None:
     hyps = [f"{text} Unchanged from the prior exam." for text in REFERENCES]
     # Without being told, the one reference that compares counts as having a prior.
-    assert scored(hyps).honesty["comparison_without_prior_share"]["value"] == 7 / 8
-    assert scored(hyps, has_prior=False).honesty["comparison_without_prior_share"]["value"] == 1.0
-    assert scored(hyps, has_prior=True).honesty["comparison_without_prior_share"]["value"] == 0.0
+    assert scored(hyps).honesty.comparison_without_prior_share.value == 7 / 8
+    assert scored(hyps, has_prior=False).honesty.comparison_without_prior_share.value == 1.0
+    assert scored(hyps, has_prior=True).honesty.comparison_without_prior_share.value == 0.0
 
 
 @pytest.mark.parametrize(
@@ -164,27 +170,27 @@ def test_floors_given_with_the_predictions() -> None:
         for i, text in enumerate(REFERENCES)
     ]
     floors = evaluate_pairs(pairs, options=OPTIONS).floors
-    assert floors["constant_report"]["source"] == "given with the predictions"
-    assert floors["constant_report"]["distinct_reports_share"] == 1 / len(pairs)
-    assert floors["nearest_neighbour"]["corpus"]["BLEU_1"] < 1.0
+    assert floors["constant_report"].source == "given with the predictions"
+    assert floors["constant_report"].distinct_reports_share == 1 / len(pairs)
+    assert floors["nearest_neighbour"].corpus["BLEU_1"] < 1.0
     partly = [pairs[0], *(Pair(p.study_id, p.hyp, p.refs) for p in pairs[1:])]
     floors = evaluate_pairs(partly, options=OPTIONS).floors
-    assert floors["nearest_neighbour"]["corpus"] is None
-    assert "7 of 8 predictions lack" in floors["nearest_neighbour"]["source"]
+    assert floors["nearest_neighbour"].corpus is None
+    assert "7 of 8 predictions lack" in floors["nearest_neighbour"].source
 
 
 def test_floors_made_here() -> None:
     pairs = [Pair(f"s{i}", text, (text,)) for i, text in enumerate(REFERENCES)]
     alone = evaluate_pairs(pairs, options=OPTIONS).floors
-    assert "evaluated references" in alone["constant_report"]["source"]
-    assert alone["train_copy"]["corpus"] is None
+    assert "evaluated references" in alone["constant_report"].source
+    assert alone["train_copy"].corpus is None
     # The outputs are perfect, every study now has another one's: no study keeps its own.
-    assert alone["shuffled_pairing"]["corpus"]["ROUGE_L"] < 0.5
+    assert alone["shuffled_pairing"].corpus["ROUGE_L"] < 0.5
     train = ["The lungs are clear. No effusion."] * 3 + ["Large mass."]
     trained = evaluate_pairs(pairs, train_texts=train, options=OPTIONS).floors
-    assert "training set" in trained["constant_report"]["source"]
-    assert trained["constant_report"]["distinct_reports_share"] == 1 / len(pairs)
-    assert trained["train_copy"]["corpus"]["BLEU_1"] is not None
+    assert "training set" in trained["constant_report"].source
+    assert trained["constant_report"].distinct_reports_share == 1 / len(pairs)
+    assert trained["train_copy"].corpus["BLEU_1"] is not None
     copies = [build_floors(pairs, get_protocol("ws"), train, seed)["train_copy"].texts for seed in (0, 0, 1)]
     assert copies[0] == copies[1] != copies[2]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from radweave.base.errors import InputError
-from radweave.evaluation import PROTOCOLS, EvalProtocol, Options, Pair, evaluate_pairs, get_protocol
+from radweave.evaluation import PROTOCOLS, Options, Pair, evaluate_pairs, get_protocol
 from radweave.evaluation.prepare import prepare
-from radweave.evaluation.protocols import Vocabulary, protocol_record
+from radweave.evaluation.protocols import ProtocolRecord, Vocabulary
 from radweave.labels import get_labeler
 
 PLAIN = Options(meteor=False, floors=False, resamples=0)
@@ -31,24 +31,20 @@ ASKED_FOR = {
 }
 
 
-def record(protocol: EvalProtocol, vocabulary: Vocabulary | None = None, labeler: str | None = None) -> dict[str, str]:
-    return protocol_record(protocol, vocabulary=vocabulary, labeler=labeler, versions={})
-
-
 def test_every_protocol_is_there_with_a_hash_of_its_own() -> None:
     assert set(PROTOCOLS) >= ASKED_FOR
-    assert len({record(protocol)["language_hash"] for protocol in PROTOCOLS.values()}) == len(PROTOCOLS)
+    assert len({ProtocolRecord(protocol).language_hash for protocol in PROTOCOLS.values()}) == len(PROTOCOLS)
 
 
 def test_hash_depends_on_rules_vocabulary_and_labeler_but_not_on_the_name() -> None:
     protocol = get_protocol("r2gen_iu_60")
     renamed = protocol.model_copy(update={"name": "mine", "description": "same rules"})
-    assert record(renamed)["hash"] == record(protocol)["hash"]
+    assert ProtocolRecord(renamed).hash == ProtocolRecord(protocol).hash
     vocabulary = Vocabulary(frozenset({"heart"}), 3)
-    assert record(protocol, vocabulary)["language_hash"] != record(protocol)["language_hash"]
-    labelled = record(protocol, labeler="rule-based 1")
-    assert labelled["hash"] != record(protocol)["hash"]
-    assert labelled["language_hash"] == record(protocol)["language_hash"]
+    assert ProtocolRecord(protocol, vocabulary).language_hash != ProtocolRecord(protocol).language_hash
+    labelled = ProtocolRecord(protocol, labeler="rule-based 1")
+    assert labelled.hash != ProtocolRecord(protocol).hash
+    assert labelled.language_hash == ProtocolRecord(protocol).language_hash
 
 
 def test_unknown_protocol_names_the_others() -> None:

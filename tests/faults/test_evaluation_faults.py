@@ -171,7 +171,7 @@ def test_control_characters_neither_shift_nor_break_scores() -> None:
     pairs = [Pair("a", nasty, (nasty,)), Pair("b", clean, (clean,))]
     result = evaluate_pairs(pairs, options=PLAIN)
     assert result.per_study()["a"]["BLEU_4"] == pytest.approx(1.0, abs=1e-6)
-    assert result.texts["texts_with_control_characters"] == 2
+    assert result.texts.texts_with_control_characters == 2
     assert one_line(nasty) == clean
 
 

@@ -92,6 +92,6 @@ def test_predictions_and_evaluation_count_what_was_removed(
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["hyp"] for row in rows} == {WITHOUT}
     honesty = evaluate_pairs(read_pairs(out).pairs, options=Options(meteor=False, resamples=0)).honesty
-    row = honesty["comparison_without_prior_share"]
-    assert row["value"] == row["compares"] == 0.0
-    assert (row["removed_sentences"], row["removed_from_reports"]) == (12, 6)
+    row = honesty.comparison_without_prior_share
+    assert row.value == row.compares == 0.0
+    assert (row.removed_sentences, row.removed_from_reports) == (12, 6)

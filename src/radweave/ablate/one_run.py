@@ -7,7 +7,6 @@ python -m radweave.ablate.one_run TASK.json       what a parallel ablation start
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -31,6 +30,7 @@ from radweave.contract.tables import CLINICAL_METRICS, LANGUAGE_METRICS
 from radweave.data.dataset import Dataset
 from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
 from radweave.evaluation.protocols import IMPLEMENTATION
+from radweave.evaluation.records import ClassGroup, ClinicalKey, number_or_none
 from radweave.evaluation.statistics import Statistic
 from radweave.evaluation.systems import MODEL, score_systems
 from radweave.generate.predictor import Predictor
@@ -234,16 +234,17 @@ def _score(task: Task, labeler: Labeler) -> dict[str, Any]:
     systems = score_systems(pairs, labeler, task.protocol, resamples=0)
     model = systems.pop(MODEL)
     metrics = summary(model)
+    honesty = model.honesty.rows()
     if task.meteor:
         options = Options(meteor=True, floors=False, resamples=0)
         metrics["METEOR"] = evaluate_pairs(pairs, task.protocol, options=options).corpus["METEOR"].value
     return {
         "studies": len(pairs),
-        "scoring": {name: model.protocol[name] for name in ("name", "hash")} | {"labeler": labeler.name},
+        "scoring": {"name": model.protocol.name, "hash": model.protocol.hash, "labeler": labeler.name},
         "metrics": metrics,
-        "clinical": {"/".join(key): _number(value.corpus()) for key, value in model.clinical_statistics.items()},
-        "honesty": {name: row["value"] for name, row in model.honesty.items()},
-        "reference_honesty": {name: row.get("reference") for name, row in model.honesty.items()},
+        "clinical": {key.name: number_or_none(value.corpus()) for key, value in model.clinical_statistics.items()},
+        "honesty": {name: row.value for name, row in honesty.items()},
+        "reference_honesty": {name: row.of_references for name, row in honesty.items()},
         "floors": {name: summary(floor) for name, floor in systems.items()},
     }
 
@@ -252,7 +253,7 @@ def summary(evaluation: Evaluation) -> dict[str, float | None]:
     """The metrics that tables name; None where one is undefined or was not computed."""
     values = {name: evaluation.corpus[name].value for name in LANGUAGE_METRICS if name in evaluation.corpus}
     statistics = named_statistics(evaluation)
-    return {**values, **{name: _number(statistics[name].corpus()) for name in CLINICAL_METRICS}}
+    return {**values, **{name: number_or_none(statistics[name].corpus()) for name in CLINICAL_METRICS}}
 
 
 def same_scores(found: Mapping[str, float | None], noted: Mapping[str, float | None]) -> bool:
@@ -270,16 +271,11 @@ def same_scores(found: Mapping[str, float | None], noted: Mapping[str, float | N
 def named_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
     """What the metrics that tables name are computed from, for resampling; without those that were not computed."""
     found = {name: evaluation.statistics[name] for name in LANGUAGE_METRICS if name in evaluation.statistics}
-    group = "without_no_finding"
-    if not any(key[1] == group for key in evaluation.clinical_statistics):
-        group = "all"
+    groups = {key.group for key in evaluation.clinical_statistics}
+    group: ClassGroup = "without_no_finding" if "without_no_finding" in groups else "all"
     for name, (average, measure) in CLINICAL_METRICS.items():
-        found[name] = evaluation.clinical_statistics["negative", group, average, measure]
+        found[name] = evaluation.clinical_statistics[ClinicalKey("negative", group, average, measure)]
     return found
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
 
 
 def stops_without_parent(parent: int) -> TrainingWatch:

@@ -91,8 +91,9 @@ def score_tables(results: SetResults) -> list[TextTable]:
     tables = []
     for name, (systems, floors) in protocols.items():
         first = next(iter(systems.values())).evaluations[0]
-        notes = [f"{first.protocol['description']}; protocol {name} {first.protocol['hash'][:8]}"]
-        notes += [f"deviation: {text}" for text in first.protocol["deviations"] if "vocabulary" not in text]
+        rules = first.protocol.rules
+        notes = [f"{rules.description}; protocol {name} {first.protocol.hash[:8]}"]
+        notes += [f"deviation: {text}" for text in rules.deviations if "vocabulary" not in text]
         tables.append(_scores(f"Language, protocol {name}", systems, floors, LANGUAGE, LANGUAGE, notes))
     meteor = _meteor(results.record)
     if meteor is not None:
@@ -171,8 +172,9 @@ def honesty_table(results: SetResults) -> TextTable:
 
 
 def _honest(system: SystemScores, name: str) -> float | None:
-    values = [evaluation.honesty[name]["value"] for evaluation in system.evaluations]
-    return None if any(value is None for value in values) else fmean(values)
+    values = [evaluation.honesty.rows()[name].value for evaluation in system.evaluations]
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def evidence_table(results: SetResults) -> TextTable:

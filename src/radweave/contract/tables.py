@@ -22,9 +22,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from radweave.base.errors import InputError
+from radweave.evaluation.records import ClinicalAverage, Measure
 
 LANGUAGE_METRICS = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_1", "ROUGE_2", "ROUGE_L", "CIDEr")
-CLINICAL_METRICS = {
+CLINICAL_METRICS: Mapping[str, tuple[ClinicalAverage, Measure]] = {
     "CE_P": ("micro", "precision"),
     "CE_R": ("micro", "recall"),
     "CE_F1": ("micro", "f1"),

@@ -4,15 +4,14 @@
     evaluation.corpus["BLEU_4"].value
 
 Every result holds the protocol with its hash, corpus scores with intervals, the scores of each study, the floors, the
-honesty rows and the clinical table.
+honesty rows and the clinical table (``result``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,99 +22,17 @@ from radweave.evaluation.honesty import honesty_rows
 from radweave.evaluation.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics
 from radweave.evaluation.metrics.language import ONE_STUDY_CIDER, definitions, language_statistics
 from radweave.evaluation.metrics.laterality import sided_rows
-from radweave.evaluation.metrics.long_tail import ClassFrequencies, long_tail_table
+from radweave.evaluation.metrics.long_tail import ClassFrequencies, LongTailTable, long_tail_table
 from radweave.evaluation.metrics.radgraph_reward import RADGRAPH_DEFINITIONS
+from radweave.evaluation.metrics.second_opinions import second_opinions
 from radweave.evaluation.pairs import Pair, check_pairs
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
-from radweave.evaluation.protocols import EvalProtocol, Vocabulary, get_protocol, protocol_record
+from radweave.evaluation.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
+from radweave.evaluation.records import FloorScores, Resampling, Score, number_or_none
+from radweave.evaluation.result import Evaluation
 from radweave.evaluation.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
-from radweave.evaluation.tables.clinical import clinical_table, sided_table
-from radweave.evaluation.warnings import warnings
+from radweave.evaluation.tables.clinical import clinical_table, interval_name, sided_interval_name, sided_table
 from radweave.labels import Labeler
-
-FORMAT = "radweave-evaluation"
-FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A corpus score with its interval; ``unavailable`` gives the reason where there is no value."""
-
-    value: float | None
-    interval: Interval | None = None
-    unavailable: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        bounds = None
-        if self.interval is not None and self.interval.low is not None:
-            bounds = [self.interval.low, self.interval.high]
-        record: dict[str, Any] = {"value": self.value, "interval": bounds}
-        if self.interval is not None and self.interval.note:
-            record["interval_note"] = self.interval.note
-        if self.unavailable:
-            record["unavailable"] = self.unavailable
-        return record
-
-
-@dataclass(slots=True)
-class Evaluation:
-    """The scores of one set of reports under one protocol.
-
-    ``statistics`` hold what comparisons resample; the other fields are values that JSON can hold.
-    """
-
-    protocol: dict[str, Any]
-    study_ids: tuple[str, ...]
-    patients: tuple[str | None, ...]
-    statistics: dict[str, Statistic]
-    clinical_statistics: dict[tuple[str, str, str, str], Statistic]
-    sided_statistics: dict[str, Statistic]
-    corpus: dict[str, Score]
-    floors: dict[str, dict[str, Any]] = field(default_factory=dict)
-    honesty: dict[str, dict[str, Any]] = field(default_factory=dict)
-    clinical: dict[str, Any] = field(default_factory=dict)
-    long_tail: dict[str, Any] = field(default_factory=dict)
-    texts: dict[str, Any] = field(default_factory=dict)
-    resampling: dict[str, Any] = field(default_factory=dict)
-    definitions: dict[str, str] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    second_opinions: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def per_study(self) -> dict[str, dict[str, float | None]]:
-        """Study id -> metric -> score; None where a study by itself has none."""
-        columns = {name: statistic.per_study.tolist() for name, statistic in self.statistics.items()}
-        missing = {name: None for name, score in self.corpus.items() if name not in columns}
-        return {
-            study: {**{name: _number(values[i]) for name, values in columns.items()}, **missing}
-            for i, study in enumerate(self.study_ids)
-        }
-
-    def _corpus_json(self) -> dict[str, dict[str, Any]]:
-        return {name: score.to_json() for name, score in self.corpus.items()}
-
-    def to_json(self, *, per_study: bool = True) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "protocol": self.protocol,
-            "studies": len(self.study_ids),
-            "corpus": self._corpus_json(),
-            "definitions": self.definitions,
-            "floors": self.floors,
-            "honesty": self.honesty,
-            "clinical": self.clinical,
-            "texts": self.texts,
-            "left_out": dict(self.left_out),
-            "resampling": self.resampling,
-            "warnings": warnings(self._corpus_json(), self.floors, self.honesty),
-            **({"long_tail": self.long_tail} if self.long_tail else {}),
-            **({"second_opinions": self.second_opinions} if self.second_opinions else {}),
-            **({"per_study": self.per_study()} if per_study else {}),
-        }
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +101,13 @@ def evaluate_pairs(
     sided = sided_statistics(sided_rows(checked))
     patients = tuple(pair.patient_id for pair in checked)
     clusters = cluster_index(patients)
-    named = {f"CE/{'/'.join(key)}": statistic for key, statistic in clinical.items()}
-    named.update({f"CE/sided/{measure}": statistic for measure, statistic in sided.items()})
+    named = {interval_name(key): statistic for key, statistic in clinical.items()}
+    named.update({sided_interval_name(measure): statistic for measure, statistic in sided.items()})
     intervals: dict[str, Interval] = {}
     if options.resamples:
         intervals = bootstrap({**statistics, **named}, clusters, resamples=options.resamples, seed=options.seed)
     return Evaluation(
-        protocol=protocol_record(
-            rules, vocabulary=vocabulary, labeler=labelled.labeler if labelled else None, versions=versions
-        ),
+        protocol=ProtocolRecord(rules, vocabulary, labelled.labeler if labelled else None, versions),
         study_ids=tuple(pair.study_id for pair in checked),
         patients=patients,
         statistics=statistics,
@@ -201,19 +116,19 @@ def evaluate_pairs(
         corpus=_corpus(statistics, intervals, unavailable),
         floors=_floor_table(checked, prepared, rules, train_texts, options) if options.floors else {},
         honesty=honesty_rows(checked, prepared, labelled),
-        clinical={**_clinical(labelled, clinical, intervals, rules), "sided_findings": sided_table(sided, intervals)},
+        clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
+        sided=sided_table(sided, intervals),
         long_tail=_long_tail(labelled, frequencies, clusters, options),
-        texts=_text_counts(prepared),
-        resampling={
-            "method": "percentile bootstrap, 95 %, document frequencies of CIDEr kept fixed",
-            "unit": "study" if all(patient is None for patient in patients) else "patient",
-            "units": int(clusters.max()) + 1,
-            "resamples": options.resamples,
-            "seed": options.seed,
-        },
+        texts=prepared.effects,
+        resampling=Resampling(
+            unit="study" if all(patient is None for patient in patients) else "patient",
+            units=int(clusters.max()) + 1,
+            resamples=options.resamples,
+            seed=options.seed,
+        ),
         definitions={**definitions(rules), **(RADGRAPH_DEFINITIONS if options.radgraph is not None else {})},
         left_out=dict(left_out or {}),
-        second_opinions=_second_opinions(prepared, rules, statistics) if options.second_opinions else {},
+        second_opinions=second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )
 
 
@@ -257,7 +172,7 @@ def _corpus(
 ) -> dict[str, Score]:
     scores = {}
     for name, statistic in statistics.items():
-        value = _number(statistic.corpus())
+        value = number_or_none(statistic.corpus())
         scores[name] = Score(value, intervals.get(name), None if value is not None else "undefined: no values")
     scores.update({name: Score(None, None, reason) for name, reason in unavailable.items()})
     return dict(sorted(scores.items()))
@@ -269,48 +184,27 @@ def _floor_table(
     protocol: EvalProtocol,
     train_texts: Sequence[str] | None,
     options: Options,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, FloorScores]:
     """Each baseline's corpus scores; METEOR is left out of them, it takes Java's time for every one."""
     floors = build_floors(pairs, protocol, train_texts, options.seed)
     return {name: _floor_scores(floor, prepared, protocol) for name, floor in floors.items()}
 
 
-def _floor_scores(floor: Floor, prepared: PreparedTexts, protocol: EvalProtocol) -> dict[str, Any]:
+def _floor_scores(floor: Floor, prepared: PreparedTexts, protocol: EvalProtocol) -> FloorScores:
     if floor.texts is None:
-        return {"source": floor.source, "corpus": None}
+        return FloorScores(floor.source)
     texts = PreparedTexts(prepare_hypotheses(floor.texts, protocol), prepared.refs)
-    scores = {name: _number(statistic.corpus()) for name, statistic in language_statistics(texts, protocol).items()}
-    distinct = len(set(floor.texts)) / len(floor.texts)
-    return {"source": floor.source, "distinct_reports_share": distinct, "corpus": scores}
-
-
-def _second_opinions(
-    prepared: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
-) -> dict[str, dict[str, Any]]:
-    from radweave.evaluation.metrics.second_opinions import second_opinions
-
-    return second_opinions(prepared, protocol, statistics)
-
-
-def _clinical(
-    labelled: LabelledPairs | None,
-    statistics: Mapping[tuple[str, str, str, str], Statistic],
-    intervals: Mapping[str, Interval],
-    protocol: EvalProtocol,
-) -> dict[str, Any]:
-    if labelled is None:
-        return {"unavailable": "no labeler given"}
-    return clinical_table(labelled, statistics, intervals, protocol)
+    statistics = language_statistics(texts, protocol)
+    return FloorScores(
+        floor.source,
+        distinct_reports_share=len(set(floor.texts)) / len(floor.texts),
+        corpus={name: number_or_none(statistic.corpus()) for name, statistic in statistics.items()},
+    )
 
 
 def _long_tail(
     labelled: LabelledPairs | None, frequencies: ClassFrequencies | None, clusters: NDArray[np.int64], options: Options
-) -> dict[str, Any]:
+) -> LongTailTable | None:
     if labelled is None or frequencies is None:
-        return {}
+        return None
     return long_tail_table(labelled, frequencies, clusters, resamples=options.resamples, seed=options.seed)
-
-
-def _text_counts(prepared: PreparedTexts) -> dict[str, Any]:
-    effects = prepared.effects
-    return {name: getattr(effects, name) for name in effects.__slots__}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from radweave.evaluation.cleaning import UNKNOWN_WORD, clean, ptb_like_tokens
 from radweave.evaluation.pairs import Pair, has_control, replace_control
@@ -24,6 +24,9 @@ class TextEffects:
     hypotheses_cut: int = 0
     mean_hypothesis_tokens: float = 0.0
     mean_reference_tokens: float = 0.0
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
 
 
 @dataclass(slots=True)

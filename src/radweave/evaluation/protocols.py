@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 from radweave.base.config import Config, Count, Tokens
 from radweave.base.errors import InputError
@@ -23,6 +24,10 @@ IMPLEMENTATION = "radweave-metrics 1"
 
 Average = Literal["micro", "macro", "weighted", "example"]
 UncertainPolicy = Literal["negative", "positive"]
+
+
+# What does not touch a language score.
+_OF_THE_FINDINGS = ("clinical", "labeler", "deviations")
 
 
 class SideRule(Config):
@@ -53,8 +58,24 @@ class EvalProtocol(Config):
     deviations: tuple[str, ...] = ()
 
 
-def _both(name: str, description: str, rule: SideRule, **settings: Any) -> EvalProtocol:
-    return EvalProtocol(name=name, description=description, reference=rule, hypothesis=rule, **settings)
+def _both(
+    name: str,
+    description: str,
+    rule: SideRule,
+    *,
+    metrics: Literal["coco", "hf"] = "coco",
+    clinical: ClinicalRule | None = None,
+    deviations: tuple[str, ...] = (),
+) -> EvalProtocol:
+    return EvalProtocol(
+        name=name,
+        description=description,
+        reference=rule,
+        hypothesis=rule,
+        metrics=metrics,
+        clinical=clinical,
+        deviations=deviations,
+    )
 
 
 _NO_VOCABULARY = "without training reports no vocabulary is built: no reference word becomes <unk>"
@@ -144,7 +165,7 @@ def get_protocol(protocol: str | EvalProtocol) -> EvalProtocol:
     return PROTOCOLS[protocol]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vocabulary:
     """Words frequent enough in the training references."""
 
@@ -160,37 +181,55 @@ class Vocabulary:
         kept = (word for word, count in counts.items() if count >= protocol.vocabulary_threshold)
         return cls(frozenset(kept), protocol.vocabulary_threshold)
 
-    def settings(self) -> dict[str, Any]:
-        return {"size": len(self.words), "threshold": self.threshold, "sha256": sha256_json(sorted(self.words))}
+    @cached_property
+    def sha256(self) -> str:
+        return sha256_json(sorted(self.words))
+
+    def to_json(self) -> dict[str, object]:
+        return {"size": len(self.words), "threshold": self.threshold, "sha256": self.sha256}
 
 
-def protocol_record(
-    protocol: EvalProtocol, *, vocabulary: Vocabulary | None, labeler: str | None, versions: dict[str, str]
-) -> dict[str, Any]:
-    """Name, hashes and settings as they stand in every result.
+@dataclass(frozen=True)
+class ProtocolRecord:
+    """The rules of a result with what else decided its scores. The versions of outside programs are noted beside.
 
     ``hash`` covers the rules, the vocabulary, and the labeler with its version. ``language_hash`` covers what decides a
-    language score, so that the same rules with and without a labeler share a column. The versions of outside programs
-    are recorded beside.
+    language score, so that the same rules with and without a labeler share a column.
     """
-    rules = protocol.model_dump(mode="json", exclude={"name", "description"})
-    settings: dict[str, Any] = {
-        **rules,
-        "vocabulary": vocabulary.settings() if vocabulary else None,
-        "labeler": labeler,
-        "implementation": IMPLEMENTATION,
-    }
-    language = {name: value for name, value in settings.items() if name not in ("clinical", "labeler", "deviations")}
-    return {
-        "name": protocol.name,
-        "hash": sha256_json(settings)[:16],
-        "language_hash": sha256_json(language)[:16],
-        "description": protocol.description,
-        "deviations": list(protocol.deviations),
-        "settings": settings,
-        "versions": dict(sorted(versions.items())),
-    }
 
+    rules: EvalProtocol
+    vocabulary: Vocabulary | None = None
+    labeler: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
-def names() -> Sequence[str]:
-    return tuple(PROTOCOLS)
+    @property
+    def name(self) -> str:
+        return self.rules.name
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            **self.rules.model_dump(mode="json", exclude={"name", "description"}),
+            "vocabulary": self.vocabulary.to_json() if self.vocabulary else None,
+            "labeler": self.labeler,
+            "implementation": IMPLEMENTATION,
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        return sha256_json(self._settings())[:16]
+
+    @cached_property
+    def language_hash(self) -> str:
+        settings = self._settings()
+        return sha256_json({name: settings[name] for name in settings if name not in _OF_THE_FINDINGS})[:16]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "hash": self.hash,
+            "language_hash": self.language_hash,
+            "description": self.rules.description,
+            "deviations": list(self.rules.deviations),
+            "settings": self._settings(),
+            "versions": dict(sorted(self.versions.items())),
+        }

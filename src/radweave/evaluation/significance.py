@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
-from radweave.evaluation.evaluate import Evaluation
+from radweave.evaluation.protocols import ClinicalRule
+from radweave.evaluation.result import Evaluation
 from radweave.evaluation.statistics import RESAMPLES, Floats, Statistic, cluster_index, resampled_weights
 
 # Rounding in summed rows must not make a tie look smaller than the observed difference.
 _ROUNDING = 1e-12
 _CHUNK = 100
+
+Clusters = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +68,18 @@ def benjamini_hochberg(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
+def marked_rule(evaluation: Evaluation) -> ClinicalRule:
+    """The clinical average that the protocol's source prints; the micro average of a protocol that names none."""
+    return evaluation.protocol.rules.clinical or ClinicalRule()
+
+
 def compared_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
     """The metrics that are tested: language, and F1 of the clinical averages over all classes."""
-    marked = evaluation.protocol["settings"]["clinical"] or {"uncertain": "negative"}
-    policy = marked["uncertain"]
+    policy = marked_rule(evaluation).uncertain
     clinical = {
-        f"CE_{average}_F1": statistic
-        for (p, group, average, measure), statistic in evaluation.clinical_statistics.items()
-        if p == policy and group == "all" and measure == "f1" and average != "macro_defined"
+        f"CE_{key.average}_F1": statistic
+        for key, statistic in evaluation.clinical_statistics.items()
+        if (key.policy, key.group, key.measure) == (policy, "all", "f1") and key.average != "macro_defined"
     }
     sided = {"CE_sided_findings_F1": evaluation.sided_statistics["f1"]}
     return {**evaluation.statistics, **clinical, **sided}
@@ -96,11 +103,11 @@ def compare(a: Evaluation, b: Evaluation, *, resamples: int = RESAMPLES, seed: i
 
 
 def _check_comparable(a: Evaluation, b: Evaluation) -> None:
-    if a.protocol["hash"] != b.protocol["hash"]:
+    if a.protocol.hash != b.protocol.hash:
         raise InputError(
             "the two results were scored by different protocols",
             field="protocol",
-            got=f"{a.protocol['name']} {a.protocol['hash'][:8]} and {b.protocol['name']} {b.protocol['hash'][:8]}",
+            got=" and ".join(f"{result.protocol.name} {result.protocol.hash[:8]}" for result in (a, b)),
         )
     only_a, only_b = set(a.study_ids) - set(b.study_ids), set(b.study_ids) - set(a.study_ids)
     if only_a or only_b:
@@ -124,7 +131,7 @@ class _Paired:
         return self.first.corpus(), float(self.first.value(self.second_rows.sum(axis=0)))
 
 
-def _test(tested: Mapping[str, _Paired], clusters: Any, resamples: int, seed: int) -> list[Difference]:
+def _test(tested: Mapping[str, _Paired], clusters: Clusters, resamples: int, seed: int) -> list[Difference]:
     observed = {name: paired.values() for name, paired in tested.items()}
     if int(clusters.max()) < 1:
         note = "tests undefined: one study or one patient only"
@@ -157,7 +164,7 @@ def _test(tested: Mapping[str, _Paired], clusters: Any, resamples: int, seed: in
     return results
 
 
-def _swapped(tested: Mapping[str, _Paired], clusters: Any, resamples: int, seed: int) -> dict[str, Floats]:
+def _swapped(tested: Mapping[str, _Paired], clusters: Clusters, resamples: int, seed: int) -> dict[str, Floats]:
     """Differences (R,) after exchanging the two systems' outputs for a random half of the units."""
     generator = np.random.default_rng([seed, 1])
     units = int(clusters.max()) + 1

@@ -57,6 +57,10 @@ class Interval:
     high: float | None
     note: str | None = None
 
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
 
 def cluster_index(patients: Sequence[str | None]) -> NDArray[np.int64]:
     """Number the resampling units (N,): a patient's studies share one, a study without patient stands alone."""

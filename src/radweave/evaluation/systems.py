@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
-from radweave.evaluation.evaluate import Evaluation, Options, evaluate_pairs
+from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.pairs import Pair
+from radweave.evaluation.records import ClinicalKey, number_or_none
+from radweave.evaluation.result import Evaluation
 from radweave.labels import Labeler
 
 MODEL = "model"
 FLOOR_NAMES = {"constant": "one constant report", "nearest_neighbour": "nearest training image"}
+FINDING_F1 = ClinicalKey("negative", "without_no_finding", "micro", "f1")
 
 
 def score_systems(
@@ -36,5 +38,4 @@ def score_systems(
 
 def finding_f1(evaluation: Evaluation) -> float | None:
     """Micro F1 of the findings, No Finding left out, uncertain as negative; None where no side has any."""
-    value = evaluation.clinical_statistics["negative", "without_no_finding", "micro", "f1"].corpus()
-    return None if math.isnan(value) else value
+    return number_or_none(evaluation.clinical_statistics[FINDING_F1].corpus())

@@ -78,33 +78,33 @@ def test_groups_go_by_name_not_by_place() -> None:
 
 def test_class_without_positives_is_undefined_and_counted() -> None:
     pairs = [Pair("a", "Edema no Fracture", ("Edema",)), Pair("b", "Atelectasis", ("no Edema",))]
-    policies = evaluate_pairs(pairs, "ws", labeler=WordLabeler(), options=PLAIN).clinical["policies"]
+    policies = evaluate_pairs(pairs, "ws", labeler=WordLabeler(), options=PLAIN).clinical.policies
     content = policies["uncertain_as_negative"]
-    fracture, invented = content["per_class"]["Fracture"], content["per_class"]["Atelectasis"]
-    assert (fracture["precision"], fracture["recall"], fracture["f1"]) == (None, None, None)
-    assert (fracture["support"], fracture["predicted"]) == (0, 0)
+    fracture, invented = content.per_class["Fracture"], content.per_class["Atelectasis"]
+    assert (fracture.precision, fracture.recall, fracture.f1) == (None, None, None)
+    assert (fracture.support, fracture.predicted) == (0, 0)
     # Only the output has it: its recall is undefined, its precision is a real 0.
-    assert (invented["precision"], invented["recall"], invented["f1"]) == (0.0, None, 0.0)
-    assert content["undefined"]["f1"]["number"] == 12
-    assert "Fracture" in content["undefined"]["f1"]["classes"]
-    averages = content["groups"]["all"]
-    assert averages["macro"]["f1"]["value"] == pytest.approx(1 / 14)
-    assert averages["macro_defined"]["f1"]["value"] == pytest.approx(1 / 2)
+    assert (invented.precision, invented.recall, invented.f1) == (0.0, None, 0.0)
+    assert len(content.undefined("f1")) == 12
+    assert "Fracture" in content.undefined("f1")
+    averages = content.groups["all"]
+    assert averages["macro"].f1.value == pytest.approx(1 / 14)
+    assert averages["macro_defined"].f1.value == pytest.approx(1 / 2)
 
 
 def test_no_positive_anywhere_leaves_micro_undefined() -> None:
     pairs = [Pair("a", "clear", ("clear",)), Pair("b", "clear", ("no Edema",))]
     content = evaluate_pairs(pairs, "ws", labeler=WordLabeler(), options=PLAIN).clinical
-    averages = content["policies"]["uncertain_as_negative"]["groups"]["all"]
-    assert averages["micro"]["f1"]["value"] is None
-    assert averages["example"]["f1"]["value"] == 0.0
+    averages = content.policies["uncertain_as_negative"].groups["all"]
+    assert averages["micro"].f1.value is None
+    assert averages["example"].f1.value == 0.0
 
 
 def test_uncertain_counts_by_policy() -> None:
     pairs = [Pair("a", "maybe Edema", ("Edema",)), Pair("b", "Edema", ("maybe Edema",))]
-    policies = evaluate_pairs(pairs, "ws", labeler=WordLabeler(), options=PLAIN).clinical["policies"]
-    assert policies["uncertain_as_positive"]["groups"]["all"]["micro"]["f1"]["value"] == 1.0
-    assert policies["uncertain_as_negative"]["groups"]["all"]["micro"]["f1"]["value"] == 0.0
+    policies = evaluate_pairs(pairs, "ws", labeler=WordLabeler(), options=PLAIN).clinical.policies
+    assert policies["uncertain_as_positive"].groups["all"]["micro"].f1.value == 1.0
+    assert policies["uncertain_as_negative"].groups["all"]["micro"].f1.value == 0.0
 
 
 def test_several_references_hold_the_strongest_statement() -> None:
@@ -119,8 +119,8 @@ def test_hand_set_labels_are_taken_and_checked_by_name() -> None:
     labels = dict.fromkeys(CHEXPERT14, LabelState.NEGATIVE) | {"Edema": LabelState.POSITIVE}
     pairs = [Pair("a", "Edema", ("nothing",), labels=labels)]
     evaluation = evaluate_pairs(pairs, "ws", labeler=WordLabeler(), options=PLAIN)
-    assert evaluation.clinical["reference_labels"] == "given with the pairs"
-    assert evaluation.clinical["policies"]["uncertain_as_negative"]["per_class"]["Edema"]["f1"] == 1.0
+    assert evaluation.clinical.reference_labels == "given with the pairs"
+    assert evaluation.clinical.policies["uncertain_as_negative"].per_class["Edema"].f1 == 1.0
     with pytest.raises(InputError, match="do not name the classes"):
         label_pairs([Pair("a", "x", ("y",), labels={"Edema": LabelState.POSITIVE})], WordLabeler())
     with pytest.raises(InputError, match="only some pairs"):
@@ -135,8 +135,8 @@ def test_real_labelers_fit_and_are_called_rule_based(ontology: str) -> None:
         Pair("b", "No pleural effusion.", ("Right pleural effusion.",)),
     ]
     clinical = evaluate_pairs(pairs, labeler=labeler, options=PLAIN).clinical
-    assert clinical["labeler_kind"] == "rule-based"
-    assert "chexbert" not in str(clinical["labeler"]).lower()
+    assert clinical.labeler_kind == "rule-based"
+    assert "chexbert" not in str(clinical.labeler).lower()
     name = "Pleural Effusion" if ontology == "chexpert14" else "Pleural effusion"
-    scores = clinical["policies"]["uncertain_as_negative"]["per_class"][name]
-    assert (scores["precision"], scores["recall"], scores["support"]) == (1.0, 0.5, 2)
+    scores = clinical.policies["uncertain_as_negative"].per_class[name]
+    assert (scores.precision, scores.recall, scores.support) == (1.0, 0.5, 2)

@@ -85,11 +85,11 @@ def test_scores_of_a_third_equal_loops_over_its_classes() -> None:
                     fn += said not in positive and true in positive
                 f1s.append(2 * tp / (2 * tp + fp + fn))
                 pooled += (tp, fp, fn)
-            found = table["policies"][policy][group]
-            assert found["macro"]["f1"]["value"] == pytest.approx(np.mean(f1s))
-            assert found["micro"]["precision"]["value"] == pytest.approx(pooled[0] / (pooled[0] + pooled[1]))
-            low, high = found["macro"]["f1"]["interval"]
-            assert low < found["macro"]["f1"]["value"] < high
+            found = table.policies[policy][group]
+            assert found["macro"].f1.value == pytest.approx(np.mean(f1s))
+            assert found["micro"].precision.value == pytest.approx(pooled[0] / (pooled[0] + pooled[1]))
+            low, high = found["macro"].f1.bounds
+            assert low < found["macro"].f1.value < high
 
 
 def test_a_system_that_only_knows_the_head_shows_it() -> None:
@@ -109,7 +109,7 @@ def test_a_system_that_only_knows_the_head_shows_it() -> None:
     assert groups["head"]["micro"]["recall"]["interval"] is None
     drawn = Options(meteor=False, floors=False, resamples=20)
     given = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), frequencies=frequencies, options=drawn).long_tail
-    assert given["policies"]["uncertain_as_negative"]["head"]["micro"]["recall"]["interval"] == [1.0, 1.0]
+    assert given.policies["uncertain_as_negative"]["head"]["micro"].recall.bounds == (1.0, 1.0)
     assert "long_tail" not in evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=options).to_json()
 
 

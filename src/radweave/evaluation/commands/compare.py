@@ -13,12 +13,14 @@ from typing import Any
 from radweave.base.errors import InputError
 from radweave.base.storage import refuse_existing, write_folder, write_json, write_text
 from radweave.evaluation.commands.evaluate import labeler_for, ontology_of, run_names
-from radweave.evaluation.evaluate import Evaluation, Options, evaluate_pairs
+from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.judge import judge, judge_items, summarise
 from radweave.evaluation.pairs import Pair, read_pairs
-from radweave.evaluation.protocols import get_protocol
+from radweave.evaluation.protocols import ProtocolRecord, get_protocol
+from radweave.evaluation.records import ClinicalKey, number_or_none
+from radweave.evaluation.result import Evaluation
 from radweave.evaluation.seeds import DDOF, TEST, compare_seeds
-from radweave.evaluation.significance import Difference, compare, compared_statistics, corrected
+from radweave.evaluation.significance import Difference, compare, compared_statistics, corrected, marked_rule
 from radweave.evaluation.tables.comparison import comparison_tables
 from radweave.evaluation.tables.formats import latex_tables, markdown_tables, print_tables
 
@@ -112,7 +114,7 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "kind": "studies",
-        "protocol": evaluations[baseline].protocol,
+        "protocol": evaluations[baseline].protocol.to_json(),
         "studies": len(evaluations[baseline].study_ids),
         "baseline": baseline,
         "resampling": {"resamples": request.resamples, "seed": request.seed, "tests": len(family)},
@@ -163,7 +165,7 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
         raise InputError("--seeds compares two folders", got=len(request.runs))
     if request.judge:
         raise InputError("the judge compares two runs, not folders of seeds", field="judge")
-    protocol: dict[str, Any] = {}
+    protocol: ProtocolRecord | None = None
     scores: list[list[dict[str, float | None]]] = []
     reference: Sequence[Pair] = ()
     files = [seed_files(folder) for folder in request.runs]
@@ -179,11 +181,12 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
             protocol = evaluation.protocol
             scores[-1].append(_corpus_values(evaluation))
     comparisons = compare_seeds(scores[0], scores[1])
+    assert protocol is not None, "a folder of seeds holds a file"
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "kind": "seeds",
-        "protocol": protocol,
+        "protocol": protocol.to_json(),
         "studies": len(reference),
         "test": TEST,
         "std_ddof": DDOF,
@@ -198,9 +201,9 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
 def _corpus_values(evaluation: Evaluation) -> dict[str, float | None]:
     """Corpus values of all tested metrics, and precision and recall of the protocol's own clinical average."""
     values = {name: statistic.corpus() for name, statistic in compared_statistics(evaluation).items()}
-    marked = evaluation.protocol["settings"]["clinical"] or {"average": "micro", "uncertain": "negative"}
+    marked = marked_rule(evaluation)
     for measure in ("precision", "recall"):
-        key = (marked["uncertain"], "all", marked["average"], measure)
+        key = ClinicalKey(marked.uncertain, "all", marked.average, measure)
         if key in evaluation.clinical_statistics:
-            values[f"CE_{marked['average']}_{measure}"] = evaluation.clinical_statistics[key].corpus()
-    return {name: None if value != value else value for name, value in values.items()}
+            values[f"CE_{marked.average}_{measure}"] = evaluation.clinical_statistics[key].corpus()
+    return {name: number_or_none(value) for name, value in values.items()}

@@ -11,7 +11,7 @@ from typing import Any
 from radweave.base.errors import InputError
 from radweave.base.storage import refuse_existing, write_folder, write_json, write_text
 from radweave.data.dataset import Dataset
-from radweave.evaluation.evaluate import Evaluation, Options, evaluate_pairs
+from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, class_frequencies
 from radweave.evaluation.pairs import Pair, PairsFile, read_pairs
 from radweave.evaluation.protocols import get_protocol
@@ -176,13 +176,8 @@ def _evaluated(
             train_texts=train_texts,
             options=replace(options, meteor=False, radgraph=None, floors=False, second_opinions=False),
         )
-        result["beside"] = _language_part(second)
+        result["beside"] = second.language_json()
     return result
-
-
-def _language_part(evaluation: Evaluation) -> dict[str, Any]:
-    record = evaluation.to_json(per_study=False)
-    return {name: record[name] for name in ("protocol", "corpus", "definitions", "texts")}
 
 
 def _as_json(results: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from radweave.base.errors import InputError
 from radweave.base.study import LabelState
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.protocols import UncertainPolicy
+from radweave.evaluation.records import MEASURES, ClassGroup, ClinicalAverage, ClinicalKey, Measure
 from radweave.evaluation.statistics import Floats, Statistic, mean_statistic
 from radweave.labels import CHEXPERT5, NO_FINDING, Labeler
 
@@ -30,8 +31,8 @@ _POSITIVE, _UNCERTAIN = STATE_NUMBERS[LabelState.POSITIVE], STATE_NUMBERS[LabelS
 _PRECEDENCE = (LabelState.POSITIVE, LabelState.UNCERTAIN, LabelState.NEGATIVE)
 
 POLICIES: tuple[UncertainPolicy, ...] = ("negative", "positive")
-AVERAGES = ("micro", "macro", "macro_defined", "weighted", "example")
-MEASURES = ("precision", "recall", "f1")
+AVERAGES: tuple[ClinicalAverage, ...] = ("micro", "macro", "macro_defined", "weighted", "example")
+_POOLED: tuple[ClinicalAverage, ...] = ("micro", "macro", "macro_defined", "weighted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,9 @@ def is_positive(states: States, uncertain: UncertainPolicy) -> NDArray[np.bool_]
     return np.asarray(positive | (states == _UNCERTAIN) if uncertain == "positive" else positive)
 
 
-def class_groups(classes: Sequence[str]) -> dict[str, list[int]]:
+def class_groups(classes: Sequence[str]) -> dict[ClassGroup, list[int]]:
     """Sets of columns that averages are taken over: all, without No Finding, the five of the CheXpert competition."""
-    groups = {"all": list(range(len(classes)))}
+    groups: dict[ClassGroup, list[int]] = {"all": list(range(len(classes)))}
     if NO_FINDING in classes:
         groups["without_no_finding"] = [i for i, name in enumerate(classes) if name != NO_FINDING]
     if set(CHEXPERT5) <= set(classes):
@@ -132,7 +133,7 @@ def _ratio(above: Floats, below: Floats) -> Floats:
         return np.asarray(np.where(below > 0, above / below, np.nan))
 
 
-def _measure(tp: Floats, fp: Floats, fn: Floats, measure: str) -> Floats:
+def _measure(tp: Floats, fp: Floats, fn: Floats, measure: Measure) -> Floats:
     """Precision, recall or F1 (2 TP / (2 TP + FP + FN)); NaN where 0/0."""
     if measure == "precision":
         return _ratio(tp, tp + fp)
@@ -141,12 +142,12 @@ def _measure(tp: Floats, fp: Floats, fn: Floats, measure: str) -> Floats:
     return _ratio(2.0 * tp, 2.0 * tp + fp + fn)
 
 
-def class_scores(sums: Floats) -> dict[str, Floats]:
+def class_scores(sums: Floats) -> dict[Measure, Floats]:
     """Precision, recall, F1 of each class (K,) from summed confusion rows (3K,)."""
     return {measure: _measure(*_split(sums), measure) for measure in MEASURES}
 
 
-def _average_of(average: str, measure: str) -> Callable[[Floats], Floats]:
+def _average_of(average: ClinicalAverage, measure: Measure) -> Callable[[Floats], Floats]:
     def value(sums: Floats) -> Floats:
         tp, fp, fn = _split(sums)
         if average == "micro":
@@ -162,31 +163,31 @@ def _average_of(average: str, measure: str) -> Callable[[Floats], Floats]:
     return value
 
 
-def average_statistics(rows: Floats) -> dict[tuple[str, str], Statistic]:
+def average_statistics(rows: Floats) -> dict[tuple[ClinicalAverage, Measure], Statistic]:
     """Every (average, measure) of one group of classes as a statistic over studies; rows (N, 3K)."""
     tp, fp, fn = (part.sum(axis=-1) for part in _split(rows))
-    statistics: dict[tuple[str, str], Statistic] = {}
+    statistics: dict[tuple[ClinicalAverage, Measure], Statistic] = {}
     for measure in MEASURES:
         # A report positive on neither side counts 0 in an example average, as in the published scripts.
         example = np.nan_to_num(_measure(tp, fp, fn, measure))
         statistics["example", measure] = mean_statistic(example)
-        for average in ("micro", "macro", "macro_defined", "weighted"):
+        for average in _POOLED:
             statistics[average, measure] = Statistic(rows, _average_of(average, measure), example)
     return statistics
 
 
-def sided_statistics(rows: Floats) -> dict[str, Statistic]:
+def sided_statistics(rows: Floats) -> dict[Measure, Statistic]:
     """Precision, recall and F1 over (finding, side), pooled over all studies; rows (N, 3) of ``laterality``."""
     return {measure: average_statistics(rows)["micro", measure] for measure in MEASURES}
 
 
-def clinical_statistics(labelled: LabelledPairs) -> dict[tuple[str, str, str, str], Statistic]:
-    """Statistics by (uncertain policy, group, average, measure)."""
-    statistics: dict[tuple[str, str, str, str], Statistic] = {}
+def clinical_statistics(labelled: LabelledPairs) -> dict[ClinicalKey, Statistic]:
+    """Every clinical score as a statistic over studies."""
+    statistics: dict[ClinicalKey, Statistic] = {}
     for policy in POLICIES:
         hyp, ref = is_positive(labelled.hyp, policy), is_positive(labelled.ref, policy)
         for group, columns in class_groups(labelled.classes).items():
             rows = confusion_rows(hyp[:, columns], ref[:, columns])
             for (average, measure), statistic in average_statistics(rows).items():
-                statistics[policy, group, average, measure] = statistic
+                statistics[ClinicalKey(policy, group, average, measure)] = statistic
     return statistics

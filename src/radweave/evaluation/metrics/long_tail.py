@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from radweave.base.errors import InputError
 from radweave.base.ontology import CLASSES
 from radweave.base.study import LabelState, Study
 from radweave.evaluation.metrics.clinical import (
-    MEASURES,
     POLICIES,
     LabelledPairs,
     average_statistics,
@@ -25,12 +24,28 @@ from radweave.evaluation.metrics.clinical import (
     is_positive,
     states_of,
 )
-from radweave.evaluation.statistics import Interval, Statistic, bootstrap
-from radweave.evaluation.tables.clinical import POLICY_NAMES
+from radweave.evaluation.protocols import UncertainPolicy
+from radweave.evaluation.records import MEASURES, ClinicalAverage, Estimate, Json, Measure, PrecisionRecall
+from radweave.evaluation.statistics import Statistic, bootstrap
+from radweave.evaluation.tables.clinical import POLICY_NAMES, Averages, PolicyName, averages_json
 from radweave.labels import NO_FINDING, Labeler
 
-GROUPS = ("head", "middle", "tail")
-GROUP_AVERAGES = ("macro", "macro_defined", "micro")
+Third = Literal["head", "middle", "tail"]
+GROUPS: tuple[Third, ...] = ("head", "middle", "tail")
+GROUP_AVERAGES: tuple[ClinicalAverage, ...] = ("macro", "macro_defined", "micro")
+
+
+class ThirdKey(NamedTuple):
+    """Which score of a third of the classes."""
+
+    policy: UncertainPolicy
+    third: Third
+    average: ClinicalAverage
+    measure: Measure
+
+    @property
+    def name(self) -> str:
+        return "/".join(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +56,7 @@ class ClassFrequencies:
     studies: int
     source: str
 
-    def groups(self) -> dict[str, tuple[str, ...]]:
+    def groups(self) -> dict[Third, tuple[str, ...]]:
         """Thirds of the classes by frequency, the most frequent first; equal counts in the order of the classes.
 
         No Finding stands for the absence of the others and is in no group. Where the number of classes is no multiple
@@ -51,7 +66,7 @@ class ClassFrequencies:
         parts = np.array_split(np.arange(len(ordered)), len(GROUPS))
         return {group: tuple(ordered[i] for i in part) for group, part in zip(GROUPS, parts, strict=True)}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Counts and shares, the most frequent class first."""
         ordered = sorted(self.positives, key=lambda name: -self.positives[name])
         return {
@@ -60,6 +75,28 @@ class ClassFrequencies:
             "classes": {
                 name: {"positives": self.positives[name], "share": self.positives[name] / self.studies}
                 for name in ordered
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LongTailTable:
+    """Scores of head, middle and tail classes, for both uncertain policies.
+
+    The classes one by one are in the clinical table.
+    """
+
+    training: ClassFrequencies
+    groups: Mapping[Third, tuple[str, ...]]
+    policies: Mapping[PolicyName, Mapping[Third, Averages]]
+
+    def to_json(self) -> Json:
+        return {
+            "training": self.training.to_json(),
+            "groups": {third: list(names) for third, names in self.groups.items()},
+            "policies": {
+                policy: {third: averages_json(averages) for third, averages in thirds.items()}
+                for policy, thirds in self.policies.items()
             },
         }
 
@@ -104,11 +141,8 @@ def long_tail_table(
     *,
     resamples: int,
     seed: int,
-) -> dict[str, Any]:
-    """Scores of head, middle and tail classes, for both uncertain policies, with bootstrap intervals.
-
-    The result holds ``training`` (the frequencies), ``groups`` -> classes, and ``policies`` -> policy -> group ->
-    average -> measure; None where 0/0. The classes one by one are in the clinical table.
+) -> LongTailTable:
+    """Scores of the thirds with bootstrap intervals; None where 0/0.
 
     Raises:
         InputError: if the frequencies are of other classes.
@@ -116,39 +150,29 @@ def long_tail_table(
     if set(frequencies.positives) != set(labelled.classes):
         raise InputError("the training labels are of other classes than the labeler's", field="train-labels")
     groups = frequencies.groups()
-    statistics: dict[str, Statistic] = {}
+    statistics: dict[ThirdKey, Statistic] = {}
     for policy in POLICIES:
         hyp, ref = is_positive(labelled.hyp, policy), is_positive(labelled.ref, policy)
-        for group, names in groups.items():
+        for third, names in groups.items():
             columns = [labelled.classes.index(name) for name in names]
             found = average_statistics(confusion_rows(hyp[:, columns], ref[:, columns]))
             for average in GROUP_AVERAGES:
                 for measure in MEASURES:
-                    statistics[f"{policy}/{group}/{average}/{measure}"] = found[average, measure]
-    intervals = bootstrap(statistics, clusters, resamples=resamples, seed=seed) if resamples else {}
-    return {
-        "training": frequencies.to_json(),
-        "groups": {group: list(names) for group, names in groups.items()},
-        "policies": {
-            POLICY_NAMES[policy]: {group: _averages(statistics, intervals, f"{policy}/{group}") for group in groups}
+                    statistics[ThirdKey(policy, third, average, measure)] = found[average, measure]
+    named = {key.name: statistic for key, statistic in statistics.items()}
+    intervals = bootstrap(named, clusters, resamples=resamples, seed=seed) if resamples else {}
+
+    def scores(policy: UncertainPolicy, third: Third, average: ClinicalAverage) -> PrecisionRecall:
+        keys = {measure: ThirdKey(policy, third, average, measure) for measure in MEASURES}
+        return PrecisionRecall.of(lambda m: Estimate.of(statistics[keys[m]], intervals.get(keys[m].name)))
+
+    return LongTailTable(
+        training=frequencies,
+        groups=groups,
+        policies={
+            POLICY_NAMES[policy]: {
+                third: {average: scores(policy, third, average) for average in GROUP_AVERAGES} for third in groups
+            }
             for policy in POLICIES
         },
-    }
-
-
-def _averages(
-    statistics: Mapping[str, Statistic], intervals: Mapping[str, Interval], prefix: str
-) -> dict[str, dict[str, dict[str, Any]]]:
-    table: dict[str, dict[str, dict[str, Any]]] = {}
-    for average in GROUP_AVERAGES:
-        table[average] = {}
-        for measure in MEASURES:
-            key = f"{prefix}/{average}/{measure}"
-            interval = intervals.get(key)
-            bounds = None if interval is None or interval.low is None else [interval.low, interval.high]
-            table[average][measure] = {"value": _number(statistics[key].corpus()), "interval": bounds}
-    return table
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    )

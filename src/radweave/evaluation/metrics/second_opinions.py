@@ -7,29 +7,50 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from radweave.evaluation.prepare import PreparedTexts
 from radweave.evaluation.protocols import EvalProtocol
+from radweave.evaluation.records import Json
 from radweave.evaluation.statistics import Statistic
 
 
-def second_opinions(
-    texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
-) -> dict[str, dict[str, Any]]:
-    """Metric and program -> ``ours``, ``theirs``, ``difference``; or why the program has no opinion."""
+@dataclass(frozen=True, slots=True)
+class SecondOpinion:
+    """A score by our code and by another program."""
+
+    ours: float
+    theirs: float
+
+    @property
+    def difference(self) -> float:
+        return self.ours - self.theirs
+
+    def to_json(self) -> Json:
+        return {"ours": self.ours, "theirs": self.theirs, "difference": self.difference}
+
+
+@dataclass(frozen=True, slots=True)
+class NoOpinion:
+    """Why a program says nothing."""
+
+    unavailable: str
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+Opinions = dict[str, SecondOpinion | NoOpinion]
+
+
+def second_opinions(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]) -> Opinions:
+    """Metric and program -> both scores, or why the program has no opinion."""
     return {**_rouge(texts, protocol, statistics), **_sacrebleu(texts, protocol, statistics)}
 
 
-def _opinion(ours: float, theirs: float) -> dict[str, Any]:
-    return {"ours": ours, "theirs": theirs, "difference": ours - theirs}
-
-
-def _rouge(
-    texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
-) -> dict[str, dict[str, Any]]:
+def _rouge(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]) -> Opinions:
     if importlib.util.find_spec("rouge_score") is None:
-        return {"rouge-score": {"unavailable": "the package rouge-score is not installed"}}
+        return {"rouge-score": NoOpinion("the package rouge-score is not installed")}
     from rouge_score.rouge_scorer import RougeScorer
 
     ours = {"rouge1": "ROUGE_1", "rouge2": "ROUGE_2", "rougeL": "ROUGE_L" if protocol.metrics == "hf" else "ROUGE_L_F1"}
@@ -39,22 +60,20 @@ def _rouge(
         for name, score in scorer.score_multi(refs, hyp).items():
             sums[name] += score.fmeasure
     return {
-        f"{ours[name]} (rouge-score)": _opinion(statistics[ours[name]].corpus(), total / len(texts.hyps))
+        f"{ours[name]} (rouge-score)": SecondOpinion(statistics[ours[name]].corpus(), total / len(texts.hyps))
         for name, total in sums.items()
     }
 
 
-def _sacrebleu(
-    texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]
-) -> dict[str, dict[str, Any]]:
+def _sacrebleu(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]) -> Opinions:
     """Corpus BLEU-4 on our tokens; sacrebleu has no add-one smoothing of order 1, so it has no opinion on HF's BLEU."""
     if importlib.util.find_spec("sacrebleu") is None:
-        return {"sacrebleu": {"unavailable": "the package sacrebleu is not installed"}}
+        return {"sacrebleu": NoOpinion("the package sacrebleu is not installed")}
     if protocol.metrics == "hf":
-        return {"sacrebleu": {"unavailable": "it does not smooth as HF evaluate does"}}
+        return {"sacrebleu": NoOpinion("it does not smooth as HF evaluate does")}
     from sacrebleu.metrics import BLEU
 
     most = max(len(group) for group in texts.refs)
     streams = [[group[i] if i < len(group) else None for group in texts.refs] for i in range(most)]
     score = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(texts.hyps, streams)
-    return {"BLEU_4 (sacrebleu)": _opinion(statistics["BLEU_4"].corpus(), score.score / 100.0)}
+    return {"BLEU_4 (sacrebleu)": SecondOpinion(statistics["BLEU_4"].corpus(), score.score / 100.0)}

@@ -1,16 +1,14 @@
-"""The clinical table as JSON values: all averages, both uncertain policies, every class, what is undefined."""
+"""The clinical table: all averages, both uncertain policies, every class, what is undefined."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from radweave.base.study import LabelState
 from radweave.evaluation.metrics.clinical import (
     AVERAGES,
-    MEASURES,
     POLICIES,
     LabelledPairs,
     class_groups,
@@ -18,94 +16,177 @@ from radweave.evaluation.metrics.clinical import (
     confusion_rows,
     is_positive,
 )
-from radweave.evaluation.protocols import EvalProtocol, UncertainPolicy
+from radweave.evaluation.protocols import Average, EvalProtocol, UncertainPolicy
+from radweave.evaluation.records import (
+    MEASURES,
+    ClassGroup,
+    ClinicalAverage,
+    ClinicalKey,
+    Estimate,
+    Json,
+    Measure,
+    PrecisionRecall,
+    number_or_none,
+)
 from radweave.evaluation.statistics import Interval, Statistic
 
-POLICY_NAMES: dict[UncertainPolicy, str] = {"negative": "uncertain_as_negative", "positive": "uncertain_as_positive"}
+PolicyName = Literal["uncertain_as_negative", "uncertain_as_positive"]
+POLICY_NAMES: dict[UncertainPolicy, PolicyName] = {
+    "negative": "uncertain_as_negative",
+    "positive": "uncertain_as_positive",
+}
+StateCounts = Mapping[str, int]
+Averages = Mapping[ClinicalAverage, PrecisionRecall]
 
-Keyed = Mapping[tuple[str, str, str, str], Statistic]
+
+@dataclass(frozen=True, slots=True)
+class MarkedAverage:
+    """The average that the protocol's source prints."""
+
+    average: Average
+    policy: PolicyName
+    group: ClassGroup = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScores:
+    """One class: ``support`` positives of the reference, ``predicted`` of the report, ``both``; None where 0/0."""
+
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    support: int
+    predicted: int
+    both: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTable:
+    """All scores with uncertain counted one way."""
+
+    groups: Mapping[ClassGroup, Averages]
+    per_class: Mapping[str, ClassScores]
+
+    def undefined(self, measure: Measure) -> tuple[str, ...]:
+        """Classes without a positive on the side or sides that the measure asks for."""
+        return tuple(name for name, scores in self.per_class.items() if getattr(scores, measure) is None)
+
+    def to_json(self) -> Json:
+        undefined = {measure: list(self.undefined(measure)) for measure in MEASURES}
+        return {
+            "groups": {group: averages_json(averages) for group, averages in self.groups.items()},
+            "per_class": {name: asdict(scores) for name, scores in self.per_class.items()},
+            "undefined": {measure: {"classes": names, "number": len(names)} for measure, names in undefined.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ClinicalTable:
+    """Everything about the label agreement of one set of reports; ``states`` counts them on each side."""
+
+    labeler: str
+    labeler_kind: Literal["rule-based", "trained or given"]
+    reference_labels: str
+    classes: tuple[str, ...]
+    marked: MarkedAverage | None
+    states: Mapping[Literal["generated", "reference"], StateCounts]
+    policies: Mapping[PolicyName, PolicyTable]
+
+    def to_json(self) -> Json:
+        return {
+            "labeler": self.labeler,
+            "labeler_kind": self.labeler_kind,
+            "reference_labels": self.reference_labels,
+            "classes": list(self.classes),
+            "marked": None if self.marked is None else asdict(self.marked),
+            "states": {side: dict(counts) for side, counts in self.states.items()},
+            "policies": {policy: table.to_json() for policy, table in self.policies.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SidedTable:
+    """Agreement on (finding, side): what a swap of left and right changes although every label stays."""
+
+    scores: PrecisionRecall
+    meaning: str = "findings with a side, pooled over studies: a finding on the other side is a miss and an invention"
+
+    def to_json(self) -> Json:
+        return {**self.scores.to_json(), "meaning": self.meaning}
+
+
+def averages_json(averages: Averages) -> Json:
+    return {average: scores.to_json() for average, scores in averages.items()}
 
 
 def clinical_table(
-    labelled: LabelledPairs, statistics: Keyed, intervals: Mapping[str, Interval], protocol: EvalProtocol
-) -> dict[str, Any]:
-    """Everything about the label agreement of one set of reports.
-
-    The result holds ``policies`` -> policy -> ``groups`` -> group -> average -> measure, ``per_class`` and
-    ``undefined``; ``marked`` names the average that the protocol's source prints.
-    """
-    marked = protocol.clinical
-    return {
-        "labeler": labelled.labeler,
-        "labeler_kind": "rule-based" if labelled.labeler.startswith("rule-based") else "trained or given",
-        "reference_labels": labelled.reference_source,
-        "classes": list(labelled.classes),
-        "marked": None
-        if marked is None
-        else {"average": marked.average, "policy": POLICY_NAMES[marked.uncertain], "group": "all"},
-        "states": _state_counts(labelled),
-        "policies": {POLICY_NAMES[policy]: _policy(labelled, statistics, intervals, policy) for policy in POLICIES},
+    labelled: LabelledPairs,
+    statistics: Mapping[ClinicalKey, Statistic],
+    intervals: Mapping[str, Interval],
+    protocol: EvalProtocol,
+) -> ClinicalTable:
+    """The label agreement from its statistics and the intervals by name (``interval_name``)."""
+    rule = protocol.clinical
+    estimates = {
+        key: Estimate.of(statistic, intervals.get(interval_name(key))) for key, statistic in statistics.items()
     }
+    return ClinicalTable(
+        labeler=labelled.labeler,
+        labeler_kind="rule-based" if labelled.labeler.startswith("rule-based") else "trained or given",
+        reference_labels=labelled.reference_source,
+        classes=labelled.classes,
+        marked=None if rule is None else MarkedAverage(rule.average, POLICY_NAMES[rule.uncertain]),
+        states=_state_counts(labelled),
+        policies={POLICY_NAMES[policy]: _policy(labelled, estimates, policy) for policy in POLICIES},
+    )
 
 
-def _state_counts(labelled: LabelledPairs) -> dict[str, dict[str, int]]:
+def interval_name(key: ClinicalKey) -> str:
+    """The name under which the interval of a clinical score is drawn beside those of the other metrics."""
+    return f"CE/{key.name}"
+
+
+def _state_counts(labelled: LabelledPairs) -> dict[Literal["generated", "reference"], StateCounts]:
     names = [LabelState.BLANK, LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN]
-    return {
-        side: {str(name): int((states == number).sum()) for number, name in enumerate(names)}
-        for side, states in (("generated", labelled.hyp), ("reference", labelled.ref))
-    }
+    generated, reference = (
+        {str(name): int((states == number).sum()) for number, name in enumerate(names)}
+        for states in (labelled.hyp, labelled.ref)
+    )
+    return {"generated": generated, "reference": reference}
 
 
-def _policy(
-    labelled: LabelledPairs, statistics: Keyed, intervals: Mapping[str, Interval], policy: UncertainPolicy
-) -> dict[str, Any]:
-    per_class = _per_class(labelled, policy)
-    undefined = {
-        measure: [name for name, scores in per_class.items() if scores[measure] is None] for measure in MEASURES
-    }
+def _policy(labelled: LabelledPairs, estimates: Mapping[ClinicalKey, Estimate], policy: UncertainPolicy) -> PolicyTable:
+    def scores(group: ClassGroup, average: ClinicalAverage) -> PrecisionRecall:
+        return PrecisionRecall.of(lambda measure: estimates[ClinicalKey(policy, group, average, measure)])
+
     groups = {
-        group: {
-            average: {measure: _score(statistics, intervals, (policy, group, average, measure)) for measure in MEASURES}
-            for average in AVERAGES
-        }
-        for group in class_groups(labelled.classes)
+        group: {average: scores(group, average) for average in AVERAGES} for group in class_groups(labelled.classes)
     }
-    return {
-        "groups": groups,
-        "per_class": per_class,
-        "undefined": {measure: {"classes": names, "number": len(names)} for measure, names in undefined.items()},
-    }
+    return PolicyTable(groups, _per_class(labelled, policy))
 
 
-def sided_table(statistics: Mapping[str, Statistic], intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    """Agreement on (finding, side): what a swap of left and right changes although every label stays."""
-    scores = {m: _value(statistic, intervals.get(f"CE/sided/{m}")) for m, statistic in statistics.items()}
-    meaning = "findings with a side, pooled over studies: a finding on the other side is a miss and an invention"
-    return {**scores, "meaning": meaning}
+def sided_table(statistics: Mapping[Measure, Statistic], intervals: Mapping[str, Interval]) -> SidedTable:
+    """The agreement on sides from its statistics and the intervals by name (``sided_interval_name``)."""
+    return SidedTable(PrecisionRecall.of(lambda m: Estimate.of(statistics[m], intervals.get(sided_interval_name(m)))))
 
 
-def _score(statistics: Keyed, intervals: Mapping[str, Interval], key: tuple[str, str, str, str]) -> dict[str, Any]:
-    return _value(statistics[key], intervals.get(f"CE/{'/'.join(key)}"))
+def sided_interval_name(measure: Measure) -> str:
+    return f"CE/sided/{measure}"
 
 
-def _value(statistic: Statistic, interval: Interval | None) -> dict[str, Any]:
-    value = statistic.corpus()
-    bounds = None if interval is None or interval.low is None else [interval.low, interval.high]
-    return {"value": None if np.isnan(value) else value, "interval": bounds}
-
-
-def _per_class(labelled: LabelledPairs, policy: UncertainPolicy) -> dict[str, dict[str, Any]]:
-    """Class -> scores, ``support`` (positives of the reference), ``predicted``, ``both``; None where 0/0."""
+def _per_class(labelled: LabelledPairs, policy: UncertainPolicy) -> dict[str, ClassScores]:
     sums = confusion_rows(is_positive(labelled.hyp, policy), is_positive(labelled.ref, policy)).sum(axis=0)
     scores = class_scores(sums)
     width = len(labelled.classes)
     tp, fp, fn = sums[:width], sums[width : 2 * width], sums[2 * width :]
     return {
-        name: {
-            **{m: None if np.isnan(scores[m][i]) else float(scores[m][i]) for m in MEASURES},
-            "support": int(tp[i] + fn[i]),
-            "predicted": int(tp[i] + fp[i]),
-            "both": int(tp[i]),
-        }
+        name: ClassScores(
+            precision=number_or_none(scores["precision"][i]),
+            recall=number_or_none(scores["recall"][i]),
+            f1=number_or_none(scores["f1"][i]),
+            support=int(tp[i] + fn[i]),
+            predicted=int(tp[i] + fp[i]),
+            both=int(tp[i]),
+        )
         for i, name in enumerate(labelled.classes)
     }

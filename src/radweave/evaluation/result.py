@@ -1,0 +1,98 @@
+"""The result of an evaluation: records, which become JSON here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from radweave.evaluation.honesty import Honesty
+from radweave.evaluation.metrics.long_tail import LongTailTable
+from radweave.evaluation.metrics.second_opinions import Opinions
+from radweave.evaluation.prepare import TextEffects
+from radweave.evaluation.protocols import ProtocolRecord
+from radweave.evaluation.records import (
+    ClinicalKey,
+    FloorScores,
+    Json,
+    Measure,
+    Resampling,
+    Score,
+    number_or_none,
+)
+from radweave.evaluation.statistics import Statistic
+from radweave.evaluation.tables.clinical import ClinicalTable, SidedTable
+from radweave.evaluation.warnings import warnings
+
+FORMAT = "radweave-evaluation"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The scores of one set of reports under one protocol.
+
+    ``statistics``, ``clinical_statistics`` and ``sided_statistics`` are what comparisons resample. ``clinical`` is None
+    without a labeler, ``long_tail`` without the frequencies of the training split; ``floors`` and ``second_opinions``
+    are empty where they were not asked for.
+    """
+
+    protocol: ProtocolRecord
+    study_ids: tuple[str, ...]
+    patients: tuple[str | None, ...]
+    statistics: Mapping[str, Statistic]
+    clinical_statistics: Mapping[ClinicalKey, Statistic]
+    sided_statistics: Mapping[Measure, Statistic]
+    corpus: Mapping[str, Score]
+    floors: Mapping[str, FloorScores]
+    honesty: Honesty
+    clinical: ClinicalTable | None
+    sided: SidedTable
+    long_tail: LongTailTable | None
+    texts: TextEffects
+    resampling: Resampling
+    definitions: Mapping[str, str]
+    left_out: Mapping[str, int]
+    second_opinions: Opinions
+
+    def warnings(self) -> list[str]:
+        """What a reader must not overlook."""
+        return warnings(self.corpus, self.floors, self.honesty)
+
+    def per_study(self) -> dict[str, dict[str, float | None]]:
+        """Study id -> metric -> score; None where a study by itself has none."""
+        columns = {name: statistic.per_study.tolist() for name, statistic in self.statistics.items()}
+        missing = {name: None for name in self.corpus if name not in columns}
+        return {
+            study: {**{name: number_or_none(values[i]) for name, values in columns.items()}, **missing}
+            for i, study in enumerate(self.study_ids)
+        }
+
+    def to_json(self, *, per_study: bool = True) -> Json:
+        opinions = {name: opinion.to_json() for name, opinion in self.second_opinions.items()}
+        return {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "protocol": self.protocol.to_json(),
+            "studies": len(self.study_ids),
+            "corpus": {name: score.to_json() for name, score in self.corpus.items()},
+            "definitions": dict(self.definitions),
+            "floors": {name: floor.to_json() for name, floor in self.floors.items()},
+            "honesty": self.honesty.to_json(),
+            "clinical": self._clinical_json(),
+            "texts": self.texts.to_json(),
+            "left_out": dict(self.left_out),
+            "resampling": self.resampling.to_json(),
+            "warnings": self.warnings(),
+            **({"long_tail": self.long_tail.to_json()} if self.long_tail is not None else {}),
+            **({"second_opinions": opinions} if opinions else {}),
+            **({"per_study": self.per_study()} if per_study else {}),
+        }
+
+    def language_json(self) -> Json:
+        """What stands beside another protocol's result."""
+        record = self.to_json(per_study=False)
+        return {name: record[name] for name in ("protocol", "corpus", "definitions", "texts")}
+
+    def _clinical_json(self) -> Json:
+        table = {"unavailable": "no labeler given"} if self.clinical is None else self.clinical.to_json()
+        return {**table, "sided_findings": self.sided.to_json()}
