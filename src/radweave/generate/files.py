@@ -38,8 +38,9 @@ def group_images(
     """Group files into studies: DICOM radiographs by patient and study, every other file by itself.
 
     Headers alone are read here, no pixels. A folder stands for the images in it. With ``one_study`` all files are views
-    of one study. A file whose header cannot be read becomes a group of its own with the reason; the others go on. Of CT every scan is a study: a file, or the
-    folder of a DICOM series. ``views`` states the view of all files, or one for each, folders counted by their files.
+    of one study. A file whose header cannot be read becomes a group of its own with the reason; the others go on. Of CT
+    every scan is a study: a file, or the folder of a DICOM series. ``views`` states the view of all files, or one for
+    each, folders counted by their files.
 
     Raises:
         InputError: for a folder without an image, or another number of views.
