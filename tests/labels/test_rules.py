@@ -139,6 +139,9 @@ def test_of_a_list_that_ends_with_or_the_last_two_are_in_doubt() -> None:
 
 
 def test_lists_are_negated_as_a_whole() -> None:
+    # What "is seen" closes the list; it opens no statement of its own.
+    seen = "No consolidation, edema and pneumothorax is seen."
+    assert abnormal(seen) == dict.fromkeys(("Consolidation", "Edema", "Pneumothorax"), NEG)
     found = abnormal("No focal consolidation, effusion, or pneumothorax.")
     assert found == dict.fromkeys(["Consolidation", "Pleural Effusion", "Pneumothorax"], NEG)
     found = abnormal("Consolidation, effusion and pneumothorax are not seen.")
@@ -154,6 +157,7 @@ def test_lists_are_negated_as_a_whole() -> None:
         "No pneumothorax; effusion on the left.",
         "No pneumothorax and the effusion is larger.",
         "No pneumothorax. Effusion on the left.",
+        "No pneumothorax: effusion on the left.",
         "An effusion is present, pneumothorax is not seen.",
         "Effusion without pneumothorax.",
     ],

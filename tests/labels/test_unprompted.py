@@ -52,6 +52,8 @@ def without(text: str) -> str:
         # what went is not there
         ("The left apical pneumothorax has resolved.", "The left apical pneumothorax is not seen."),
         ("Interval removal of the chest tube.", "No chest tube."),
+        # words that would say something else of a class are not put there: the findings are said again
+        ("Interval resolution of the effusion and edema.", "Edema, no effusion."),
         # one that only compares goes as a whole
         ("No interval change. The lungs are clear.", "The lungs are clear."),
         ("Heart size is unchanged. No effusion.", "No effusion."),

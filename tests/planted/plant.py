@@ -131,6 +131,7 @@ def _be_pytest(tree: Path, tests: Sequence[str], said: Path, *, keep_compiled: b
     code = 70
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(tree)
         out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
