@@ -45,6 +45,7 @@ from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
 from radweave.nn.lora import LoraConfig, has_lora
 from radweave.nn.prompt import PromptTemplate
 from radweave.nn.sentences import SentenceSplitter
+from radweave.train.distributed import Ranks
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 # Sums of a few float32 terms in another order.
@@ -447,7 +448,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(folder / "vdgen_job.py")]
     jobs = [subprocess.Popen([*command, str(rank), "2", str(tmp_path)], env=environment) for rank in range(2)]
-    expected = {reading: gradients(None, 1.0, overrides) for reading, overrides in READINGS.items()}
+    expected = {reading: gradients(None, Ranks(), overrides) for reading, overrides in READINGS.items()}
     assert [job.wait(timeout=300) for job in jobs] == [0, 0]
     for reading, (terms, model) in expected.items():
         for rank in range(2):

@@ -20,7 +20,7 @@ from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
 from radweave.methods import resolve
 from radweave.nn.global_batch import one_slice_of
-from radweave.train.distributed import add_up
+from radweave.train.distributed import Ranks, joined_ranks, make_replica
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 TERMS = ("report", "vse", "did")
@@ -31,8 +31,8 @@ PLAIN = "model.connector.input_norm=none"
 READINGS = {"self": ["model.vse=self"], "two_views": ["model.vse=two_views", "model.vse.augmentation=none"]}
 
 
-def gradients(part: Slice | None, weight: float, overrides: list[str]) -> tuple[dict[str, float], nn.Module]:
-    """The loss terms of a slice of the batch of five studies, and the model with the gradient of their sum."""
+def gradients(part: Slice | None, ranks: Ranks, overrides: list[str]) -> tuple[dict[str, float], nn.Module]:
+    """The loss terms of a slice of the batch of five studies, and the model with the gradient of the whole batch."""
     experiment = resolve("vdgen", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["vdgen"], PLAIN, *overrides])
     tokenizer = experiment.data.tokenizer.build(list(TOY_REPORTS.values()) * 4)
     model = experiment.model.build(BuildContext(tokenizer, 32))
@@ -45,10 +45,11 @@ def gradients(part: Slice | None, weight: float, overrides: list[str]) -> tuple[
         pixels = np.random.default_rng(index).integers(0, 255, (1, 32, 32)).astype(np.uint8)
         examples.append(Example(f"s{index}", f"p{index}", pixels, (0,), (1,), ids, report=text))
     own = examples if part is None else examples[part.first : part.first + part.count]
+    replica = make_replica(model, dict.fromkeys(TERMS, 1.0), ranks)
     with one_slice_of(part):
-        terms = model.loss(collate(own, pad_id=int(tokenizer.pad_token_id)), TERMS)
-        (weight * torch.stack(list(terms.values())).sum()).backward()  # type: ignore[no-untyped-call]
-    return {name: float(value.detach()) for name, value in terms.items()}, model
+        loss, terms = replica.losses(collate(own, pad_id=int(tokenizer.pad_token_id)))
+        replica.backward(loss, part)
+    return {name: float(value) for name, value in terms.items()}, model
 
 
 def trained(model: nn.Module) -> dict[str, Tensor]:
@@ -60,10 +61,10 @@ def main(rank: int, size: int, out: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{out / 'meet'}", rank=rank, world_size=size)
     part = Slice.of(STUDIES, rank, size)
-    for reading, overrides in READINGS.items():
-        terms, model = gradients(part, part.weight(size), overrides)
-        add_up([parameter for parameter in model.parameters() if parameter.requires_grad])
-        torch.save({"terms": terms, "gradients": trained(model)}, out / f"{reading}{rank}.pt")
+    with joined_ranks() as ranks:
+        for reading, overrides in READINGS.items():
+            terms, model = gradients(part, ranks, overrides)
+            torch.save({"terms": terms, "gradients": trained(model)}, out / f"{reading}{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -21,7 +21,7 @@ from radweave.base.batch import Batch, Slice
 from radweave.base.errors import InputError
 from radweave.base.ontology import CLASSES
 from radweave.contract.experiment import BuildContext
-from radweave.contract.stage import OptimizerConfig, StageConfig, apply_finetune, total_loss
+from radweave.contract.stage import OptimizerConfig, StageConfig, apply_finetune
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import collate
@@ -36,7 +36,7 @@ from radweave.nn.global_batch import gather_batch, mean_over_batch, one_slice_of
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import restore
 from radweave.runs.train import train
-from radweave.train.distributed import Parallel, Ranks, add_up, joined_ranks
+from radweave.train.distributed import Parallel, Ranks, joined_ranks, make_replica
 from radweave.train.loop import StageTrainer
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -179,14 +179,42 @@ def gradient_errors(ranks: Ranks, dataset_path: Path) -> dict[str, float]:
                 own = slice(0, 5) if piece is None else slice(piece.first, piece.first + piece.count)
                 batch = collate(examples[own], pad_id=int(tokenizer.pad_token_id), views=2)
                 model.zero_grad(set_to_none=True)
+                replica = make_replica(model, losses, Ranks() if piece is None else ranks)
                 with one_slice_of(piece):
-                    loss = total_loss(model.loss(batch, tuple(losses)), losses)
-                    (loss * (1.0 if piece is None else piece.weight(ranks.size))).backward()
-                if piece is not None:
-                    add_up(trained)
+                    replica.backward(replica.losses(batch)[0], piece)
                 grads.append(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
             errors[f"{method} {name}"] = float((grads[0] - grads[1]).norm() / grads[0].norm())
     return errors
+
+
+class Picks(nn.Module):
+    """Three parts, of which a slice uses those that it names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("both", "first", "never"):
+            self.add_module(name, nn.Linear(2, 1, bias=False))
+
+    def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
+        assert batch.pixel_values is not None
+        used = [self.both, *([self.first] if batch.study_ids[0] == "s0" else [])]
+        return {"sum": torch.stack([part(batch.pixel_values).mean() for part in used]).sum()}
+
+
+def gradients_of_parts(ranks: Ranks) -> dict[str, Any]:
+    """Gradients over two steps of parts that two slices, one rank's or none use; slices of two studies and of one."""
+    model, found = Picks(), {}
+    part = Slice.of(3, ranks.rank, ranks.size)
+    values = torch.tensor([[1.0, 2.0], [3.0, 5.0], [8.0, 13.0]])[part.first : part.first + part.count]
+    names = [f"s{number}" for number in range(3)][part.first : part.first + part.count]
+    replica = make_replica(model, {"sum": 1.0}, ranks)
+    for _ in range(2):
+        model.zero_grad(set_to_none=True)
+        with one_slice_of(part if part.is_cut else None):
+            replica.backward(replica.losses(Batch(names, names, pixel_values=values))[0], part)
+    for name, parameter in model.named_parameters():
+        found[name] = None if parameter.grad is None else parameter.grad.tolist()
+    return found
 
 
 def refused(dataset: Path, folder: Path) -> str:
@@ -206,6 +234,7 @@ def main(out: Path, dataset: Path) -> None:
         for parallel in ("ddp", "fsdp"):
             results[f"fit {parallel}"] = fit(out / "fit" / parallel, ranks, parallel)  # type: ignore[arg-type]
             train("baseline", dataset, out / parallel, overrides=OVERRIDES, parallel=parallel)  # type: ignore[arg-type]
+        results["parts"] = ranks.gather(gradients_of_parts(ranks))
         train("baseline", dataset, out / "whole", overrides=WITH_DROPOUT)
         results["gradients"] = gradient_errors(ranks, dataset)
         results["search"] = [row for rows in ranks.gather(searched(ranks)) for row in rows]

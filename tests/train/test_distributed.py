@@ -102,6 +102,15 @@ def test_contrast_batch_norm_and_uneven_means_are_those_of_one_process(
         assert difference < WEIGHT_TOLERANCE, name
 
 
+def test_a_part_that_one_rank_uses_gets_its_gradient_and_one_that_none_uses_gets_none(two_processes: Path) -> None:
+    on_ranks = read_json(two_processes / "results.json")["parts"]
+    assert on_ranks[0] == on_ranks[1], "also what one rank alone has used"
+    # One study on the first rank, two on the second, each rank's mean weighs by its share: 1/3 and 2/3.
+    assert on_ranks[0]["both.weight"][0] == pytest.approx([12 / 3, 20 / 3])
+    assert on_ranks[0]["first.weight"][0] == pytest.approx([1 / 3, 2 / 3])
+    assert on_ranks[0]["never.weight"] is None, "the optimiser passes it over: no decay, no momentum"
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_run_of_two_processes_is_that_of_one(two_processes: Path, one_process: Path, parallel: str) -> None:
     run = two_processes / parallel

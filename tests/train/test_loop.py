@@ -241,6 +241,11 @@ def test_frozen_parts_do_not_move_nor_do_their_batch_statistics(tmp_path: Path) 
     assert moved == {"first.weight", "first.bias"}
 
 
+def test_a_stage_in_which_nothing_trains_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"stages\.fit\.finetune.*nothing trains"):
+        trainer(tmp_path, stage(finetune={"first": "frozen"})).run()
+
+
 def test_a_part_that_is_not_named_is_frozen_and_one_that_does_not_exist_refused() -> None:
     model = Line()
     apply_finetune(model, {"second": "full"})

@@ -3,17 +3,18 @@
 Any launcher that sets RANK and WORLD_SIZE will do (torchrun, accelerate launch, Slurm). Each rank computes its slice of
 the global batch, see ``radweave.nn.global_batch``. Two ways to hold the model:
 
-``ddp``    every rank holds all of it; gradients are added up after the backward pass. Done here rather than by torch's
-           DistributedDataParallel: the engine calls ``model.loss``, which is no forward pass, stages leave parts
-           without a gradient, and slices may differ in size. What it gives up is overlap of communication with the
-           backward pass; where gradients are so large that this matters, use
+``ddp``    every rank holds all of it; torch's DistributedDataParallel averages the gradients, bucket by bucket, while
+           the backward pass still runs.
 ``fsdp``   parameters, gradients and optimiser state are sharded (torch's FSDP2, ``fully_shard``).
+
+Both take the mean over ranks. Slices may differ in size, so each loss is scaled first (``Slice.weight``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,24 +24,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from radweave.base.batch import Slice
+from radweave.base.batch import Batch, Slice
 from radweave.base.errors import InputError
 from radweave.contract.model import ReportModel
+from radweave.contract.stage import total_loss
 from radweave.nn.batch_norm import share_batch_statistics
 
 Parallel = Literal["ddp", "fsdp"]
-BUCKET_NUMBERS = 16 << 20
-"""Gradients are added up in pieces of about this many numbers."""
 WAIT = timedelta(hours=2)
 """How long a rank waits for the others: the first one may be reading the images of a large data set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The processes of this job; ``Ranks()`` is a single one. Every method is called by all of them, in one order."""
+    """The processes of this job; ``Ranks()`` is a single one. Every method is called by all of them, in one order.
+
+    ``gradients`` is the group in which gradients travel. Batch norm and contrasts talk inside the backward pass too, in
+    the common group; which of them comes first depends on the parts that a slice uses.
+    """
 
     rank: int = 0
     size: int = 1
+    gradients: dist.ProcessGroup | None = None
 
     @property
     def is_first(self) -> bool:
@@ -118,7 +123,7 @@ def joined_ranks() -> Iterator[Ranks]:
         InputError: when another process of the job is lost.
     """
     if dist.is_initialized():  # by whoever called us
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield _all_ranks()
         return
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Ranks()
@@ -129,7 +134,7 @@ def joined_ranks() -> Iterator[Ranks]:
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=WAIT)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield _all_ranks()
     except RuntimeError as error:
         if not _is_lost_connection(error):
             raise
@@ -139,21 +144,47 @@ def joined_ranks() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
+def _all_ranks() -> Ranks:
+    # The group lasts as long as the job: torch may wait forever where one is destroyed right after a backward pass.
+    return Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(timeout=WAIT))
+
+
 def _is_lost_connection(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower() or "nccl" in str(error).lower()
 
 
+Losses = tuple[Tensor, dict[str, Tensor]]
+"""The weighted loss, and its terms without a gradient."""
+
+
+class StageLoss(nn.Module):
+    """The loss of a stage as a forward pass: that is what torch's data parallelism wraps.
+
+    The terms come back detached. A term that is returned but not differentiated would make DistributedDataParallel wait
+    for gradients that never come.
+    """
+
+    def __init__(self, model: ReportModel, weights: Mapping[str, float]) -> None:
+        super().__init__()
+        self.model = model
+        self.weights = dict(weights)
+
+    def forward(self, batch: Batch) -> Losses:
+        terms = self.model.loss(batch, tuple(self.weights))
+        return total_loss(terms, self.weights), {name: term.detach() for name, term in sorted(terms.items())}
+
+
 class Replica(Protocol):
-    """The model as this rank trains it. ``model`` computes the loss and owns the parameters that are optimised."""
+    """The model as this rank trains it. ``model`` owns the parameters that are optimised."""
 
     model: ReportModel
 
-    def scale(self, part: Slice | None) -> float:
-        """What the loss of a slice is multiplied with before the backward pass."""
+    def losses(self, batch: Batch) -> Losses:
+        """The losses of this rank's slice."""
         ...
 
-    def add_up_gradients(self) -> None:
-        """Make the gradients those of the global batch."""
+    def backward(self, loss: Tensor, part: Slice | None) -> None:
+        """Make the gradients those of the global batch, of which ``part`` is this rank's; None in a single process."""
         ...
 
     def clip_gradients(self, max_norm: float) -> float:
@@ -169,8 +200,12 @@ class Replica(Protocol):
         ...
 
 
-def make_replica(model: ReportModel, ranks: Ranks, parallel: Parallel) -> Replica:
-    """The replica for this rank; in a single process the model itself. All start from the first rank's weights."""
+def make_replica(model: ReportModel, weights: Mapping[str, float], ranks: Ranks, parallel: Parallel = "ddp") -> Replica:
+    """The replica for this rank, to train with these weights of the terms; in a single process the model itself.
+
+    What trains is settled before. All ranks start from the first one's weights.
+    """
+    computed: nn.Module = StageLoss(model, weights)
     if ranks.size > 1:
         share_batch_statistics(model)
         for tensor in (*model.parameters(), *model.buffers()):
@@ -178,8 +213,28 @@ def make_replica(model: ReportModel, ranks: Ranks, parallel: Parallel) -> Replic
         if parallel == "fsdp":
             from radweave.train.sharded import ShardedReplica
 
-            return ShardedReplica(model)
-    return WholeReplica(model, ranks)
+            return ShardedReplica(model, weights)
+        computed = _averaged(computed, ranks.gradients)
+    return WholeReplica(model, computed, ranks.size)
+
+
+def _averaged(loss: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
+    """The loss, whose backward pass averages gradients over the ranks. One that no rank has stays away."""
+    with warnings.catch_warnings():
+        # torch 2.13 gives ``broadcast_buffers`` a second name, which older ones do not know.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+        return nn.parallel.DistributedDataParallel(
+            loss,
+            process_group=group,
+            broadcast_buffers=False,  # they are kept alike here: ``share_batch_statistics``
+            init_sync=False,  # done by ``make_replica``, for what does not train as well
+            find_unused_parameters=True,  # a slice without labels, or without a second view, leaves parts unused
+        )
+
+
+def scaled(loss: Tensor, part: Slice | None, size: int) -> Tensor:
+    """The loss whose mean over the ranks has the gradient of the global batch: ``size`` times the slice's share."""
+    return loss if part is None else loss * (size * part.weight(size))
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
@@ -200,17 +255,18 @@ def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class WholeReplica:
-    """Every rank holds the whole model."""
+    """Every rank holds the whole model. ``computed`` is its loss, which averages gradients where there are others."""
 
     model: ReportModel
-    ranks: Ranks
+    computed: nn.Module
+    size: int
 
-    def scale(self, part: Slice | None) -> float:
-        return 1.0 if part is None else part.weight(self.ranks.size)
+    def losses(self, batch: Batch) -> Losses:
+        found: Losses = self.computed(batch)
+        return found
 
-    def add_up_gradients(self) -> None:
-        if self.ranks.size > 1:
-            add_up([p for p in self.model.parameters() if p.requires_grad])
+    def backward(self, loss: Tensor, part: Slice | None) -> None:
+        scaled(loss, part, self.size).backward()  # type: ignore[no-untyped-call]
 
     def clip_gradients(self, max_norm: float) -> float:
         trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -221,31 +277,3 @@ class WholeReplica:
 
     def spread(self) -> None:
         pass
-
-
-@torch.no_grad()
-def add_up(parameters: Sequence[nn.Parameter]) -> None:
-    """Sum the gradients over the ranks. One that no rank has stays away: the optimiser passes it over."""
-    if not parameters:
-        return
-    there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
-    dist.all_reduce(there, op=dist.ReduceOp.MAX)
-    bucket: list[Tensor] = []
-    for parameter, is_there in zip(parameters, there.tolist(), strict=True):
-        if not is_there:
-            continue
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if bucket and (bucket[0].dtype != parameter.dtype or sum(g.numel() for g in bucket) > BUCKET_NUMBERS):
-            _add_up_bucket(bucket)
-            bucket = []
-        bucket.append(parameter.grad)
-    if bucket:
-        _add_up_bucket(bucket)
-
-
-def _add_up_bucket(grads: Sequence[Tensor]) -> None:
-    flat = torch.cat([grad.reshape(-1) for grad in grads])
-    dist.all_reduce(flat)
-    for grad, total in zip(grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True):
-        grad.copy_(total.view_as(grad))

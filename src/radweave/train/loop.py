@@ -29,7 +29,6 @@ from radweave.contract.stage import (
     build_optimizer,
     learning_rate,
     set_train_mode,
-    total_loss,
 )
 from radweave.nn.global_batch import one_slice_of
 from radweave.train.checkpoint import OTHER_RUN, keep_newest, load_checkpoint, save_checkpoint
@@ -103,7 +102,9 @@ class StageTrainer:
             StoppedError: after SIGTERM or SIGINT, when the checkpoint is on disk.
         """
         apply_finetune(self.model, self.stage.finetune)
-        self.replica = make_replica(self.model, self.ranks, self.parallel)
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise InputError("nothing trains in this stage", field=f"stages.{self.name}.finetune")
+        self.replica = make_replica(self.model, self.stage.losses, self.ranks, self.parallel)
         self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
         self._resume()
         per_epoch = self.batches.steps_per_epoch
@@ -159,12 +160,10 @@ class StageTrainer:
         self.optimizer.zero_grad(set_to_none=True)
         with one_slice_of(part if part is not None and part.is_cut else None):
             with torch.autocast(_device_of(model).type, torch.bfloat16, enabled=self.stage.precision == "bfloat16"):
-                terms = model.loss(batch, tuple(self.stage.losses))
-                loss = total_loss(terms, self.stage.losses)
-            (loss * self.replica.scale(part)).backward()  # type: ignore[no-untyped-call]
-        self.replica.add_up_gradients()
+                loss, terms = self.replica.losses(batch)
+            self.replica.backward(loss, part)
         norm = self.replica.clip_gradients(self.stage.optimizer.max_grad_norm)
-        figures = self._over_ranks({"loss": loss, **dict(sorted(terms.items()))}, part)
+        figures = self._over_ranks({"loss": loss, **terms}, part)
         if math.isfinite(figures["loss"]) and math.isfinite(norm):
             self.optimizer.step()
         else:

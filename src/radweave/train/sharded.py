@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from radweave.base.batch import Slice
+from radweave.base.batch import Batch, Slice
 from radweave.base.errors import InputError
 from radweave.contract.model import ReportModel
-from radweave.train.distributed import add_up, cut_like, whole_tensor
+from radweave.train.distributed import Losses, StageLoss, cut_like, scaled, whole_tensor
 
 
 class ShardedReplica:
     """A sharded copy of ``whole``. Scalars are not cut: each rank holds them."""
 
-    def __init__(self, whole: ReportModel) -> None:
+    def __init__(self, whole: ReportModel, weights: Mapping[str, float]) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -45,18 +45,28 @@ class ShardedReplica:
         fully_shard(self.model, mesh=mesh, ignored_params=scalars)
         # The engine calls ``loss``: parameters are gathered for it as they would be for a forward pass.
         register_fsdp_forward_method(self.model, "loss")
+        self.computed = StageLoss(self.model, weights)
 
-    def scale(self, part: Slice | None) -> float:
-        """FSDP takes the mean over ranks, so each slice counts ``size`` times its share."""
-        return 1.0 if part is None else self.size * part.weight(self.size)
+    def losses(self, batch: Batch) -> Losses:
+        found: Losses = self.computed(batch)
+        return found
 
-    def add_up_gradients(self) -> None:
-        """The backward pass has reduced what is sharded; what is not comes here."""
+    def backward(self, loss: Tensor, part: Slice | None) -> None:
+        scaled(loss, part, self.size).backward()  # type: ignore[no-untyped-call]
+        self._average_scalars()
+
+    def _average_scalars(self) -> None:
+        """The backward pass has averaged what is sharded; what is not comes here. One that no rank has stays away."""
         scalars = [p for p in self.model.parameters() if p.requires_grad and not isinstance(p, DTensor)]
-        add_up(scalars)
-        for parameter in scalars:
+        if not scalars:
+            return
+        table = torch.zeros(len(scalars), 2, dtype=torch.float64, device=scalars[0].device)
+        for row, parameter in zip(table, scalars, strict=True):
             if parameter.grad is not None:
-                parameter.grad /= self.size
+                row[0], row[1] = parameter.grad, 1
+        dist.all_reduce(table)
+        for (total, number), parameter in zip(table, scalars, strict=True):
+            parameter.grad = (total / self.size).to(parameter.dtype) if number > 0 else None
 
     def clip_gradients(self, max_norm: float) -> float:
         grads = [p.grad for p in self.model.parameters() if p.requires_grad and p.grad is not None]
