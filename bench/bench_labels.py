@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from radweave.labels.chexpert_terms import CHEXPERT14_LEXICON
-from radweave.labels.ct_terms import CT18_LEXICON
+from radweave.labels.chexpert_terms import LEXICON as CHEXPERT14_LEXICON
+from radweave.labels.ct_terms import LEXICON as CT18_LEXICON
 from radweave.labels.lexicon import Lexicon
-from radweave.labels.nih_terms import NIH14_LEXICON
+from radweave.labels.nih_terms import LEXICON as NIH14_LEXICON
 from radweave.labels.rules import RuleLabeler
 
 ROUNDS = 3

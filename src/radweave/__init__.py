@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from radweave.generate.predictor import Predictor
@@ -13,11 +14,20 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 
-def load(run: Path | str, **options: Any) -> Predictor:
+def load(run: Path | str, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
     """Open a run folder for reporting: ``radweave.load(RUN).report(["chest.dcm"])``.
 
-    See ``radweave.runs.restore.load`` for the options.
-    """
-    from radweave.generate.predictor import load as load_run
+    Args:
+        run: the run folder, or an exported one.
+        untrained: let a run report whose weights were never trained; each report then says so.
+        decoding: overrides of the run's decoding options, such as ``["num_beams=3"]``.
 
-    return load_run(run, **options)
+    Raises:
+        InputError: if the run cannot be restored or an option does not exist.
+    """
+    from pathlib import Path
+
+    from radweave.generate.predictor import Predictor
+    from radweave.runs.restore import restore
+
+    return Predictor.of(restore(Path(run)), untrained=untrained, decoding=decoding)

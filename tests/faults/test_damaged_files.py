@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import radweave
 from image_files import chest, edit, thorax_hu, write_dicom, write_metaimage, write_series
 from radweave.base.errors import InputError, printable
 from radweave.base.study import ImageRef, LabelState, Study
@@ -34,7 +35,6 @@ from radweave.data.reading.inspect import inspect
 from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.reading.volumes import read_stored, read_volume
 from radweave.generate.files import group_images
-from radweave.generate.predictor import load
 from toys import toy_image
 
 SMALL_HU = thorax_hu(6, 20, 24)
@@ -342,7 +342,7 @@ def test_reports_and_pages_about_files_with_odd_names(toy_run: Path, tmp_path: P
 
 def test_a_warning_about_the_number_of_views_names_the_study(toy_run: Path, tmp_path: Path) -> None:
     files = [toy_image(tmp_path / f"{n}.png", bright_side="left", seed=n) for n in range(4)]
-    report = load(toy_run).report(files, force=True)
+    report = radweave.load(toy_run).report(files, force=True)
     assert any(text.startswith("0.png") and "4 views given" in text for text in report.warnings)
 
 

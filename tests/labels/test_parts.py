@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radweave.labels import CLASSES, NO_FINDING
-from radweave.labels.chexpert_terms import CHEXPERT14_LEXICON
-from radweave.labels.ct_terms import CT18_LEXICON
+from radweave.base.errors import InputError
+from radweave.base.ontology import LABEL_SETS, LabelSet
+from radweave.labels import CLASSES, LABELER_OF, NO_FINDING, get_labeler, label_set_of
+from radweave.labels.chexpert_terms import LEXICON as CHEXPERT14_LEXICON
+from radweave.labels.ct_terms import LEXICON as CT18_LEXICON
 from radweave.labels.lexicon import Lexicon
-from radweave.labels.nih_terms import NIH14_LEXICON, NIH14_TO_CHEXPERT14
+from radweave.labels.nih_terms import LEXICON as NIH14_LEXICON
+from radweave.labels.nih_terms import NIH14_TO_CHEXPERT14
 from radweave.labels.phrases import Match, PhraseBook, longest, phrase_pattern
 from radweave.labels.text import MAX_SENTENCE_CHARS, fold, sentences, spoken_ranges, tokenize
 
@@ -104,6 +109,21 @@ def test_lexicons_cover_their_classes(lexicon: Lexicon) -> None:
     assert set(lexicon.terms) == set(lexicon.classes) - {NO_FINDING}
     for terms in lexicon.terms.values():
         assert terms.findings or terms.structures
+
+
+@pytest.mark.parametrize("label_set", LABEL_SETS.values(), ids=list(LABEL_SETS))
+def test_every_label_set_has_its_labelers(label_set: LabelSet) -> None:
+    labeler = get_labeler(label_set.name)
+    assert (labeler.name, labeler.classes) == (f"rule-based {label_set.name}", label_set.classes)
+    if label_set.network is not None:
+        assert label_set_of(label_set.network) is label_set
+        assert import_module(f"radweave.labels.{label_set.network}").LABELER.classes == label_set.classes
+        with pytest.raises(InputError, match="needs its weights"):
+            get_labeler(label_set.network)
+
+
+def test_reports_of_each_modality_have_a_label_set() -> None:
+    assert LABELER_OF == {"xray": "chexpert14", "ct": "ct18"}
 
 
 def test_the_nih_mapping_names_real_classes() -> None:

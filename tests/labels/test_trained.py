@@ -15,7 +15,7 @@ from radweave.base.errors import InputError
 from radweave.base.study import LabelState
 from radweave.labels import CHEXPERT14, CT18, Labeler, get_labeler
 from radweave.labels.chexbert import HEAD_SIZES, STATES, CheXbertNetwork
-from radweave.labels.radbert import RadBertNetwork
+from radweave.labels.radbert18 import RadBertNetwork
 
 TEXTS = ["Heart size normal. Small left effusion.", "no effusion", "consolidation " * 600]
 WORDS = ["heart", "size", "normal", ".", "small", "left", "effusion", "no", "consolidation"]

@@ -1,4 +1,4 @@
-"""Class names of the label sets, in the order their sources give them.
+"""The label sets: their classes in the order their sources give them, what they are for, who reads them.
 
 Two orders of the fourteen CheXpert observations are in use: the published labeler's files start with "No Finding" and
 have "Lung Lesion" before "Lung Opacity"; the CheXbert heads end with "No Finding". Always match classes by name.
@@ -10,7 +10,11 @@ CT-RATE / CT-CLIP, arXiv:2403.17834 (18 abnormalities); Wang et al., "ChestX-ray
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal, get_args
+
+from radweave.base.study import Modality
 
 NO_FINDING = "No Finding"
 
@@ -71,5 +75,49 @@ NIH14: tuple[str, ...] = (
     "Hernia",
 )
 
-CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType({"chexpert14": CHEXPERT14, "ct18": CT18, "nih14": NIH14})
-"""Label set's name, as studies and the command line use it -> its classes."""
+LabelSetName = Literal["chexpert14", "ct18", "nih14"]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSet:
+    """A label set, as studies, experiments and the command line name it.
+
+    Attributes:
+        name: see above.
+        classes: in the order of its source.
+        modality: what its findings are seen on.
+        lexicon: the module of ``radweave.labels`` with its words (``LEXICON``), for the rule-based labeler.
+        network: the labeler that reads it with published weights, and its module of ``radweave.labels`` (``LABELER``).
+    """
+
+    name: LabelSetName
+    classes: tuple[str, ...]
+    modality: Modality
+    lexicon: str
+    network: str | None = None
+
+
+LABEL_SETS: Mapping[LabelSetName, LabelSet] = MappingProxyType(
+    {
+        label_set.name: label_set
+        for label_set in (
+            LabelSet("chexpert14", CHEXPERT14, "xray", lexicon="chexpert_terms", network="chexbert"),
+            LabelSet("ct18", CT18, "ct", lexicon="ct_terms", network="radbert18"),
+            LabelSet("nih14", NIH14, "xray", lexicon="nih_terms"),
+        )
+    }
+)
+"""By name; the first of a modality is the one that its reports are read with."""
+assert tuple(LABEL_SETS) == get_args(LabelSetName)
+
+CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType({name: found.classes for name, found in LABEL_SETS.items()})
+"""Label set's name -> its classes."""
+NETWORKS: Mapping[str, LabelSet] = MappingProxyType(
+    {found.network: found for found in LABEL_SETS.values() if found.network is not None}
+)
+"""Name of a labeler that needs weights -> the label set that it reads."""
+
+
+def sets_for(modality: Modality) -> tuple[LabelSet, ...]:
+    """The label sets of what a modality shows, the usual one first."""
+    return tuple(found for found in LABEL_SETS.values() if found.modality == modality)

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from radweave.base.ontology import LABEL_SETS, NETWORKS
 from radweave.cli.bounds import MAX_RESAMPLES, MAX_SEED, MAX_STUDIES
 
-LABELERS = "chexpert14, ct18, nih14 (rule-based), chexbert, radbert18 (with --weights)"
+LABELERS = f"{', '.join(LABEL_SETS)} (rule-based), {', '.join(NETWORKS)} (with --weights)"
 Ontology = Annotated[str, typer.Option(help=f"Labeler: {LABELERS}, none; auto goes by the reports' modality.")]
 Weights = Annotated[Path | None, typer.Option(help="Local folder with a trained labeler's weights and tokenizer.")]
 

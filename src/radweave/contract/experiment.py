@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import torch
 from pydantic import Field, model_validator
 
 from radweave.base.config import MAX_TOKENS, Config, Seed, Views
+from radweave.base.ontology import LabelSetName
 from radweave.base.storage import sha256_json
 from radweave.base.study import Modality
 from radweave.contract.model import ReportModel
@@ -50,7 +51,7 @@ class DataConfig(Config):
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
     augmentation: AugmentationConfig = NoAugmentation()
     hidden_views: float = Field(default=0.2, ge=0, le=1)
-    label_set: Literal["chexpert14", "ct18", "nih14"] = "chexpert14"
+    label_set: LabelSetName = "chexpert14"
     label_unlabeled: bool = True
     priors: bool = False
     keep_features: bool = True

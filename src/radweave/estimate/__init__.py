@@ -27,8 +27,6 @@ ACTIVATION_BYTES = 34
 """Per token and unit of width in a layer, in half precision and without the attention matrix, which is never stored
 (Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, Eq. 1). Twice that in
 float32."""
-OWN_SHAPE = ("vmamba", "resnet3d")
-"""Encoders whose shape is their configuration, wherever their weights come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,7 @@ def _stand_in_tokenizer(size: int) -> Any:
 def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
     """What a run folder keeps of a pretrained part."""
     folder.mkdir()
-    if record.kind in OWN_SHAPE:
+    if getattr(record, "own_shape", False):
         return
     if record.path in PUBLISHED:
         shape = dict(PUBLISHED[record.path])

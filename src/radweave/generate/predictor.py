@@ -21,7 +21,6 @@ from radweave.generate.pictures import Picture, model_input, read_pictures, refu
 from radweave.generate.views import settle_views, stated_view, views_for
 from radweave.nn.decoding import DecodingConfig
 from radweave.runs.drafts import Drafter
-from radweave.runs.restore import restore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -217,17 +216,3 @@ class Predictor:
             called = (names or {}).get(example.study_id) or [f"view {n + 1}" for n in range(len(example.rows))]
             unlike = warnings_of(self.familiarity, judgements, called)
             yield Report(draft.text, example.study_id, evidence, (*self.warnings, *unlike, *draft.warnings))
-
-
-def load(run: Path | str, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
-    """Open a run for reporting.
-
-    Args:
-        run: the run folder.
-        untrained: let a run report whose weights were never trained; each report then says so.
-        decoding: overrides of the run's decoding options, such as ``["num_beams=3"]``.
-
-    Raises:
-        InputError: if the run cannot be restored or an option does not exist.
-    """
-    return Predictor.of(restore(Path(run)), untrained=untrained, decoding=decoding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from radweave.base.ontology import CHEXPERT5, CHEXPERT14, CLASSES, CT18, NIH14, NO_FINDING
 from radweave.labels.labeler import BLANK, Labeler, Mention
-from radweave.labels.registry import LABELER_OF, get_labeler
+from radweave.labels.registry import LABELER_OF, get_labeler, label_set_of
 
 __all__ = [
     "BLANK",
@@ -18,4 +18,5 @@ __all__ = [
     "Labeler",
     "Mention",
     "get_labeler",
+    "label_set_of",
 ]

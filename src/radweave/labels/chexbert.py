@@ -88,3 +88,6 @@ class CheXbertLabeler:
             text, truncation=True, max_length=self._max_tokens, return_tensors="pt"
         )
         return encoded
+
+
+LABELER = CheXbertLabeler

@@ -8,7 +8,7 @@ devices, a rib's contour is no mediastinum.
 
 from __future__ import annotations
 
-from radweave.base.ontology import CHEXPERT14
+from radweave.base.ontology import LABEL_SETS
 from radweave.base.study import LabelState
 from radweave.labels.lexicon import Lexicon, Structure, Terms
 
@@ -235,10 +235,9 @@ _OTHER = (
     "situs inversus",
 )
 
-CHEXPERT14_LEXICON = Lexicon(
-    name="chexpert14",
+LEXICON = Lexicon(
+    LABEL_SETS["chexpert14"],
     version="1",
-    classes=CHEXPERT14,
     terms=_TERMS,
     other=_OTHER,
     other_look_alikes=("calcified|calcif* nodule that",),

@@ -8,7 +8,7 @@ sentence can state both; sequelae, bands and scars count as fibrotic.
 
 from __future__ import annotations
 
-from radweave.base.ontology import CT18
+from radweave.base.ontology import LABEL_SETS
 from radweave.labels.lexicon import Lexicon, Structure, Terms
 
 _HEART = Structure(
@@ -223,4 +223,4 @@ _TERMS = {
     ),
 }
 
-CT18_LEXICON = Lexicon(name="ct18", version="1", classes=CT18, terms=_TERMS)
+LEXICON = Lexicon(LABEL_SETS["ct18"], version="1", terms=_TERMS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from radweave.base.ontology import LabelSet
 from radweave.base.study import LabelState
 
 
@@ -54,11 +55,18 @@ class Lexicon:
     ``radweave.labels.rules.strongest`` for the last field.
     """
 
-    name: str
+    label_set: LabelSet
     version: str
-    classes: tuple[str, ...]
     terms: Mapping[str, Terms]
     other: tuple[str, ...] = ()
     other_look_alikes: tuple[str, ...] = ()
     not_a_finding: frozenset[str] = frozenset()
     doubt_beats_denial: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.label_set.name
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.label_set.classes

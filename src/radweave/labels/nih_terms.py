@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from radweave.base.ontology import NIH14
-from radweave.labels.chexpert_terms import CHEXPERT14_LEXICON
+from radweave.base.ontology import LABEL_SETS
+from radweave.labels.chexpert_terms import LEXICON as CHEXPERT14_LEXICON
 from radweave.labels.lexicon import Lexicon, Terms
 
 NIH14_TO_CHEXPERT14: Mapping[str, str | None] = MappingProxyType(
@@ -63,9 +63,8 @@ _OWN = {
     "Hernia": Terms(findings=("herni*",), look_alikes=("inguinal|umbilical|disc|disk herni*",)),
 }
 
-NIH14_LEXICON = Lexicon(
-    name="nih14",
+LEXICON = Lexicon(
+    LABEL_SETS["nih14"],
     version="1",
-    classes=NIH14,
     terms={name: CHEXPERT14_LEXICON.terms[NIH14_TO_CHEXPERT14[name] or name] for name in _SHARED} | _OWN,
 )

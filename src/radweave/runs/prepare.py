@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from radweave.base.errors import InputError
-from radweave.base.ontology import CLASSES
-from radweave.base.study import LabelState, Modality, Split
+from radweave.base.ontology import LABEL_SETS, sets_for
+from radweave.base.study import LabelState, Split
 from radweave.contract.experiment import Experiment
 from radweave.data.cache.images import NAMES, PixelCache
 from radweave.data.dataset import Dataset
@@ -16,14 +17,10 @@ from radweave.data.examples import (
 )
 from radweave.data.tokenizer import encode
 from radweave.labels import get_labeler
-from radweave.nn.vision import modality_of
+from radweave.nn.vision import encoders_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-READERS: dict[Modality, str] = {"xray": "resnet, swin, vit or vmamba", "ct": "resnet3d"}
-LABELS_OF: dict[str, Modality] = {"chexpert14": "xray", "ct18": "ct", "nih14": "xray"}
 
 
 def _refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
@@ -34,26 +31,31 @@ def _refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
     """
     modality, data = dataset.card.modality, experiment.data
     encoder = experiment.model.encoder
-    if modality_of(encoder) != modality:
+    if encoder.reads != modality:
         raise InputError(
-            f"the data set holds {NAMES[modality]}, the vision encoder reads {NAMES[modality_of(encoder)]}",
+            f"the data set holds {NAMES[modality]}, the vision encoder reads {NAMES[encoder.reads]}",
             file=dataset.path,
             field=f"model.{next(name for name, record in experiment.model if record is encoder)}",
             got=encoder.kind,
-            expected=READERS[modality],
+            expected=_either(encoders_for(modality)),
         )
-    if LABELS_OF[data.label_set] == modality:
+    label_set = LABEL_SETS[data.label_set]
+    if label_set.modality == modality:
         return
     found = {name for study in dataset.studies("train") for name in study.labels}
     if data.label_set not in found:
-        fitting = sorted(found) or [name for name, reads in LABELS_OF.items() if reads == modality]
+        fitting = sorted(found) or [fit.name for fit in sets_for(modality)]
         raise InputError(
-            f"no study has labels of this set, which is for {NAMES[LABELS_OF[data.label_set]]}",
+            f"no study has labels of this set, which is for {NAMES[label_set.modality]}",
             file=dataset.path,
             field="data.label_set",
             got=data.label_set,
             expected=f"data.label_set={' or '.join(fitting)}",
         )
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def prepare(
@@ -80,7 +82,7 @@ def prepare(
         max_views=data.max_views if data.modality == "xray" else 1,
         max_tokens=data.max_tokens,
         label_set=data.label_set,
-        classes=CLASSES[data.label_set],
+        classes=LABEL_SETS[data.label_set].classes,
         need_text=need_text,
         label=label if data.label_unlabeled else None,
         priors=data.priors,

@@ -17,7 +17,7 @@ from radweave.evaluation.pairs import Pair, PairsFile, read_pairs
 from radweave.evaluation.protocols import get_protocol
 from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables, print_tables
 from radweave.evaluation.tables.report import result_tables
-from radweave.labels import LABELER_OF, Labeler, get_labeler
+from radweave.labels import LABELER_OF, Labeler, get_labeler, label_set_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def beside_protocol(request: EvaluateRequest, ontology: str) -> str | None:
         return get_protocol(request.beside).name
     if request.protocol != "full":
         return "full"
-    return "hf" if ontology in ("ct18", "radbert18") else "r2gen_mimic"
+    return "hf" if ontology != "none" and label_set_of(ontology).modality == "ct" else "r2gen_mimic"
 
 
 def _evaluated(

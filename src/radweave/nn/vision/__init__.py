@@ -1,8 +1,8 @@
-"""Vision encoders. Each is chosen by ``kind``; the union below is the registry."""
+"""Vision encoders. Each is chosen by ``kind``; the union ``VisionRecord`` is the registry."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -11,18 +11,17 @@ from radweave.nn.vision.pretrained import ResNetConfig, SwinConfig, Transformers
 from radweave.nn.vision.resnet3d import ResNet3dConfig, ResNet3dEncoder
 from radweave.nn.vision.vmamba import VMambaConfig, VMambaEncoder
 
-VISION_RECORDS = (ResNetConfig, SwinConfig, ViTConfig, VMambaConfig, ResNet3dConfig)
-VisionEncoderConfig = Annotated[
-    ResNetConfig | SwinConfig | ViTConfig | VMambaConfig | ResNet3dConfig, Field(discriminator="kind")
-]
+VisionRecord = ResNetConfig | SwinConfig | ViTConfig | VMambaConfig | ResNet3dConfig
+VisionEncoderConfig = Annotated[VisionRecord, Field(discriminator="kind")]
+VISION_RECORDS: tuple[type[VisionRecord], ...] = get_args(VisionRecord)
 
 VisionPart = TransformersEncoder | VMambaEncoder | ResNet3dEncoder
 """What these records build."""
 
 
-def modality_of(encoder: VisionEncoderConfig) -> Modality:
-    """What an encoder reads: volumes or images."""
-    return "ct" if isinstance(encoder, ResNet3dConfig) else "xray"
+def encoders_for(modality: Modality) -> list[str]:
+    """The kinds of encoder that read volumes or images."""
+    return sorted(str(record.model_fields["kind"].default) for record in VISION_RECORDS if record.reads == modality)
 
 
 __all__ = [
@@ -34,5 +33,5 @@ __all__ = [
     "ViTConfig",
     "VisionEncoderConfig",
     "VisionPart",
-    "modality_of",
+    "encoders_for",
 ]

@@ -7,7 +7,7 @@ there and its weights from the run, and needs the original checkpoint no more.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from radweave.base.batch import VisionFeatures
 from radweave.base.config import Channels, Config, Depths, Heads, Layers, Pixels, Width, Widths
 from radweave.base.errors import InputError
+from radweave.base.study import Modality
 from radweave.outside.models import read_model, read_shape
 
 WHAT = "a vision encoder"
@@ -92,6 +93,7 @@ def _with_weights(path: str, kind: Any, **options: Any) -> Any:
 class ResNetConfig(Config):
     """ResNet (He et al., 2016). ``path`` loads a checkpoint; without it the sizes build one from nothing."""
 
+    reads: ClassVar[Modality] = "xray"
     kind: Literal["resnet"] = "resnet"
     path: str | None = None
     channels: Channels = 1
@@ -133,6 +135,7 @@ docs/results/README.md.
 class SwinConfig(Config):
     """Swin Transformer (Liu et al., 2021); defaults are Swin-B at 224 pixels."""
 
+    reads: ClassVar[Modality] = "xray"
     kind: Literal["swin"] = "swin"
     path: str | None = None
     channels: Channels = 1
@@ -170,6 +173,7 @@ class SwinConfig(Config):
 class ViTConfig(Config):
     """Vision Transformer (Dosovitskiy et al., 2021); defaults are ViT-B/16."""
 
+    reads: ClassVar[Modality] = "xray"
     kind: Literal["vit"] = "vit"
     path: str | None = None
     channels: Channels = 1

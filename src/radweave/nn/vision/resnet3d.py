@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from radweave.base.batch import VisionFeatures
 from radweave.base.config import Channels, Config, Width
 from radweave.base.errors import InputError
+from radweave.base.study import Modality
 from radweave.nn.vision.pretrained import Triple, pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
 
@@ -149,6 +150,9 @@ class ResNet3dConfig(Config):
     convolutions; 50 layers put out four times as many channels.
     """
 
+    reads: ClassVar[Modality] = "ct"
+    own_shape: ClassVar[bool] = True
+    """The configuration is the shape, wherever the weights come from."""
     kind: Literal["resnet3d"] = "resnet3d"
     path: str | None = None
     channels: Channels = 1

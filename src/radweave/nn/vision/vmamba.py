@@ -14,7 +14,7 @@ import itertools
 import math
 import re
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from radweave.base.batch import VisionFeatures
 from radweave.base.config import Channels, Config, Depths, Ratio, Width, Widths
 from radweave.base.errors import InputError
+from radweave.base.study import Modality
 from radweave.nn.selective_scan import ScanBackend, selective_scan
 from radweave.nn.vision.pretrained import pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
@@ -191,6 +192,9 @@ class VMambaConfig(Config):
     all give the same results.
     """
 
+    reads: ClassVar[Modality] = "xray"
+    own_shape: ClassVar[bool] = True
+    """The configuration is the shape, wherever the weights come from."""
     kind: Literal["vmamba"] = "vmamba"
     path: str | None = None
     channels: Channels = 1

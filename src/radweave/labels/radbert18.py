@@ -86,3 +86,6 @@ class RadBertLabeler:
             text, truncation=True, max_length=self._max_tokens, return_tensors="pt"
         )
         return encoded
+
+
+LABELER = RadBertLabeler
