@@ -23,6 +23,9 @@ def images(tmp_path: Path) -> list[Path]:
     return [*paths, tmp_path / "letter.png"]
 
 
+OLD = "study_id,report,warnings,refused,notice\n"
+
+
 def test_drafts_go_into_a_file_by_its_suffix(toy_run: Path, images: list[Path], tmp_path: Path) -> None:
     printed = json.loads(radweave("generate", toy_run, *images, "--json").stdout)
     drafts = {row["study_id"]: row.get("report") for row in printed}
@@ -47,22 +50,22 @@ def test_an_output_that_cannot_be_used_is_refused_before_the_run_is_opened(image
         done = radweave("generate", "nowhere", images[0], "--out", tmp_path / name)
         assert done.returncode == 2
         assert ".jsonl, .txt, .csv" in done.stderr
-    (tmp_path / "there.csv").write_text("old")
+    (tmp_path / "there.csv").write_text(OLD)
     done = radweave("generate", "nowhere", images[0], "--out", tmp_path / "there.csv")
     assert "--overwrite" in done.stderr
     done = radweave("generate", "nowhere", images[0], "--out", tmp_path / "there.csv", "--overwrite")
     assert "no such run folder" in done.stderr
-    assert (tmp_path / "there.csv").read_text() == "old"
+    assert (tmp_path / "there.csv").read_text() == OLD
 
 
 def test_no_file_is_written_where_no_draft_was(toy_run: Path, images: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "there.csv").write_text("old")
+    (tmp_path / "there.csv").write_text(OLD)
     done = radweave("generate", toy_run, images[2], "--out", tmp_path / "there.csv", "--overwrite")
     assert done.returncode == 2
-    assert (tmp_path / "there.csv").read_text() == "old"
+    assert (tmp_path / "there.csv").read_text() == OLD
     done = radweave("generate", toy_run, images[0], "--out", tmp_path / "there.csv", "--overwrite")
     assert done.returncode == 0
-    assert (tmp_path / "there.csv").read_text().startswith("study_id,report,")
+    assert (tmp_path / "there.csv").read_text().startswith(OLD + "left,")
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "@SUM(A1)", "+1+cmd|' /C calc'!A0", "-1+1", "\t=1", "  =1", "＝1"])

@@ -114,11 +114,11 @@ def test_a_damaged_unfinished_or_untrained_run_is_not_exported(
 
 def test_an_export_that_exists_is_kept_unless_asked(toy_run: Path, exported: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(exported, tmp_path / "out"))
-    (out / "mine.txt").write_text("mine")
+    (out / "README.md").write_text("mine")
     with pytest.raises(InputError, match="--overwrite"):
         export(toy_run, out)
     export(toy_run, out, overwrite=True)
-    assert not (out / "mine.txt").exists()
+    assert (out / "README.md").read_text() == (exported / "README.md").read_text()
 
 
 def test_a_full_disk_leaves_nothing(toy_run: Path, tmp_path: Path) -> None:

@@ -128,6 +128,6 @@ def test_a_folder_of_somebody_else_is_never_replaced(
 
 def test_a_folder_of_ours_is(toy_run: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(export(toy_run, tmp_path / "out"), tmp_path / "again"))
-    (out / "note").touch()
+    (out / "README.md").write_text("changed")
     export(toy_run, out, overwrite=True)
-    assert not (out / "note").exists()
+    assert (out / "README.md").read_text() != "changed"

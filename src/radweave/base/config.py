@@ -125,7 +125,19 @@ def first_problem(error: ValidationError) -> str:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """The safe loader, whose constructors let errors of Python through: ``2001-99-99``, ``!!int xyz``."""
+    """The safe loader, whose constructors let errors of Python through: ``2001-99-99``, ``!!int xyz``.
+
+    A key that comes twice is refused: which of the two holds would be a matter of the reader.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, "a key comes twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -153,11 +165,11 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def from_yaml(kind: type[C], path: Path) -> C:
-    """Load a record written by ``to_yaml``.
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a file of plain values by name.
 
     Raises:
-        InputError: if the file is missing, not YAML, or does not fit the record.
+        InputError: if the file is missing, not YAML, or holds another value.
     """
     try:
         data = parse_yaml(path.read_text(encoding="utf-8"))
@@ -167,6 +179,16 @@ def from_yaml(kind: type[C], path: Path) -> C:
         raise InputError(f"not valid YAML: {error}", file=path) from None
     if not isinstance(data, dict):
         raise InputError("not a mapping", file=path)
+    return data
+
+
+def from_yaml(kind: type[C], path: Path) -> C:
+    """Load a record written by ``to_yaml``.
+
+    Raises:
+        InputError: if the file is missing, not YAML, or does not fit the record.
+    """
+    data = read_yaml(path)
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from radweave.base.errors import CannotWriteError, InputError
 
@@ -80,7 +80,7 @@ def write_aside(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def write_folder(path: Path, *, overwrite: bool = False, ours: str | None = None) -> Iterator[Path]:
+def write_folder(path: Path, *, overwrite: bool = False, ours: Kind | None = None) -> Iterator[Path]:
     """Give an empty temporary folder; rename it to ``path`` if the block succeeds, else remove it.
 
     Raises:
@@ -92,6 +92,8 @@ def write_folder(path: Path, *, overwrite: bool = False, ours: str | None = None
         raise InputError("is a file; a folder does not replace it", file=path)
     with _partial(path, _new_folder) as partial:
         yield partial
+        if overwrite:  # what somebody laid into it in the meantime stays too
+            refuse_existing(path, overwrite=True, ours=ours)
         _put_in_place(partial, path, overwrite=overwrite)
 
 
@@ -313,18 +315,21 @@ def temporary_folder(name: str) -> Path:
     return folder
 
 
-def refuse_existing(path: Path, *, overwrite: bool, ours: str | None = None) -> None:
-    """Raise InputError when an output exists and may not be replaced.
+class Kind(Protocol):
+    """A kind of output, see ``radweave.base.replacing``."""
 
-    ``ours`` is a file that every folder of the kind holds: one without it is somebody else's, and is never replaced.
-    """
+    def refuse_other(self, path: Path) -> None: ...
+
+
+def refuse_existing(path: Path, *, overwrite: bool, ours: Kind | None = None) -> None:
+    """Raise InputError when an output exists and may not be replaced: what is not of the kind ``ours`` never is."""
     refuse_foreign(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not overwrite:
         raise InputError("exists already; give --overwrite to replace it, or another name", file=path)
-    if ours is not None and path.is_dir() and not (path / ours).is_file():
-        raise InputError(f"holds no {ours}: it is not what --overwrite is for, and it is not replaced", file=path)
+    if ours is not None:
+        ours.refuse_other(path)
 
 
 def refuse_foreign(path: Path) -> None:

@@ -125,8 +125,10 @@ def generate(
         raise InputError("--data needs --out for the predictions", field="--out")
     if split not in SPLITS:
         raise InputError("no such split", field="--split", got=split, expected=f"one of {', '.join(SPLITS)}")
-    if out is not None:
-        refuse_existing(out, overwrite=overwrite)
+    if out is not None and out.exists():
+        from radweave.generate.draft_file import DRAFTS
+
+        refuse_existing(out, overwrite=overwrite, ours=DRAFTS)
     if data is not None and view:
         raise InputError("a dataset states the views of its images", field="--view")
     if images and out is not None:
@@ -144,12 +146,13 @@ def generate(
         sizes = {"batch_size": batch_size, "shard_size": shard_size, "ray_workers": ray}
         _generate_split(restored, predictor, data, split, out, sizes, overwrite)
     else:
+        from radweave.generate.draft_file import DRAFTS
         from radweave.generate.files import group_images
         from radweave.generate.shards import held
         from radweave.train.distributed import Ranks
 
         groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
-        with held(out, Ranks(), overwrite=overwrite) if out is not None else nullcontext():
+        with held(out, Ranks(), overwrite=overwrite, ours=DRAFTS) if out is not None else nullcontext():
             _generate_files(predictor, groups, out, as_json=as_json, force=force)
 
 

@@ -23,13 +23,27 @@ from pydantic import Field, ValidationError
 
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, read_jsonl, sha256_file, write_folder, write_json
+from radweave.base.replacing import FolderKind
+from radweave.base.storage import read_json, read_json_object, read_jsonl, sha256_file, write_folder, write_json
 from radweave.base.study import Modality, Record, Split, Study
 
 FORMAT = "radweave-dataset"
 FORMAT_VERSION = 1
 # A MetaImage header without its voxels: hashes and caches know one file for each image.
 DETACHED_HEADER = ".mhd"
+
+
+def _files(folder: Path) -> tuple[str, ...] | None:
+    """What a data set holds beside its card."""
+    card = read_json_object(folder / "dataset.json")
+    return (
+        ("manifest.jsonl", "left_out.jsonl", "images/*", "masks/*", ".cache/*")
+        if card.get("format") == FORMAT
+        else None
+    )
+
+
+DATASET = FolderKind("a data set", "dataset.json", _files)
 
 
 class SourceFile(Record):
@@ -82,9 +96,7 @@ class DatasetWriter:
         self.folder: Path
 
     def __enter__(self) -> Self:
-        self.folder = self._stack.enter_context(
-            write_folder(self._target, overwrite=self._overwrite, ours="dataset.json")
-        )
+        self.folder = self._stack.enter_context(write_folder(self._target, overwrite=self._overwrite, ours=DATASET))
         self._manifest = self._stack.enter_context((self.folder / "manifest.jsonl").open("w", encoding="utf-8"))
         return self
 

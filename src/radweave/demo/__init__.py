@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader
 from PIL import Image
 
 from radweave.base.figures import BLUE, can_draw, new_figure, png
+from radweave.base.replacing import record_kind
 from radweave.base.storage import write_folder, write_json, write_text
 from radweave.base.study import RESEARCH_ONLY, Study
 from radweave.data.dataset import Dataset
@@ -39,6 +40,9 @@ STUDIES_SHOWN = 16
 FINDINGS_SHOWN = 5
 THUMBNAIL_PX = 192
 IMAGE_SIZE_PX = 160
+_OUTPUT = record_kind(
+    "a demo", "evaluation.json", ("protocol", "corpus"), ("index.html", "predictions.jsonl", "phantom/*", "run/*")
+)
 
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
 
@@ -71,7 +75,7 @@ def run_demo(
         InputError: if ``out`` exists and ``overwrite`` is not set.
     """
     watch = watch or DemoWatch()
-    with write_folder(out, overwrite=overwrite, ours="predictions.jsonl") as folder:
+    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as folder:
         with watch.bar("drawing phantom studies") as progress:
             dataset = write_phantom_dataset(
                 folder / "phantom",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from radweave.base.replacing import record_kind
 from radweave.base.storage import json_text, refuse_existing, write_folder, write_text
 from radweave.base.study import Report, Study, View
 from radweave.data.ct import preprocess_spaced, to_bytes
@@ -31,6 +32,8 @@ from radweave.runs.restore import Run
 __all__ = ["explain_files", "explain_study", "write_explanation"]
 
 PAGE = "index.html"
+_FIELDS = ("study_id", "report", "evidence", "warnings", "notice")
+_OUTPUT = record_kind("an explanation", "evidence.json", _FIELDS, (PAGE, "*.png"))
 
 
 def explain_files(
@@ -48,7 +51,7 @@ def explain_files(
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, and as ``Predictor.report`` does.
     """
-    refuse_existing(out, overwrite=overwrite, ours="evidence.json")
+    refuse_existing(out, overwrite=overwrite, ours=_OUTPUT)
     group = group_images(images, one_study=True, modality=predictor.modality)[0]
     views, warnings = predictor.read_views(group.images, force=force)
     report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
@@ -76,7 +79,7 @@ def explain_study(
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, or the study is not there or has no usable image.
     """
-    refuse_existing(out, overwrite=overwrite, ours="evidence.json")
+    refuse_existing(out, overwrite=overwrite, ours=_OUTPUT)
     dataset = Dataset.open(dataset_path)
     found = read_dataset_study(run, dataset, study_id, force=force)
     files = [dataset.path / ref.path for ref, _ in found.views]
@@ -126,7 +129,7 @@ def write_explanation(
         threshold=threshold,
     )
     html, files = render(explained)
-    with write_folder(out, overwrite=overwrite, ours="evidence.json") as folder:
+    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as folder:
         for name, png in files.items():
             (folder / name).write_bytes(png)
         content = {

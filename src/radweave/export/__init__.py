@@ -20,6 +20,7 @@ from typing import Any
 
 from radweave.base.config import from_yaml, to_yaml
 from radweave.base.errors import InputError
+from radweave.base.replacing import FolderKind
 from radweave.base.storage import remove_leftovers, sha256_file, sha256_json, write_folder, write_json, write_text
 from radweave.base.study import Record
 from radweave.contract.experiment import Experiment
@@ -30,9 +31,19 @@ from radweave.memory.bank import load_bank, save_bank
 from radweave.methods import load_method
 from radweave.runs.folder import RunCard, StageFigures, read_card, write_card
 from radweave.runs.licences import leaves, licences_of, weight_sources
+from radweave.runs.place import named_files
 from radweave.runs.restore import restore
 
 AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/", "familiarity/", "licences/")
+
+
+def _files_of_export(folder: Path) -> list[str] | None:
+    """The files that an export's card names; None for a run, which has no numbers for other programs."""
+    files = named_files(folder)
+    return files if "preprocessing.json" in files else None
+
+
+_OUTPUT = FolderKind("an export", "run.json", _files_of_export)
 
 
 class Preprocessing(Record):
@@ -69,7 +80,7 @@ def export(run: Path, out: Path, *, overwrite: bool = False) -> Path:
         raise InputError(UNTRAINED.split(":")[0], file=run)
     # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
     remove_leftovers(out.parent)
-    with write_folder(out, overwrite=overwrite, ours="run.json") as partial:
+    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as partial:
         _fill(run, card, partial)
         restore(partial)
     return out

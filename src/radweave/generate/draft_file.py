@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from radweave.base.csv_text import csv_line
 from radweave.base.errors import InputError
-from radweave.base.storage import write_text
+from radweave.base.replacing import FileKind
+from radweave.base.storage import read_jsonl, write_text
 from radweave.base.study import RESEARCH_ONLY, Report
 from radweave.generate.files import FileGroup
 
 SUFFIXES = (".jsonl", ".txt", ".csv")
+_ROWS = ({"study_id", "report", "warnings", "notice"}, {"study_id", "refused"}, {"study_id", "hyp"})
+_ROWS_LOOKED_AT = 100
 _COLUMNS = ("study_id", "report", "warnings", "refused", "notice")
 
 
@@ -28,6 +32,24 @@ def refuse_other_kind(path: Path) -> None:
             "unknown kind of file", file=path, field="--out", got=path.suffix or "no suffix",
             expected=f"a name that ends in {', '.join(SUFFIXES)}",
         )  # fmt: skip
+
+
+def _is_drafts(path: Path) -> bool:
+    """Whether a file is one that ``generate`` writes, by what it holds; the rows of a split are drafts too."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = file.readline()
+        if first == csv_line(_COLUMNS):
+            return True
+        rows = [set(row) for _, row in islice(read_jsonl(path), _ROWS_LOOKED_AT)]
+        return bool(rows) and all(any(kind <= row for kind in _ROWS) for row in rows)
+    except InputError:
+        return path.read_text(encoding="utf-8").endswith(f"\n\n{RESEARCH_ONLY}\n")
+    except ValueError:  # no text
+        return False
+
+
+DRAFTS = FileKind("a file of drafts", _is_drafts)
 
 
 def draft_row(result: Report | FileGroup) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.generate.shards import Compute, compute_here, compute_on_ray, held, open_plan, shards_of
-from radweave.memory.bank import Bank, load_bank, patient_code, save_bank
+from radweave.memory.bank import BANK, Bank, load_bank, patient_code, save_bank
 from radweave.nn.views import encode_views
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
@@ -49,7 +49,7 @@ def build_feature_bank(
     """
     ranks = ranks or Ranks()
     recipe = FeatureRecipe(run.folder, dataset_path, split, batch_size)
-    with held(out, ranks, overwrite=overwrite, ours="bank.safetensors"):
+    with held(out, ranks, overwrite=overwrite, ours=BANK):
         with ranks.first_goes_first():
             examples, pixels, compute = recipe.prepare(run, images)
             if not examples:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from radweave.base.errors import InputError
 from radweave.base.storage import (
+    Kind,
     exclusive,
     read_json,
     refuse_existing,
@@ -57,7 +58,7 @@ class Plan:
 
 
 @contextmanager
-def held(out: Path, ranks: Ranks, *, overwrite: bool, ours: str | None = None) -> Iterator[None]:
+def held(out: Path, ranks: Ranks, *, overwrite: bool, ours: Kind | None = None) -> Iterator[None]:
     """Hold an output for this job, from before the work to its end; what a killed writer left of it is removed.
 
     Raises:
@@ -71,7 +72,7 @@ def held(out: Path, ranks: Ranks, *, overwrite: bool, ours: str | None = None) -
 
 
 @contextmanager
-def _held_alone(out: Path, overwrite: bool, ours: str | None) -> Iterator[None]:
+def _held_alone(out: Path, overwrite: bool, ours: Kind | None) -> Iterator[None]:
     refuse_existing(out, overwrite=overwrite, ours=ours)
     lock = out.with_name(f".{out.name}.lock")
     try:

@@ -17,6 +17,7 @@ from radweave.base.study import Modality, Split
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
+from radweave.generate.draft_file import DRAFTS
 from radweave.generate.familiar import is_unlike
 from radweave.generate.floors import floor_reports
 from radweave.generate.predictor import Predictor
@@ -74,7 +75,7 @@ def generate_split(
         raise InputError(predictor.refusal, file=run.folder)
     ranks = ranks or Ranks()
     dataset = Dataset.open(dataset_path)
-    with held(out, ranks, overwrite=overwrite):
+    with held(out, ranks, overwrite=overwrite, ours=DRAFTS):
         data = run.experiment.data
         with ranks.first_goes_first():
             cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,19 @@ from torch import Tensor
 from radweave.base.batch import Batch
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
+from radweave.base.replacing import FolderKind
 from radweave.base.storage import read_json_object, read_jsonl, write_folder, write_json, write_jsonl
 from radweave.base.study import Record
+
+
+def _files(folder: Path) -> tuple[str, ...]:
+    """The files beside the tensors, of whatever bank it is."""
+    for line, row in islice(read_jsonl(folder / "rows.jsonl"), 1):
+        _row(folder / "rows.jsonl", line, row)
+    return ("rows.jsonl", "owners.json")
+
+
+BANK = FolderKind("a bank", "bank.safetensors", _files)
 
 
 def patient_code(patient_id: str) -> str:
@@ -175,7 +187,7 @@ def save_bank(bank: Bank, folder: Path) -> None:
         if not finite.all():
             row = int(finite.logical_not().nonzero()[0])
             raise InputError("a value of the bank is not finite", field=name, got=bank.study_ids[row])
-    with write_folder(folder, overwrite=True, ours="bank.safetensors") as partial:
+    with write_folder(folder, overwrite=True, ours=BANK) as partial:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in bank.tensors.items()}
         save_file(tensors, str(partial / "bank.safetensors"))
         write_jsonl(partial / "rows.jsonl", bank.rows)

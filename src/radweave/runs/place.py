@@ -14,11 +14,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
+from radweave.base.config import read_yaml
 from radweave.base.errors import InputError
-from radweave.base.storage import refuse_existing, remove_leftovers
-from radweave.runs.folder import locked
+from radweave.base.replacing import FolderKind
+from radweave.base.storage import read_json_object, refuse_existing, remove_leftovers
+from radweave.runs.folder import FORMAT, locked
 
 _MARK = ".aside"
 """An empty file that only a run trained aside holds: it tells the newer from the older one after they changed names."""
@@ -35,8 +38,14 @@ class RunPlace:
     began: bool = False
 
     def finish(self) -> None:
-        """Put a finished run where it belongs; an older one goes then, and not before."""
+        """Put a finished run where it belongs; an older one goes then, and not before.
+
+        Raises:
+            InputError: if somebody laid a file into the older one in the meantime; ``--resume`` ends it later.
+        """
         if self.folder != self.out:
+            if not _is_empty(self.out):
+                _kind(self.out).refuse_other(self.out)
             _exchange(self.folder, self.out)
             _finish_exchange(self.out)
 
@@ -98,14 +107,54 @@ def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
                 _take_back(place.folder, keep=existed and not replaces)
 
 
+# What training writes, and what an ablation writes into the folders of its runs.
+_MADE = ("config.yaml", "weights.safetensors", "metrics.jsonl", "checkpoints/*", "tensorboard/*", "wandb/*", _MARK)
+_MODEL = ("tokenizer/*", "parts/*", "memories/*", "familiarity/*", "licences/*")
+_ABLATION = ("predictions.jsonl", "scores.json", "training.json", "task.json", "reused.json", "failure.txt", "log.txt")
+_BEGUN = ("tokenizer", "checkpoints", _LOCK)
+"""One of them is there from the start of a training on: a configuration alone is a user's own file."""
+
+
+def named_files(folder: Path) -> list[str]:
+    """The files that a card names, as patterns; a card of any version of Radweave.
+
+    Raises:
+        InputError: if ``run.json`` is not the card of a run.
+    """
+    path = folder / "run.json"
+    card = read_json_object(path)
+    files = card.get("files")
+    if card.get("format") != FORMAT or not isinstance(files, dict):
+        raise InputError("not the card of a run", file=path)
+    return [escape(name) for name in files]
+
+
+def _files_of_finished(folder: Path) -> list[str] | None:
+    files = named_files(folder)
+    return None if "preprocessing.json" in files else [*files, *_MADE, *_ABLATION]
+
+
+def _files_of_unfinished(folder: Path) -> tuple[str, ...] | None:
+    values = read_yaml(folder / "config.yaml")
+    ours = isinstance(values, dict) and {"method", "seed", "data", "model", "stages"} <= set(values)
+    begun = any((folder / name).exists() for name in _BEGUN)
+    return (*_MADE, *_MODEL, *_ABLATION) if ours and begun else None
+
+
+_FINISHED = FolderKind("a run", "run.json", _files_of_finished)
+_UNFINISHED = FolderKind("a run", "config.yaml", _files_of_unfinished)
+
+
+def _kind(folder: Path) -> FolderKind:
+    return _FINISHED if (folder / "run.json").is_file() else _UNFINISHED
+
+
 def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError("is no folder; a run does not replace it", file=out)
     if resume or _is_empty(out):
         return
-    refuse_existing(out, overwrite=overwrite)
-    if not ((out / "config.yaml").is_file() or (out / "run.json").is_file()):
-        raise InputError("is not a run folder; it is not overwritten", file=out)
+    refuse_existing(out, overwrite=overwrite, ours=_kind(out))
     if out.is_mount() or not os.access(out.parent, os.W_OK):
         raise InputError("cannot be replaced; give a new folder inside of it", file=out)
 

@@ -345,7 +345,7 @@ def test_an_output_that_would_lose_data_is_refused(source: Path, tmp_path: Path)
             import_dataset("folder", source / "reports.csv", out, overwrite=True)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="no dataset folder"):
+    with pytest.raises(InputError, match=r"holds no dataset\.json"):
         import_dataset("folder", source, tmp_path / "letters", overwrite=True)
     assert (tmp_path / "letters" / "mine.txt").read_text() == "mine"
     assert sorted(path.name for path in source.rglob("*")) == before

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
 from radweave.base.storage import refuse_existing
-from radweave.data.dataset import Dataset
+from radweave.data.dataset import DATASET, Dataset
 from radweave.data.importers.build import Progress, build_dataset
 from radweave.data.importers.source import ImportOptions, Source
 
@@ -86,5 +86,6 @@ def _refuse_losing_data(out: Path, inputs: list[Path | None], *, overwrite: bool
     for given in inputs:
         if given is not None and given.resolve().is_relative_to(target):
             raise InputError("the output would replace what is imported; give another folder", file=out)
-    if overwrite and out.exists() and not (out / "dataset.json").is_file() and (out.is_file() or any(out.iterdir())):
+    if overwrite and out.is_file():
         raise InputError("is no dataset folder; it is not replaced", file=out)
+    DATASET.refuse_other(out)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
+from radweave.base.replacing import record_kind
 from radweave.base.storage import refuse_existing, write_folder, write_json, write_text
 from radweave.evaluation.commands.evaluate import labeler_for, ontology_of, run_names
 from radweave.evaluation.evaluate import Options, evaluate_pairs
@@ -26,6 +27,7 @@ from radweave.evaluation.tables.formats import latex_tables, markdown_tables, pr
 
 FORMAT = "radweave-comparison"
 FORMAT_VERSION = 1
+_OUTPUT = record_kind("a comparison", "comparison.json", ("format", "kind", "comparisons"), ("tables.md", "tables.tex"))
 JUDGE_KEY = "RADWEAVE_JUDGE_KEY"
 
 
@@ -57,14 +59,14 @@ def run_compare(request: CompareRequest) -> None:
         InputError: if the runs are not about the same studies with the same references, or an option cannot be used.
     """
     if request.out is not None:
-        refuse_existing(request.out, overwrite=request.overwrite, ours="comparison.json")
+        refuse_existing(request.out, overwrite=request.overwrite, ours=_OUTPUT)
     if len(request.runs) < 2:
         raise InputError("a comparison needs two runs", got=len(request.runs))
     get_protocol(request.protocol)
     record = _over_seeds(request) if request.seeds else _over_studies(request)
     tables = comparison_tables(record)
     if request.out is not None:
-        with write_folder(request.out, overwrite=request.overwrite, ours="comparison.json") as folder:
+        with write_folder(request.out, overwrite=request.overwrite, ours=_OUTPUT) as folder:
             write_json(folder / "comparison.json", record)
             write_text(folder / "tables.md", markdown_tables(tables))
             write_text(folder / "tables.tex", latex_tables(tables))

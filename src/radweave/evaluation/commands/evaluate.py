@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
-from radweave.base.storage import refuse_existing, write_folder, write_json, write_text
+from radweave.base.replacing import FolderKind
+from radweave.base.storage import read_json_object, refuse_existing, write_folder, write_json, write_text
 from radweave.data.dataset import Dataset
 from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, class_frequencies
@@ -18,6 +19,14 @@ from radweave.evaluation.protocols import get_protocol
 from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables, print_tables
 from radweave.evaluation.tables.report import result_tables
 from radweave.labels import LABELER_OF, Labeler, get_labeler, label_set_of
+
+
+def _beside(folder: Path) -> tuple[str, ...] | None:
+    record = read_json_object(folder / "evaluation.json")
+    return ("tables.md", "tables.tex") if "runs" in record or {"protocol", "corpus"} <= set(record) else None
+
+
+_OUTPUT = FolderKind("an evaluation", "evaluation.json", _beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
         InputError: for a file, protocol or option that cannot be used; nothing is written then.
     """
     if request.out is not None:
-        refuse_existing(request.out, overwrite=request.overwrite, ours="evaluation.json")
+        refuse_existing(request.out, overwrite=request.overwrite, ours=_OUTPUT)
     get_protocol(request.protocol)
     files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
@@ -186,7 +195,7 @@ def _as_json(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _write(out: Path, record: dict[str, Any], tables: Sequence[TextTable], *, overwrite: bool) -> None:
-    with write_folder(out, overwrite=overwrite, ours="evaluation.json") as folder:
+    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as folder:
         write_json(folder / "evaluation.json", record)
         write_text(folder / "tables.md", markdown_tables(tables))
         write_text(folder / "tables.tex", latex_tables(tables))

@@ -12,6 +12,8 @@ from typing import Any
 
 from radweave.base.csv_text import csv_line
 from radweave.base.errors import InputError
+from radweave.base.ontology import CLASSES
+from radweave.base.replacing import FileKind
 from radweave.base.storage import read_jsonl, refuse_existing, write_aside
 from radweave.base.study import LabelState
 from radweave.evaluation.pairs import check_text
@@ -47,6 +49,21 @@ class _Row:
     values: Mapping[str, Any]
 
 
+def _is_labels(path: Path) -> bool:
+    """Whether a file is one that ``label`` writes."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = file.readline()
+        if first in {csv_line(["study_id", *classes]) for classes in CLASSES.values()}:
+            return True
+        return all({"study_id", "labels", "spans"} == set(row) for _, row in read_jsonl(path))
+    except (InputError, ValueError):
+        return False
+
+
+_OUTPUT = FileKind("a file of labels", _is_labels)
+
+
 def run_label(request: LabelRequest) -> int:
     """Label every report; bad rows are named on standard error, counted and left out. Returns their number.
 
@@ -55,7 +72,7 @@ def run_label(request: LabelRequest) -> int:
     """
     labeler = get_labeler(request.ontology, weights=request.weights)
     if request.out is not None:
-        refuse_existing(request.out, overwrite=request.overwrite)
+        refuse_existing(request.out, overwrite=request.overwrite, ours=_OUTPUT)
         if request.out.suffix not in (".jsonl", ".csv"):
             raise InputError("unknown kind of file", file=request.out, expected=".jsonl or .csv")
     refused: list[InputError] = []
