@@ -431,6 +431,8 @@ BAD_METAIMAGES = {
     "several channels": ("BinaryData", "ElementNumberOfChannels = 3\nBinaryData"),
     "no spacing": ("ElementSpacing = 2 2 5\n", ""),
     "a spacing of 0": ("ElementSpacing = 2 2 5", "ElementSpacing = 2 0 5"),
+    "micrometres": ("BinaryData", "DistanceUnits = um\nBinaryData"),
+    "centimetres": ("BinaryData", "DistanceUnits = CM\nBinaryData"),
     "a spacing of NaN": ("ElementSpacing = 2 2 5", "ElementSpacing = 2 nan 5"),
     "a singular matrix": ("1 0 0 0 1 0 0 0 1", "1 0 0 1 0 0 0 0 1"),
     "a short matrix": ("1 0 0 0 1 0 0 0 1", "1 0 0 0 1 0"),
