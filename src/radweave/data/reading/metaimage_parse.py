@@ -39,6 +39,8 @@ _CT: Final = frozenset({"MET_MOD_CT", "MET_MOD_OTHER", "MET_MOD_UNKNOWN"})
 # Other names of one field, from older writers.
 _MATRIX: Final = ("TransformMatrix", "Rotation", "Orientation")
 _ORIGIN: Final = ("Offset", "Position", "Origin")
+_UNITS: Final = ("mm", "?")
+"""``?`` is what the format's own writer says of its default, mm."""
 _BIG_ENDIAN: Final = ("BinaryDataByteOrderMSB", "ElementByteOrderMSB")
 
 
@@ -180,6 +182,9 @@ def _bytes(file: BinaryIO, need: int, left: int, *, compressed: bool) -> tuple[b
 
 
 def _geometry(header: _Header) -> dict[str, Any]:
+    unit = header.text("DistanceUnits")
+    if unit is not None and unit.lower() not in _UNITS:
+        raise InputError("measures in another unit, which is not read", field="DistanceUnits", expected="mm")
     spacing = header.numbers(3, "ElementSpacing") or header.numbers(3, "ElementSize")
     if spacing is None or min(spacing) <= 0:
         raise InputError("is missing or not positive", field="ElementSpacing")
