@@ -197,6 +197,36 @@ def test_the_visual_bank_is_the_same_twice_and_names_where_it_comes_from(toy_dat
     assert not torch.equal(changed.tensors["patterns"], first.tensors["patterns"]), "another encoder, another bank"
 
 
+class _WideEncoder(_Encoder):
+    """Each token also holds the mean of the whole image: what is dark elsewhere shows in it."""
+
+    def forward(self, pixel_values: Tensor) -> Any:
+        seen = super().forward(pixel_values)
+        return VisionFeatures(seen.tokens + seen.tokens.mean(1, keepdim=True), seen.grid)
+
+
+def test_patterns_are_of_the_masked_image_and_the_seed_decides_which_stay(toy_dataset: Dataset) -> None:
+    view, encoder = training_view(toy_dataset), _WideEncoder()
+    bank = build_visual_bank(view, encoder, _score, am_mrg.RegionConfig(threshold=0.5))
+    examples = {example.study_id: example for example in view.examples}
+    of_image: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(bank.rows):
+        of_image.setdefault((row["study_id"], row["disease"]), []).append(number)
+    assert any(len(numbers) > 1 for numbers in of_image.values())
+    for (study_id, _), numbers in of_image.items():
+        regions = [Region(bank.rows[n]["view"], *bank.rows[n]["cell"], bank.rows[n]["activation"]) for n in numbers]
+        pixels = torch.from_numpy(examples[study_id].pixels).float()[:, None] / 255
+        with torch.no_grad():
+            encoded = encoder(masked_views(pixels, regions, 16))
+            _, expected = region_patterns(encoded.tokens, encoded.grid, regions, 16, 32)
+        torch.testing.assert_close(bank.tensors["patterns"][numbers], expected, rtol=1e-4, atol=1e-6)
+    # All studies are looked at, and of their regions the seed lets some stay.
+    config = am_mrg.RegionConfig(threshold=0.5, regions_per_disease=7)
+    assert int((view.class_states == 1).sum(0).max()) <= 7
+    one, other = (build_visual_bank(replace(view, seed=seed), encoder, _score, config).rows for seed in (3, 4))
+    assert one != other
+
+
 def test_reports_are_drawn_in_proportion_to_the_classes() -> None:
     states = torch.zeros(100, 3, dtype=torch.long)
     states[:60, 0], states[60:90, 1], states[90:, 2] = 1, 1, 1
@@ -210,6 +240,10 @@ def test_reports_are_drawn_in_proportion_to_the_classes() -> None:
     # Every study has both classes: the second finds none left, and the places are filled all the same.
     assert len(draw_reports(torch.ones(10, 2, dtype=torch.long), 7, seed=0)) == 7
     assert len(draw_reports(torch.zeros(10, 2, dtype=torch.long), 7, seed=0)) == 7
+    # Two studies have a rare class and a frequent one. The rare one chooses first, so that no place is left over.
+    states = torch.zeros(40, 2, dtype=torch.long)
+    states[:18, 0] = states[:2, 1] = 1
+    assert all(max(draw_reports(states, 10, seed)) < 18 for seed in range(20))
 
 
 def test_the_report_memory_holds_sentences_or_whole_reports(toy_dataset: Dataset) -> None:
@@ -267,6 +301,14 @@ def test_a_study_recalls_what_weighs_most_and_never_its_own_patient() -> None:
             weights, rows = allowed.softmax(-1).mean(0).topk(3)
             assert [item["study_id"] for item in shown] == [f"s{row}" for row in rows.tolist()]
             assert [item["weight"] for item in shown] == pytest.approx(weights.tolist(), rel=1e-4)
+    # What reaches the language model does not hold the patient's own patterns either: they may be any.
+    own = [number for number in range(20) if number % 5 == 0]
+    patterns = bank.tensors["patterns"].clone()
+    patterns[own] = torch.randn(len(own), 8, generator=torch.Generator().manual_seed(7))
+    memory.remember(replace(bank, tensors={"patterns": patterns}))
+    again = memory(states, ["p0", "p3", "a stranger"])
+    torch.testing.assert_close(again.tokens[0], found.tokens[0])
+    assert not torch.allclose(again.tokens[1], found.tokens[1])
 
 
 def test_patterns_are_normalised_once_and_an_empty_memory_recalls_nothing() -> None:
@@ -332,6 +374,17 @@ def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> N
         _, mask = Seen(model, toy_batch(run, views=2)).prefix
     begin = 1
     assert mask.sum() == begin + 2 * 4 + 3 + 2 * 14
+
+
+def test_what_the_image_queries_say_reaches_the_language_model(run: Run) -> None:
+    model: AmMrgModel = run.model  # type: ignore[assignment]
+    batch = toy_batch(run, views=2)
+    with torch.no_grad():
+        before, mask = Seen(model, batch).prefix
+        next(reversed(list(model.query_projection.parameters()))).add_(1.0)
+        after, _ = Seen(model, batch).prefix
+    changed = ((before - after).abs().amax(-1) > 0.1) & mask
+    assert changed.sum() == 3, "the three image queries, and nothing else"
 
 
 @pytest.mark.parametrize("memory", ["visual_memory", "report_memory"])
