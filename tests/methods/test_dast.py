@@ -275,6 +275,9 @@ def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_us
         wanted = model.language_model.embed(torch.tensor(ids))
         assert torch.equal(in_use[study][mask[study]][1 : 1 + len(ids)], wanted)
         assert torch.equal(in_training[study][mask[study]][1 : 1 + len(ids)], wanted)
+    cut, there = model.prompts.exemplar_ids([TOY_REPORTS["left"], None], 3)
+    assert cut[0].tolist() == encode(context.tokenizer, TOY_REPORTS["left"])[:3]
+    assert there.tolist() == [[True] * 3, [False] * 3]
 
 
 def test_the_evidence_of_a_study() -> None:

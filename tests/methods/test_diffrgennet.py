@@ -31,7 +31,7 @@ from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
 from radweave.methods.diffrgennet.difference import Cases, FeatureDifference, NoDifference, distances
 from radweave.methods.diffrgennet.diseases import DiseaseStates, adjusted_loss
 from radweave.methods.diffrgennet.matching import Denominator, neg_pos_loss
-from radweave.methods.diffrgennet.model import DiffRGenNetModel
+from radweave.methods.diffrgennet.model import DiffRGenNetModel, Seen
 from radweave.methods.diffrgennet.reading import sine_positions
 from radweave.methods.diffrgennet.retrieval import BANK, ImageRetrieval
 from radweave.nn.decoding import DecodingConfig
@@ -372,6 +372,22 @@ def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
     marked = float(model.loss(batch_of(context, variants[1]), ("report",))["report"])
     assert abs(marked - losses[1]) > 1e-6, "a prior is told from other cases"
     assert float(model.loss(batch_of(context, study), ("report",))["report"]) == pytest.approx(losses[0], abs=1e-7)
+
+
+@torch.no_grad()
+def test_a_prior_is_the_mean_of_its_report_and_its_image_and_differences_are_to_unmarked_cases() -> None:
+    context = toy_context()
+    model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)]).eval()
+    batch = batch_of(context, example(context, 49), replace(example(context, 50), prior=example(context, 51)))
+    assert batch.priors is not None
+    assert batch.priors.reports is not None
+    seen = Seen(model, batch)
+    report = model.cases(model.text_encoder.encode(batch.priors.reports)[:, None])[:, 0]
+    looks = Seen(model, batch.priors).image.mean
+    tokens = seen.study.cases.tokens
+    torch.testing.assert_close(tokens[1, -1:], (report + looks) / 2)
+    assert not seen.study.cases.present[0, -1]
+    torch.testing.assert_close(seen.study.changes.tokens, model.difference(seen.image.mean, tokens))
 
 
 def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for() -> None:

@@ -228,6 +228,22 @@ def test_the_seed_of_the_run_decides_the_draws_inside_the_model(tmp_path: Path) 
     assert first_losses(5, "other")[0] != five[0]
 
 
+class OneBatch(Batches):
+    """The same studies in every step."""
+
+    def epoch(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]:
+        yield from (next(super(OneBatch, self).epoch()) for _ in range(first_step, self.steps_per_epoch))
+
+
+def test_each_step_has_draws_of_its_own(tmp_path: Path) -> None:
+    """The batch is always the same, and the weights as good as stand still: what differs is dropout."""
+    losses: list[float] = []
+    watch = Watch(step=lambda number, total, figures: losses.append(figures["loss"]))
+    slow = OptimizerConfig(learning_rate=1e-12, warmup_steps=0, weight_decay=0)
+    trainer(tmp_path, stage(epochs=1, optimizer=slow), watch, OneBatch()).run()
+    assert len({round(loss, 4) for loss in losses}) == 5
+
+
 def test_too_many_such_steps_stop_with_the_studies_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="study4-0"):
         trainer(tmp_path, stage(max_skipped_steps=1), batches=Batches(poison=(1, 4))).run()
