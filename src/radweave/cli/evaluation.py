@@ -1,4 +1,7 @@
-"""``radweave evaluate``, ``compare`` and ``label``."""
+"""``radweave evaluate``, ``compare`` and ``label``.
+
+Each hands over what it was given under the names of its request's fields: none is copied by hand on the way.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def evaluate(
         Path | None, typer.Option(help="Local folder with RadGraph's weights, for RadGraph-F1.")
     ] = None,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad lines out and count them.")] = False,
-    second_opinion: Annotated[
+    second_opinions: Annotated[
         bool, typer.Option("--second-opinion", help="Score with rouge-score, sacrebleu too.")
     ] = False,
     resamples: Annotated[
@@ -43,28 +46,10 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Score generated reports against their references."""
+    given = dict(locals())
     from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
 
-    run_evaluate(
-        EvaluateRequest(
-            pairs=tuple(pairs),
-            protocol=protocol,
-            beside=beside,
-            ontology=ontology,
-            weights=weights,
-            train=train,
-            train_labels=train_labels,
-            meteor=meteor,
-            radgraph=radgraph,
-            skip_invalid=skip_invalid,
-            second_opinion=second_opinion,
-            resamples=resamples,
-            seed=seed,
-            as_json=as_json,
-            out=out,
-            overwrite=overwrite,
-        )
-    )
+    run_evaluate(EvaluateRequest(**given | {"pairs": tuple(pairs)}))
 
 
 def compare(
@@ -87,53 +72,31 @@ def compare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Test which of two or more systems is better, on the same studies or over seeds."""
+    given = dict(locals())
     from radweave.evaluation.commands.compare import CompareRequest, run_compare
 
-    run_compare(
-        CompareRequest(
-            runs=tuple(runs),
-            protocol=protocol,
-            ontology=ontology,
-            weights=weights,
-            seeds=seeds,
-            meteor=meteor,
-            resamples=resamples,
-            seed=seed,
-            judge=judge,
-            judge_model=judge_model,
-            judge_limit=judge_limit,
-            both_orders=both_orders,
-            as_json=as_json,
-            out=out,
-            overwrite=overwrite,
-        )
-    )
+    run_compare(CompareRequest(**given | {"runs": tuple(runs)}))
 
 
 def label(
     reports: Annotated[Path, typer.Argument(help="Reports as .jsonl or .csv.")],
     ontology: Annotated[str, typer.Option(help=f"Labeler: {LABELERS}.")] = "chexpert14",
     weights: Weights = None,
-    text: Annotated[str, typer.Option(help="Field or column of the text; found by name if not given.")] = "",
-    study: Annotated[str, typer.Option(help="Field or column of the id; found by name if not given.")] = "",
+    text_field: Annotated[
+        str, typer.Option("--text", help="Field or column of the text; found by name if not given.")
+    ] = "",
+    id_field: Annotated[
+        str, typer.Option("--study", help="Field or column of the id; found by name if not given.")
+    ] = "",
     out: Annotated[
         Path | None, typer.Option(help="Where to write, .jsonl or .csv; standard output if not given.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file.")] = False,
 ) -> None:
     """Read findings from report texts with the rule-based labeler."""
+    given = dict(locals())
     from radweave.evaluation.commands.label import LabelRequest, run_label
 
-    refused = run_label(
-        LabelRequest(
-            reports=reports,
-            ontology=ontology,
-            weights=weights,
-            text_field=text,
-            id_field=study,
-            out=out,
-            overwrite=overwrite,
-        )
-    )
+    refused = run_label(LabelRequest(**given))
     if refused:
         raise typer.Exit(2)

@@ -29,9 +29,9 @@ def _beside(folder: Path) -> tuple[str, ...] | None:
 _OUTPUT = FolderKind("an evaluation", "evaluation.json", _beside)
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateRequest:
-    """The options of ``radweave evaluate``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateRequest(Options):
+    """The options of ``radweave evaluate``: what is computed, and from which files to where."""
 
     pairs: tuple[Path, ...]
     protocol: str = "full"
@@ -40,12 +40,7 @@ class EvaluateRequest:
     weights: Path | None = None
     train: Path | None = None
     train_labels: Path | None = None
-    meteor: bool = True
-    radgraph: Path | None = None
     skip_invalid: bool = False
-    second_opinion: bool = False
-    resamples: int = 1000
-    seed: int = 0
     as_json: bool = False
     out: Path | None = None
     overwrite: bool = False
@@ -161,20 +156,13 @@ def _evaluated(
     train_texts: Sequence[str] | None,
     frequencies: ClassFrequencies | None,
 ) -> dict[str, Any]:
-    options = Options(
-        meteor=request.meteor,
-        radgraph=request.radgraph,
-        second_opinions=request.second_opinion,
-        resamples=request.resamples,
-        seed=request.seed,
-    )
     evaluation = evaluate_pairs(
         file.pairs,
         request.protocol,
         labeler=labeler,
         train_texts=train_texts,
         frequencies=frequencies,
-        options=options,
+        options=request,
         left_out=file.left_out,
     )
     result = evaluation.to_json()
@@ -183,7 +171,7 @@ def _evaluated(
             file.pairs,
             beside,
             train_texts=train_texts,
-            options=replace(options, meteor=False, radgraph=None, floors=False, second_opinions=False),
+            options=replace(request, meteor=False, radgraph=None, floors=False, second_opinions=False),
         )
         result["beside"] = second.language_json()
     return result
