@@ -58,11 +58,24 @@ def test_without_a_prior_the_comparison_goes_and_is_counted(predictor: Predictor
         {"was": "Stable opacity on the left.", "now": "Opacity on the left."},
         {"was": "No interval change.", "now": None},
     ]
-    assert any(warning.startswith("2 sentences of the draft compared with an earlier") for warning in report.warnings)
+    warned = [warning for warning in report.warnings if "compared with an earlier study" in warning]
+    assert warned == [
+        "2 sentences of the draft compared with an earlier study, and none was given: 1 left out (see"
+        " comparisons_removed in the evidence)"
+    ]
     assert " ".join(row["text"] for row in report.evidence["sentences"]) == report.text
     assert all("confidence" in row for row in report.evidence["sentences"])
     support = find_support(report, get_labeler("chexpert14"))
     assert len(support.sentences) == 2
+
+
+def test_findings_that_are_left_out_stand_in_the_evidence_and_the_warning(predictor: Predictor) -> None:
+    lost = "Left effusion has increased."
+    parrot = Parrot(predictor, f"{lost} No new nodule. Clear lungs.")
+    (report,) = dataclasses.replace(predictor, model=parrot).reports([example()])  # type: ignore[arg-type]
+    assert report.text == "Clear lungs."
+    assert {"was": lost, "now": None} in report.evidence["comparisons_removed"]
+    assert any(": 2 left out, 2 of them with findings" in warning for warning in report.warnings)
 
 
 def test_without_scores_of_tokens_it_is_the_same_draft(predictor: Predictor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -25,65 +26,149 @@ BROKEN = re.compile(
     re.IGNORECASE,
 )
 
+KEPT = {
+    *("left", "right", "bilateral", "upper", "lower", "middle", "lobe", "base", "apical", "mm", "cm", "5", "8", "9"),
+    *("no", "not", "without", "possible", "may", "effusion", "tube", "mass", "nodule"),
+}
+
 
 def without(text: str) -> str:
     return remove_comparisons(text, LABELER)[0]
 
 
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
 @pytest.mark.parametrize(
     ("draft", "wanted"),
     [
-        # only the words that compare go
+        # an adjective before a finding
         ("Stable cardiomegaly.", "Cardiomegaly."),
-        ("No new consolidation.", "No consolidation."),
         ("There is a stable calcified granuloma in the left lung.", "There is a calcified granuloma in the left lung."),
+        ("Unchanged small left apical pneumothorax, 0.9 cm.", "Small left apical pneumothorax, 0.9 cm."),
+        ("Stable mild cardiomegaly with new edema.", "Mild cardiomegaly with edema."),
+        ("Persistent left basilar atelectasis.", "Left basilar atelectasis."),
+        ("Continued elevation of the left hemidiaphragm.", "Elevation of the left hemidiaphragm."),
+        ("Worsening right lower lobe consolidation.", "Right lower lobe consolidation."),
+        ("Recurrent right pneumothorax.", "Right pneumothorax."),
+        ("Possible new pneumonia.", "Possible pneumonia."),
+        ("Stable-appearing chest tube.", "Chest tube."),
+        ("There is a new opacity.", "There is an opacity."),
+        ("There is an unchanged NG tube.", "There is an NG tube."),
+        ("There is an unchanged PICC line.", "There is a PICC line."),
+        ("Stable cardiomegaly without acute disease.", "Cardiomegaly without acute disease."),
+        ("Stable normal heart size.", "Normal heart size."),
+        ("Stable appearance of coronary stent.", "Coronary stent."),
+        # what was seen again
         ("Surgical clips are again seen.", "Surgical clips are seen."),
+        ("Again noted is a right upper lobe mass.", "Noted is a right upper lobe mass."),
+        ("The heart is again mildly enlarged.", "The heart is mildly enlarged."),
+        ("There is again a small right effusion.", "There is a small right effusion."),
+        ("There is now a moderate left effusion.", "There is a moderate left effusion."),
+        ("There is redemonstration of a calcified granuloma.", "There is a calcified granuloma."),
+        ("Interval development of a right effusion.", "A right effusion."),
+        ("There is interval placement of a right IJ catheter.", "There is a right IJ catheter."),
+        # a phrase at either end
+        ("Compared to the prior exam, there is a small effusion.", "There is a small effusion."),
+        ("No pneumothorax compared to the prior study.", "No pneumothorax."),
         ("Small left effusion, stable from prior.", "Small left effusion."),
         ("Left effusion, new since the prior study.", "Left effusion."),
-        ("Small left effusion, larger than before.", "Small left effusion."),
+        ("Scattered right upper lobe scarring as before.", "Scattered right upper lobe scarring."),
+        ("No pneumothorax, unchanged.", "No pneumothorax."),
+        ("There is mild cardiomegaly, similar to prior exams.", "There is mild cardiomegaly."),
+        ("Persistent 1.8 cm right midlung nodule.", "1.8 cm right midlung nodule."),
+        ("Mild cardiomegaly unchanged from prior exam.", "Mild cardiomegaly."),
         ("The heart is enlarged, but stable.", "The heart is enlarged."),
+        # a predicate beside another, or all that was said of a finding
         ("Heart size is stable and within normal limits.", "Heart size is within normal limits."),
-        ("Compared to the prior exam, there is a small effusion.", "There is a small effusion."),
-        ("No change in the small right effusion.", "The small right effusion."),
-        ("Interval development of a right effusion.", "A right effusion."),
-        ("Right basilar airspace disease is unchanged.", "Right basilar airspace disease is seen."),
-        ("The granulomas are stable compared to prior examination.", "The granulomas are seen."),
-        ("The effusion has increased in size.", "The effusion is seen."),
-        # what went is not there
-        ("The left apical pneumothorax has resolved.", "The left apical pneumothorax is not seen."),
-        ("Interval removal of the chest tube.", "No chest tube."),
-        # words that would say something else of a class are not put there: the findings are said again
-        ("Interval resolution of the effusion and edema.", "Edema, no effusion."),
-        # one that only compares goes as a whole
+        ("Right basilar airspace disease is unchanged.", "Right basilar airspace disease."),
+        ("The granulomas are stable compared to prior examination.", "Granulomas."),
+        ("Mild cardiomegaly is unchanged.", "Mild cardiomegaly."),
+        ("Left subclavian ICD is unchanged in position.", "Left subclavian ICD."),
+        ("heart is enlarged . stable cardiomegaly .", "heart is enlarged . cardiomegaly ."),
         ("No interval change. The lungs are clear.", "The lungs are clear."),
-        ("Heart size is unchanged. No effusion.", "No effusion."),
-        ("Stable mediastinal contours.", ""),
-        ("heart size is stable . no new effusion .", "no effusion ."),
-        # a part between commas that only compares goes alone
-        ("Heart size within normal limits, stable mediastinal contours.", "Heart size within normal limits."),
     ],
 )  # fmt: skip
-def test_what_becomes_of_a_comparison(draft: str, wanted: str) -> None:
+def test_words_that_compare_are_deleted(draft: str, wanted: str) -> None:
     assert without(draft) == wanted
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        # present would become absent
+        *("Partially resolved right effusion.", "Nearly resolved edema.", "The pneumothorax has almost resolved."),
+        *("Near complete resolution of right effusion.", "Failure of resolution of right pneumonia."),
+        *("No improvement in the right lower lobe pneumonia.", "Pneumonia has not resolved.", "No resolved edema."),
+        *("The nodule was not seen on the prior study.", "There is a 9 mm nodule, not seen on prior exams."),
+        *("No significant change in small right effusion.", "Effusion is no longer loculated."),
+        *("No new or enlarging nodules.", "No new consolidation.", "No evidence of new or worsening pneumonia."),
+        # absent would become present
+        *("No longer seen is the left pleural effusion.", "No longer present: right pneumothorax."),
+        *("There is no new, worsening, or progressive consolidation.", "Interval removal of ET tube and NG tube."),
+        *("Right effusion resolved, left effusion unchanged.", "Resolution of right effusion and infiltrate."),
+        *("Interval resolution of the effusion and edema.", "Resolving pneumonia."),
+        *("The effusion has resolved but the pneumothorax persists.", "Resolved pneumothorax.", "NG tube was removed"
+          " since the prior study."),
+        *("Previously seen right pneumothorax.", "The prior right lower lobe pneumonia has cleared."),
+        *("Improved mediastinal widening.", "The heart is no longer enlarged.", "Cardiomegaly was previously seen."),
+        # it would say less, or something else
+        *("A 1.9 x 1.8 cm density which has increased in size, suspicious for malignancy.", "Stable chest."),
+        *("Nodule measuring 8 mm, previously 5 mm.", "Upper mediastinal mass on the right has increased."),
+        *("Mediastinal shift, unchanged, is to the right.", "Tip of the catheter now in the SVC."),
+        *("Compared to the prior radiograph, the effusion is larger.", "Compared to prior, lung volumes are lower."),
+        *("Airspace disease, not significantly XXXX compared to prior.", "Increased opacity compared to prior."),
+        *("The nodule is stable over time.", "Mild residual or recurrent pneumonia.", "Small but stable effusion."),
+        *("Stable senescent mediastinal contour.", "There is stable marked cardiomegaly and mediastinal contour."),
+        # what is left would be no sentence
+        *("Heart size is unchanged.", "Stable mediastinal contours.", "Stable appearance of the chest."),
+        *("Heart size within normal limits, stable mediastinal contours.", "Persistent and biapical opacities."),
+        *("Status post interval removal of the right chest tube, with no pneumothorax.", "Unchanged from XXXX."),
+        *("Mortise radiographically stable.", "XXXX are unchanged."),
+        *("The lungs are clear, effusion is unchanged.", "Stable cardiomegaly and mediastinal contour."),
+        # forms that are not deleted
+        *("Left pleural effusion, worse than yesterday.", "The mass is bigger than it was.", "NG tube has been"
+          " removed."),
+        *("Pulmonary edema has cleared.", "Decreasing right upper lobe cavity.", "Little change in the opacities."),
+        *("There is re-accumulation of the left effusion.", "There has been clearing of the right base opacity."),
+        *("The previous opacity is gone.", "A wedge-shaped opacity has developed in the right upper lobe."),
+        *("Similar-appearing left midlung scarring.", "The opacity at the left base is more confluent."),
+        *("Continued clearance of edema.", "Tube removed in the interval.", "Nodule, not present on prior."),
+        *("Edema has nearly vanished compared to prior.", "Effusion drained in the interval."),
+        *("Nodule as seen 7 years ago.", "The opacity has evolved.", "Overall, not much has changed."),
+    ],
+)  # fmt: skip
+def test_a_sentence_that_cannot_do_without_is_left_out(sentence: str) -> None:
+    now, edits = remove_comparisons(f"Lungs are clear. {sentence}", LABELER)
+    assert now == "Lungs are clear."
+    assert [(edit.was, edit.now) for edit in edits] == [(sentence, None)]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "The patient is hemodynamically stable.",
-        "Recommend follow-up to document resolution.",
-        "High-resolution CT may help.",
-        "Calcified nodes from prior granulomatous disease.",
-        "Status post previous sternotomy.",
-        "No prior studies are available.",
-        "Increased opacity on the left compared to the right.",
-        "Persistent left superior vena cava.",
-        "The renewed line is unstable.",
-        "",
-        "  odd   spacing , kept .",
+        # advice compares with nothing yet
+        *("Recommend following this process to resolution.", "If symptoms persist recommend repeat study."),
+        *("Followup exam is suggested to confirm clearing or stability.", "Recommend follow-up to show resolution."),
+        *("If there is no improvement consider CT for further evaluation.", "Interval followup to resolution is"
+          " recommended.", "Comparison with prior films would be helpful to establish stability."),
+        # the same words about something else
+        *("The patient is hemodynamically stable.", "High-resolution CT may help.", "No evidence of recurrence."),
+        *("Calcified nodes from prior granulomatous disease.", "Status post previous sternotomy.", "New York."),
+        *("No prior studies are available.", "Increased opacity on the left compared to the right."),
+        *("Persistent left superior vena cava.", "The renewed line is unstable.", "Right lung is smaller than left."),
+        *("Effusions, worse on the left.", "Compared with the left, the right lung is smaller."),
+        *("Chest Comparison: There is a 2.6 cm masslike density over the lingula.", "Well developed lungs."),
+        *("Nodules are better seen on the lateral view.", "Diminished lung volumes, increased markings."),
+        # what it is now, however old
+        *("Old fracture on the left.", "Residual contrast in the colon.", "Healed fractures.", "Lungs remain clear."),
+        *("Chronic blunting of the right angle.", "Long-standing elevation of the right hemidiaphragm."),
+        *("Surgical removal of the left lung.", "Catheter continues into the right atrium."),
+        *("", "  odd   spacing , kept ."),
     ],
-)
-def test_words_with_another_meaning_stay(text: str) -> None:
+)  # fmt: skip
+def test_what_compares_with_nothing_is_never_touched(text: str) -> None:
     assert remove_comparisons(text, LABELER) == (text, [])
 
 
@@ -92,20 +177,47 @@ def test_edits_say_what_was_there() -> None:
     assert [(edit.was, edit.now) for edit in edits] == [("Stable cardiomegaly.", "Cardiomegaly."), ("No change.", None)]
 
 
+def states(text: str) -> dict[str, LabelState]:
+    return {name: mention.state for name, mention in LABELER.label([text])[0].items() if name != NO_FINDING}
+
+
 def check(text: str) -> None:
+    """Nothing compares any more, and every sentence that stayed lost words of comparison only."""
     now, edits = remove_comparisons(text, LABELER)
     assert not compares_with_prior(now)
     assert remove_comparisons(now, LABELER) == (now, [])
-    assert not any(edit.now == "" for edit in edits)
-    assert not BROKEN.search(" ".join(edit.now for edit in edits if edit.now)), edits
+    for edit in edits:
+        assert compares_with_prior(edit.was)
+        if edit.now is None:
+            continue
+        assert edit.now[0].islower() <= edit.was[0].islower()
+        assert edit.now.endswith(".") == edit.was.endswith(".")
+        assert states(edit.now) == states(edit.was)
+        assert not BROKEN.search(edit.now), edit
+        assert not re.search(r"\b(?!xxxx)(\w+) \1\b", edit.now.lower()), edit
+        left = iter(["a" if word == "an" else word for word in words(edit.was)])
+        assert all(("a" if word == "an" else word) in left for word in words(edit.now)), edit
+        gone = Counter(words(edit.was)) - Counter(words(edit.now))
+        assert not gone.keys() & KEPT, edit
 
 
-_FINDINGS = ("cardiomegaly", "left pleural effusion", "right apical pneumothorax", "bibasilar atelectasis", "granuloma")
+_FINDINGS = (
+    "cardiomegaly",
+    "left pleural effusion",
+    "right apical pneumothorax",
+    "bibasilar atelectasis",
+    "granuloma",
+    "effusion and NG tube",
+)
 _FRAMES = (
     "Stable {}.", "There is unchanged {}.", "{} is again noted.", "No new {}.", "{}, stable from prior.", "New {}.",
     "Interval increase in {}.", "Persistent {} since the prior exam.", "The {} has resolved.", "{}, stable contours.",
     "Compared to previous films, {} is larger.", "{} has worsened.", "Resolution of {}.", "Possible new {}.",
     "{}, which is unchanged in size and position.", "Worsening {} with improved air.", "{} without interval change.",
+    "Partially resolved {}.", "No new, stable or worsening {}.", "No longer seen is the {}.",
+    "{} removed in the interval.",
+    "If {} persists consider CT.", "Continued clearance of {}.", "{} has nearly vanished compared to prior.",
+    "There is now {}, 8 mm, previously 5 mm.", "Old or recurrent {}.", "No improvement in the {}.", "{} as before.",
 )  # fmt: skip
 
 
@@ -150,19 +262,7 @@ def test_any_words_at_all_never_compare_afterwards(words: list[str]) -> None:
     assert remove_comparisons(now, LABELER)[0] == now
 
 
-def agrees(text: str) -> list[str]:
-    """Classes whose state is another without the comparisons; what a comparison left open is not counted."""
-    before, after = (LABELER.label([words])[0] for words in (text, without(text)))
-    return [
-        name
-        for name, mention in before.items()
-        if name != NO_FINDING
-        and mention.state is not after[name].state
-        and not (mention.state is LabelState.UNCERTAIN and after[name].state in (LabelState.NEGATIVE, LabelState.BLANK))
-    ]
-
-
-def test_phantom_reports_say_the_same_without_their_comparisons() -> None:
+def test_phantom_reports_lose_comparisons_only() -> None:
     compared = 0
     for index in range(100):
         slot = slot_of(3, index)
@@ -170,11 +270,10 @@ def test_phantom_reports_say_the_same_without_their_comparisons() -> None:
         text = write_report(findings, np.random.default_rng(index), has_prior=slot.visit > 0).findings
         compared += compares_with_prior(text)
         check(text)
-        assert agrees(text) == []
     assert compared > 5
 
 
-def test_real_reports_say_the_same_without_their_comparisons(shared_data: Path) -> None:
+def test_real_reports_lose_comparisons_only(shared_data: Path) -> None:
     texts = []
     with (shared_data / "iu_xray" / "manifest.jsonl").open() as lines:
         for line in lines:
@@ -182,13 +281,5 @@ def test_real_reports_say_the_same_without_their_comparisons(shared_data: Path) 
             texts += [row[name] for name in ("findings", "impression") if row[name] and compares_with_prior(row[name])]
     assert len(texts) > 1000
     # Every eighth, for time; bench/unprompted_comparisons.py goes through all.
-    texts = texts[::8]
-    changed = 0
-    for text in texts:
-        now, edits = remove_comparisons(text, LABELER)
-        assert edits
-        assert not compares_with_prior(now)
-        assert remove_comparisons(now, LABELER)[0] == now
-        changed += bool(agrees(text))
-    # Where nothing fits, findings are said again or cut off with the comparison: fewer than one report in fifty.
-    assert changed <= len(texts) / 50
+    for text in texts[::8]:
+        check(text)

@@ -1,34 +1,31 @@
 """Comparisons that nothing was given for are taken out of a draft: without a prior there is nothing to compare with.
 
-    remove_comparisons("Stable cardiomegaly. No new effusion. Heart size is unchanged.", labeler)
-    # "Cardiomegaly. No effusion."   and three edits
+    remove_comparisons("Stable cardiomegaly. The effusion has resolved. Lungs are clear.", labeler)
+    # "Cardiomegaly. Lungs are clear."   and two edits, the second one without a sentence now
 
-A sentence is looked at by itself. One that only compares is dropped; from another the comparing words are taken, so that
-what was found stays. An edit is kept only if it no longer compares, is no fragment, and says the same of every class
-of the labeler, but for a class that the comparison itself left open ("no new effusion" denies an effusion once "new"
-is gone). Where no edit does, the findings are said again in the sentence's own words for them.
+A sentence is looked at by itself. One that compares with nothing is never touched. From one that compares, words of a
+few sure forms are deleted; nothing is added or said in other words, but for "a" that becomes "an". The rest stands only
+if it no longer compares, lost no other word, is no fragment, and a labeler reads the same state of every class in it.
+Else the whole sentence is left out, and the edit holds it.
 """
-
-# ruff: noqa: E501 (one rule is one line, however long)
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal
 
 from radweave.base.ontology import NO_FINDING
-from radweave.base.study import LabelState
 from radweave.labels.comparisons import EARLIER, EXAMINATION, compares_with_prior, without_other_meanings
-from radweave.labels.labeler import Labeler, Mention
+from radweave.labels.labeler import Labeler
 from radweave.labels.text import fold, sentences
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A sentence as it was, and as it is now: None where it was dropped."""
+    """A sentence as it was, and as it is now: None where it was left out."""
 
     was: str
     now: str | None
@@ -36,22 +33,22 @@ class Edit:
 
 def remove_comparisons(text: str, labeler: Labeler) -> tuple[str, list[Edit]]:
     """The text without comparisons, and what was changed. A text that compares with nothing comes back as it is."""
-    if not compares_with_prior(text):
-        return text, []
     kept: list[str] = []
     edits: list[Edit] = []
-    for sentence in _sentences(text):
-        now = _without(sentence, labeler)
+    for sentence in whole_sentences(text):
+        now = _without(sentence, labeler) if compares_with_prior(sentence) else sentence
         if now != sentence:
             edits.append(Edit(sentence, now))
         if now is not None:
             kept.append(now)
+    if not edits:
+        return text, []
     # Sentences that an empty line parted must not run into one another.
     whole = [sentence if sentence[-1] in ".!?;:" else f"{sentence}." for sentence in kept[:-1]]
     return " ".join([*whole, *kept[-1:]]), edits
 
 
-def _sentences(text: str) -> Iterator[str]:
+def whole_sentences(text: str) -> Iterator[str]:
     """Sentences with their end marks; together they are the text but for white space."""
     starts = [start for start, _ in sentences(fold(text))]
     edges = sorted({0, *starts, len(text)})
@@ -61,246 +58,210 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _without(sentence: str, labeler: Labeler) -> str | None:
-    if not compares_with_prior(sentence):
-        return sentence
+    """The sentence without its comparing words, or None if that cannot be had for sure."""
     ending = re.search(r"[\s.!;]*$", sentence)
     assert ending is not None
-    body, end = sentence[: ending.start()], ending.group()
-    before = labeler.label([body])[0]
-    plain, *others = _candidates(body, before)
-    fitting = [whole for whole in (_fitting(text, body, before, labeler) for text in others) if whole]
-    # None fits where there was nothing but a comparison: what it was about is not said to be normal or not.
-    now = _fitting(plain, body, before, labeler) or max(fitting, key=len, default=None)
-    return None if now is None else now + end
-
-
-def _fitting(candidate: str, body: str, before: Mapping[str, Mention], labeler: Labeler) -> str | None:
-    """The candidate in order, if it may stand for ``body``."""
-    whole = _polished(candidate, body)
-    if not whole or compares_with_prior(whole) or _is_fragment(whole):
+    body = sentence[: ending.start()]
+    now = _tidy(_deleted(body), body)
+    if not now or compares_with_prior(now) or not _lost_only_comparing_words(body, now) or _is_broken(now):
         return None
-    after = labeler.label([whole])[0]
-    names_anything = " " in whole or _states(after, *_AGAIN)
-    return whole if names_anything and _says_the_same(before, after, body) else None
+    before, after = labeler.label([body, now])
+    same = all(after[name].state is mention.state for name, mention in before.items() if name != NO_FINDING)
+    return now + ending.group() if same else None
 
 
-def _candidates(body: str, before: Mapping[str, Mention]) -> Iterator[str]:
-    """The body without comparing words, and where that will not do, what can be saved of it."""
-    plain = _removed(body)
-    yield plain
-    if not _only_names(plain) or _states(before, LabelState.POSITIVE, LabelState.NEGATIVE):
-        yield from _cut(body)
-        yield _said_again(body, before)
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", text.lower())
 
 
-def _cut(body: str) -> Iterator[str]:
-    """What stands before the first comparing part, and behind the last one, where the rules do not know its form."""
-    parts = re.split(r"(?:\s*,\s*|\s+(?=(?:and|but|which|with|since|from|than|compared|when|as|in)\b))", body)
-    compared = [number for number, part in enumerate(parts) if compares_with_prior(part)]
-    if compared:
-        yield body[: body.find(parts[compared[0]])]
-        yield body[body.rfind(parts[compared[-1]]) + len(parts[compared[-1]]) :]
+# --- what may be deleted ------------------------------------------------------------------------------------------
 
-
-# --- what is taken out --------------------------------------------------------------------------------------------
-
-_DETERMINERS = (
-    r"(?:(?:the|a|an|any|his|her|their|patient'?s?|this|that|most|recent|multiple|several|outside|old|xxxx)\s+)*"
+_EXAMINATION = rf"(?:(?:chest|portable|xxxx)\s+)*{EXAMINATION}(?:\s+{EXAMINATION})?"
+_PRIOR = (
+    r"(?:(?:the|a|most|recent)\s+)*"
+    rf"(?:(?:{EARLIER}|last|most\s+recent)(?:\s+{_EXAMINATION})?|xxxx)(?:\s+(?:dated|from|of|on)\s+xxxx)?"
 )
-_WHEN = r"(?:\s+(?:dated|from|of|on|performed|done|in)\s+(?:xxxx|\d[\w/.-]*)(?:\s+(?:xxxx|\d[\w/.-]*))*)?"
-_PRIOR = rf"{_DETERMINERS}(?:{EARLIER}|last|most recent)s?(?:\s+(?:\w+[\s-]+){{0,3}}?{EXAMINATION}(?:\s+{EXAMINATION})?)?{_WHEN}"
-_ADVERB = (
-    r"(?:(?:grossly|essentially|relatively|overall|generally|largely|basically|otherwise|likely|not|now|also|slightly|mildly|"
-    r"moderately|minimally|markedly|significantly|substantially|somewhat|much|further|nearly|almost|completely|partially|"
-    r"appreciably|clearly|well|again|interval(?:ly)?|previously)\s+)*"
+_COMPARED = rf"(?:(?:as|when)\s+)?(?:compared|in\s+comparison)\s+(?:to|with)\s+{_PRIOR}"
+_SINCE = rf"(?:since\s+{_PRIOR}|in\s+the\s+interval)"
+_SAME = r"(?:(?:grossly|relatively|essentially|overall|generally|also)\s+)*(?:unchanged|stable)(?:[\s-]appearing)?"
+_ASPECT = r"(?:size|appearance|position|location|configuration|extent)"
+_STAYS = rf"(?:{_SAME}(?:\s+in\s+{_ASPECT}(?:\s+and\s+{_ASPECT})?)?|in\s+(?:unchanged|stable)\s+(?:position|location))"
+_SEEN = r"(?:seen|noted|visuali[sz]ed|identified|demonstrated|observed|present|evident)"
+_NORMAL = r"(?:within|normal|clear|unremarkable|(?:(?:mildly|moderately|borderline)\s+)?enlarged)\b"
+_VERB = r"(?:is|are|was|were|has|have|had|appears?|remains?|shows?|there|seen|noted|may|can|could|projects?|overl\w+)"
+_PHRASE_ENDS = re.compile(
+    r"[,;:()]|\b(?:and|or|with|without|but|of|in|at|on|to|from|since|for|over|by|as|than|when|compared|allowing|given"
+    rf"|during|through\w*|which|that|{_VERB})\b",
+    re.IGNORECASE,
 )
-_SAME = r"(?:unchanged|stable|unaltered|similar(?! to the)|persistent)"
-_ASPECT = r"(?:size|appearance|position|configuration|contours?|extent|location|number|shape|distribution|degree|alignment|opacity|density|prominence)"
-_ASPECTS = rf"(?:\s+in\s+(?:the\s+)?{_ASPECT}(?:(?:\s*,\s*|\s+and\s+|\s+or\s+){_ASPECT})*)?"
-_BE = r"(?:is|are|was|were|appears?|remains?|seems?|looks?)"
-_GREW = r"(?:increased|decreased|improved|worsened|progressed|enlarged|grown|changed|diminished|regressed|developed)"
-
-_RULES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
-    (re.compile(pattern, re.IGNORECASE), by)
-    for pattern, by in (
-        # how a sentence opens
-        (r"^(?:again\s+(?:seen|noted|visualized|visualised|identified|demonstrated|observed|present)|re-?demonstrated)\b\s*(?:is\b|are\b|was\b|were\b)?", " "),
-        (rf"\b(there\s+(?:is|are|was|were)\s+)(an?\s+)?{_ADVERB}{_SAME}(?:\s+appearing)?\s+(?=[a-z])(?!(?:and|or|but|in|from|since|compared)\b)", r"\1\2"),
-        (rf"(?:^|(?<=,\s)){_ADVERB}resolved\s+(?=[a-z])", "no "),
-        (r",?\s*\b(?:and\s+)?(?:no|without)\s+(?:evidence\s+)(?:of|for)\s+(?:interval\s+)?(?:progression|change)(?:\s+of\s+\w+)?", " "),
-        # the earlier examination itself
-        (rf"\b{_BE}\s+{_ADVERB}(?:noted\s+to\s+be\s+)?(?:{_SAME}|changed|increased|decreased|larger|smaller|improved|worse|different){_ASPECTS}\s+(?:(?:when |as )?compared\s+(?:to|with)|in\s+comparison\s+(?:to|with)|since|from|than|as|to)\s+{_PRIOR}", " *SEEN* "),
-        (rf",?\s*\(?\b(?:as |when |if |in )?{_ADVERB}(?:compared|comparison|relative|comparable|similar)\s+(?:to|with|from)\s+(?:that of\s+)?{_PRIOR}\)?\s*,?", " , "),
-        (rf",?\s*\b(?:as\s+)?(?:was|were)?\s*(?:also\s+)?(?:seen|noted|present|described|demonstrated)\s+(?:on|in)\s+{_PRIOR}", " "),
-        (rf",?\s*\b{_ADVERB}(?:new |changed |increased |decreased |stable |unchanged |larger |smaller |improved |worse |different )?(?:since|from|than|as|on|over)\s+{_PRIOR}", " , "),
-        (r",?\s*\b(?:larger|smaller|bigger|worse|better|more \w+|less \w+)\s+than\s+(?:before|previously|earlier)\b", " , "),
-        (r",?\s*\b(?:new |increased |decreased |stable |unchanged )?since\s+(?:that time|then|xxxx|\d[\w/.-]*|before)", " , "),
-        (r",?\s*\bin the (?:interval|interim)\b\s*,?", " "),
-        (r",?\s*\bdating back to\s+\S+", " "),
-        (r",?\s*\b(?:as |when |if |in )?(?:compared|comparison)\s+(?:to|with)\s+[^,]*", " "),
-        (r"\bcomparison\s*:?\s*(?:none|xxxx|is made|with)?[^,.]*?(?=,|$)", " "),
-        # what came, went or changed
-        (rf"\b(?:there\s+(?:has|have)\s+been|there\s+(?:is|are|was|were))\s+(?:an?\s+)?{_ADVERB}(?:interval\s+)?(?:development|appearance|placement|redemonstration|insertion|worsening|progression)\s+of\b", "there is"),
-        (r"\bre-?demonstration\s+of\b", " "),
-        (rf"\b(?:there\s+(?:has|have)\s+been\s+|there\s+(?:is|are|was)\s+)?(?:an?\s+|the\s+)?{_ADVERB}(?:interval\s+)?(?:complete\s+|near complete\s+)?(?:resolution|removal|clearing|disappearance|extubation)\s+of\b", "no"),
-        (rf"\b(?:there\s+(?:has|have)\s+been\s+)?(?:an?\s+|the\s+)?{_ADVERB}(?:interval\s+)(?:development|appearance|placement|insertion)\s+of\b", " "),
-        (rf"\b(?:there\s+(?:has|have)\s+been|there\s+(?:is|are|was))\s+(?:an?\s+)?(?:no\s+|without\s+)?{_ADVERB}(?:interval\s+)?(?:increase|decrease|improvement|worsening|progression|change|changes)(?:\s*(?:/|and|or)\s*\w+)?(?:\s+in\s+(?:the\s+)?{_ASPECT})?\s+(?:of|in)\b", "there is"),
-        (rf"\b(?:no|without)\s+(?:\w+\s+){{0,2}}?(?:change|changes|progression|improvement)(?:\s+(?:of|in|to)(?:\s+(?:the\s+)?{_ASPECT}\s+(?:of|in))?\b|(?=\s+\w))", " "),
-        (rf"\b(?:interval|increase|decrease)\s+(?:increase|decrease|improvement|worsening|progression|change|changes)?(?:\s+in\s+(?:the\s+)?{_ASPECT})?(?:\s+and\s+number)?\s+(?:of|in)\b", " "),
-        (rf",?\s*\b(?:and|but|with|which)?\s*(?:has|have)\s+{_ADVERB}(?:not\s+)?(?:resolved|cleared|disappeared|been removed)\b(?:\s+in the interval)?", " *GONE* "),
-        (rf"\b(?:has|have)\s+{_ADVERB}{_GREW}\b(?:\s+in\s+(?:the\s+)?{_ASPECT}(?:\s+and\s+{_ASPECT})*)?(?:\s+(?:slightly|significantly|since))?", " *SEEN* "),
-        (rf",?\s*\b{_ADVERB}(?:increased|decreased)\s+in\s+(?:the\s+)?{_ASPECT}(?:\s+and\s+{_ASPECT})*", " "),
-        (rf"\b(?:is|are)\s+no longer\s+{_ADVERB}(?:seen|visualized|visualised|identified|evident|present|demonstrated|noted|visible)\b", " *GONE* "),
-        (r"\b(?:is|are)\s+{0}(?:resolved|improved|worse|worsened|increased|decreased|improving|worsening|larger|smaller)\b(?=\s*(?:,|$))".replace("{0}", _ADVERB), " *SEEN* "),
-        # what did not change
-        (rf"\b{_SAME}\s*(?:,\s*|\s+and\s+|\s+but\s+)(?=\w+)(?!{_ASPECT})", " *KEEP* "),
-        (rf"\s+(?:and|but)\s+{_ADVERB}(?:is\s+|are\s+|appears?\s+)?{_SAME}\b{_ASPECTS}", " "),
-        (rf",\s*(?:which\s+)?(?:{_BE}\s+)?{_ADVERB}{_SAME}\b{_ASPECTS}(?=\s*(?:,|$))", " "),
-        (rf"\b{_BE}\s+{_ADVERB}(?:noted\s+to\s+be\s+)?{_SAME}\b{_ASPECTS}\s+(?:and|but)\b", "is"),
-        (rf"\b{_BE}\s+(?:in\s+)?{_ADVERB}{_SAME}\s+(?:in\s+)?(?:position|location|appearance|alignment|configuration)\b|\b{_BE}\s+{_ADVERB}(?:noted\s+to\s+be\s+)?{_SAME}\b{_ASPECTS}", " *SEEN* "),
-        (rf"\bin\s+(?:{_SAME})\s+(?:position|location|alignment)\b", "in place"),
-        (rf"\b(?:{_SAME})(?:\s+in)?\s+(?:appearance|position|configuration|alignment)\b(?:\s+(?:and\s+\w+\s+)?of\b)?|\b{_SAME}\s+(?:size|contours?)\s+of\b", " "),
-        (r"\bagain\s+(?=(?:is|are|was|were)?\s*(?:seen|noted|visualized|visualised|identified|demonstrated|present|evident|appreciated|shown|observed))", ""),
-        (r"\bre-?demonstrat(?:ed|es|e|ing)\b", "demonstrated"),
-        (r"\b(?:previously|earlier)\s+(?:\w+\s+)?(?:seen|noted|described|identified|demonstrated|visualized|visualised|present|reported|questioned|mentioned)\b", ""),
-        (r"\bpersists?\b", " *SEEN* "),
-        (rf"\b(?:of\s+)?{_ADVERB}(?:changed|interval(?:ly)?|new|newly|stable|stably|unchanged|persistent(?:ly)?|persisting|persistence of|improved|improving|improvement in|worsened|worsening|worsening of|progressing|progression of|resolving|resolved|regressing|stability of|again|previously|earlier|appearing stable|unaltered)(?:\s+appearing)?\b", ""),
-    )
-)  # fmt: skip
-
-_WORD_OF_CHANGE = re.compile(r"\*(?:SEEN|GONE)S?\*")
-_BARE_VERB = re.compile(rf"\b{_BE}\s*$", re.IGNORECASE)
-_OF_SEVERAL = re.compile(r"^\W*(?:are|were|have|appear|remain|seem|look|persist|and have|which have)\b", re.IGNORECASE)
+# In front of an adjective: it is the predicate, or one of two that belong together ("residual or recurrent").
+_BOUND = re.compile(
+    r"(?:(?<!there )(?<!noted )(?<!seen )\b(?:is|are|was|were|be|appears?|remains?|looks?)|\bor|\bbut|\bversus|\bvs|/"
+    r"|\b(?:old|acute|chronic|residual|known|mild|moderate|small|large|few|multiple) and)\s*$",
+    re.IGNORECASE,
+)
 
 
-def _plural_too(by: str) -> str | Callable[[re.Match[str]], str]:
-    """Where a predicate is replaced, whether it was one of several things."""
-    if "SEEN" not in by and "GONE" not in by:
-        return by
-    return lambda match: by.replace("N*", "NS*").replace("E*", "ES*") if _OF_SEVERAL.match(match.group()) else by
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Words that may be deleted where they stand, and what the sentence must be for it.
+
+    ``leaves``: "rest", what stands without them; "finding", words right behind them that say something; "subject", a
+    sentence that says something and has no other predicate; "one", a rest that speaks of one examination only.
+    ``denied``: also behind a denial or a doubt. Without "new", "no new effusion" would deny every effusion.
+    """
+
+    pattern: re.Pattern[str]
+    leaves: Literal["rest", "finding", "subject", "one"]
+    denied: bool = False
 
 
-def _removed(body: str) -> str:
-    """The body without comparing words; a predicate that only compared becomes "is seen" or "is not seen"."""
-    hidden = {}
-    masked = without_other_meanings(body.lower())
-    for number, match in enumerate(re.finditer("\N{BULLET}+", masked)):
-        hidden[f"\N{BULLET}{number}\N{BULLET}"] = body[match.start() : match.end()]
-    for mark, words in hidden.items():
-        body = body.replace(words, mark, 1)
-    for pattern, by in _RULES:
-        body = pattern.sub(_plural_too(by), body)
-    parts = [part for part in (_predicated(part) for part in re.split(r"\s*,\s*", body)) if part]
-    body = ", ".join(part for part in parts if not _only_names(part) or part == parts[0] == body) or ""
-    for mark, words in hidden.items():
-        body = body.replace(mark, words)
+def _form(pattern: str, leaves: Literal["rest", "finding", "subject", "one"], *, denied: bool = False) -> _Form:
+    return _Form(re.compile(pattern, re.IGNORECASE), leaves, denied)
+
+
+_FORMS: Final = (
+    _form(rf"^{_COMPARED}(?:\s*,\s*|\s+(?=there\s))", "one", denied=True),
+    _form(rf"\s*,?\s*\(?{_COMPARED}\)?$", "one", denied=True),
+    _form(rf"^{_SINCE}(?:\s*,\s*|\s+(?=there\s))", "one"),
+    _form(rf"\s*,?\s*\b{_SINCE}$", "one"),
+    _form(r"\s*,?\s+as\s+before(?=\s*,|\s+with\b|$)", "rest"),
+    _form(rf"\s*,\s*similar\s+to\s+{_PRIOR}$", "rest"),
+    _form(
+        r"(?:\s*,\s*(?:and\s+|but\s+)?|\s+but\s+"
+        r"|(?:(?<=enlarged)|(?<=normal)|(?<=noted)|(?<=seen))\s+and\s+(?:is\s+|are\s+)?)"
+        rf"{_STAYS}(?:\s+(?:from|since|to)\s+{_PRIOR})?$",
+        "rest",
+        denied=True,
+    ),
+    _form(r"\s*,\s*new$", "rest"),
+    _form(rf"(?<=[a-z])\s+(?:(?:is|are|appears?|remains?)\s+)?{_STAYS}(?:\s+(?:from|since)\s+{_PRIOR})?$", "subject"),
+    _form(r"(?<=[a-z])\s+in\s+(?:unchanged|stable)\s+(?:position|location)$", "subject"),
+    _form(rf"(?:(?<=\bis )|(?<=\bare ))(?:{_SAME}\s+and\s+)(?={_NORMAL})", "rest"),
+    _form(r"^(?:redemonstrated|redemonstration\s+of|(?:interval\s+)?(?:development|placement)\s+of)\s+", "finding"),
+    _form(r"(?<=^there is )(?:redemonstration|(?:interval\s+)?(?:development|placement))\s+of\s+(?=an?\s)", "finding"),
+    _form(r"(?:(?<=^there is )|(?<=^there are ))(?:now|again)\s+", "finding"),
+    _form(rf"\b(?:once\s+)?again\s+(?={_SEEN}\b)|(?:(?<=seen)|(?<=noted))\s+(?:once\s+)?again\b", "rest"),
+    _form(r"(?:(?<=\bis )|(?<=\bare ))again\s+(?=\w)", "rest"),
+    _form(rf"\b{_SAME}\s+(?:appearance|position|size)\s+of\s+", "finding"),
+    _form(rf"\b(?:{_SAME}|persistent|continued|new|worsening|increasing|recurrent)\s+(?=\w)", "finding"),
+)
+_DENIAL = re.compile(
+    r"\b(?:no|not|without|never|none|nor|neither|cannot|can't|absent|absence|negative|free|rul\w+|exclu\w+|fail\w*|lack"
+    r"|unlikely|question\w*|incomplete\w*|partial\w*|near(?:ly)?|almost)\b",
+    re.IGNORECASE,
+)
+# What is said in the words of two examinations means something else when one of them goes.
+_OF_TWO = re.compile(
+    r"\b(?:more|less|fewer|greater|higher|larger|smaller|bigger|worse|better|denser|clearer|differ\w*|similar|same|than"
+    r"|significant\w*|increas\w*|decreas\w*|chang\w*|was|were|has|have|had|been|drained|pulled|taken"
+    r"|lower (?!lobe|zone|thora|lung(?! vol)))\b",
+    re.IGNORECASE,
+)
+_MAY_GO: Final = frozenset(
+    _words("""
+    stable unchanged persistent continued new worsening increasing recurrent similar again once now before
+    redemonstrated redemonstration development appearance appearing placement interval of in and but also
+    grossly relatively essentially overall generally is are appear appears remain remains
+    size position location configuration extent as when compared comparison to with since from the a
+    most recent last prior previous earlier preceding chest portable xxxx x dated on
+    """)
+)
+
+
+def _deleted(body: str) -> str:
+    """The body without the forms above; those that cannot be had for sure are still there."""
+    for form in _FORMS:
+        matches = list(form.pattern.finditer(body))
+        meant = without_other_meanings(fold(body)) if matches else ""
+        for match in reversed(matches):
+            if "\N{BULLET}" not in meant[match.start() : match.end()] and _is_sure(form, match, body):
+                body = f"{body[: match.start()]} {body[match.end() :]}".strip()
     return body
 
 
-def _predicated(part: str) -> str:
-    """Put words for the marks of ``_RULES``: what was stable is seen, what has gone is not seen."""
-    part = _BARE_VERB.sub(_plural_too(" *SEEN* "), part.replace("*KEEP*", " "))
-    mark = _WORD_OF_CHANGE.search(part)
-    if mark is None:
-        return part.strip()
-    subject, rest = part[: mark.start()].strip(), _WORD_OF_CHANGE.sub(" ", part[mark.end() :]).strip()
-    if _only_names(subject):
-        rest = re.sub(r"^(?:with|and|but)\s+", "", rest)
-        return "" if _only_names(rest) else rest
-    verb = "are" if mark.group().endswith("S*") else "is"
-    seen = "not seen" if "GONE" in mark.group() else "seen"
-    return f"{subject} {verb} {seen} {rest}".strip()
+def _is_sure(form: _Form, match: re.Match[str], body: str) -> bool:
+    """Whether a form may be deleted from where it stands."""
+    before, after = body[: match.start()], body[match.end() :]
+    if not form.denied and _DENIAL.search(before):
+        return False
+    if form.leaves == "one":
+        return not _OF_TWO.search(f"{before} {after}")
+    if form.leaves == "subject":
+        return not re.search(rf"[,;:]|\b(?:otherwise|also|{_VERB})\b|(?<!mega)(?<!anoma)ly$", before, re.IGNORECASE)
+    if form.leaves == "rest":
+        return True
+    # "Stable contours" says nothing without "stable".
+    return not _BOUND.search(before) and not _only_names(_PHRASE_ENDS.split(after, maxsplit=1)[0])
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+# --- what must be left --------------------------------------------------------------------------------------------
 
-
-# --- what is left -------------------------------------------------------------------------------------------------
-
-_NAMES = _words("""
-    the a an and or of in is are was were both this these it its that there to with for at on as has have been be
-    heart cardiac cardiomediastinal mediastinum mediastinal hila hilar hilum silhouette silhouettes contour contours
-    size sizes shape appearance configuration lung lungs pulmonary vascularity vasculature vascular chest aorta aortic
-    x-ray x-rays xray radiograph radiographs examination exam study film cardiopulmonary thoracic bony structures
-    structure osseous trachea diaphragm pleura pleural soft tissues skeleton findings finding volumes volume aeration
-    abnormalities abnormality process processes disease change changes significant acute interval no not xxxx seen
-    base bases lobe lobes lower upper mid middle zone zones inspiration inspiratory effort expansion appear appears
-    cardio bilaterally bilateral right left overall otherwise also including given patient respectively
+_SIDES: Final = frozenset(_words("right left bilateral bilaterally lower upper middle mid both and or of the a an"))
+_NAMES: Final = _SIDES | frozenset(
+    _words("""
+    in is are was were this these it its that there to with for at on as has have been be now
+    heart cardiac cardio cardiomediastinal mediastinum mediastinal hila hilar hilum silhouette silhouettes contour
+    contours size sizes shape appearance appearing configuration position location lung lungs pulmonary vascularity
+    vasculature vascular venous vessels markings interstitial chest aorta aortic x ray rays xray radiograph radiographs
+    examination exam study film cardiopulmonary thoracic thorax bony bones structures structure osseous skeletal spine
+    ribs abdomen trachea diaphragm hemidiaphragm hemidiaphragms pleura pleural soft tissue tissues skeleton findings
+    finding volumes volume aeration status remainder remaining visualized abnormalities abnormality process processes
+    disease change changes significant acute xxxx seen noted base bases lobe lobes zone zones inspiration inspiratory
+    effort expansion appear appears overall otherwise also including given patient respectively postoperative
+    radiographic view views frontal lateral
     """)
-_DANGLING: Final = re.compile(
+)
+_DANGLING = re.compile(
     r"^(?:if|and|but|or|with|of|which|that|than|is|are|was|were|in|to|from|for|by|has|have|as)\b"
-    r"|\b(?:and|but|or|with|of|which|that|than|the|a|an|no|is|are|was|were|in|to|from|for|by|has|have|been|as|be|on|at)$",
+    r"|\b(?:and|but|or|with|of|which|that|than|the|a|an|no|is|are|was|were|in|to|from|for|by|has|have|been|as|be|on|at)"
+    r"\s*(?:$|[,;:)])|\balso$|\b(?:the|an?)\s+(?:is|are|and|of|in|the|an?)\b|[,;:(]\s*[,;:)]",
     re.IGNORECASE,
 )
 
 
 def _only_names(text: str) -> bool:
     """Whether a text names structures and says nothing of them."""
-    words = re.findall(r"[\w'-]+", text.lower())
-    return all(word in _NAMES for word in words)
+    return _NAMES.issuperset(_words(text))
 
 
-def _polished(text: str, original: str) -> str:
-    """White space, commas and capitals in order; loose words at both ends removed."""
-    text = re.sub(r"\s+", " ", text)
-    text = re.sub(r"\(\s*\)", " ", text)
-    text = re.sub(r"\b(there (?:is|are)) the\b", r"\1", text, flags=re.IGNORECASE)
-    text = re.sub(r"\bno (?:the|an?)\b", "no", text, flags=re.IGNORECASE)
-    text = re.sub(r"(?:\s*,)+\s*", ", ", text)
-    text = re.sub(r"\b(a|an) (?=(?:a|an|the|is|are)\b)", "", text, flags=re.IGNORECASE)
-    before = None
-    while before != text:
-        before = text
-        text = text.strip(" ,;:-")
-        text = re.sub(r"^(?:and|but|or|with|which|than|of)\b\s*", "", text, flags=re.IGNORECASE)
-        text = re.sub(
-            r"\s*\b(?:and|but|or|with|of|which|than|in|to|from|as|on|the|a|an)$", "", text, flags=re.IGNORECASE
-        )
-    text = re.sub(r"\b(a|an) (?=\w)", lambda match: _article(match, text), text, flags=re.IGNORECASE)
-    return text[:1].upper() + text[1:] if original[:1].isupper() else text
+def _tidy(text: str, body: str) -> str:
+    """White space, the article and the capital in order."""
+    text = re.sub(r"\s+", " ", text).strip(" ,")
+    if not re.search(rf"\b{_VERB}\b", text, re.IGNORECASE) and re.search(rf"\b{_VERB}\b", body, re.IGNORECASE):
+        text = re.sub(r"^the\s+", "", text, flags=re.IGNORECASE)
+    text = re.sub(r"\b(a|an) (?=(\w+))", _article, text, flags=re.IGNORECASE)
+    return text[:1].upper() + text[1:] if body[:1].isupper() else text
 
 
-def _article(match: re.Match[str], text: str) -> str:
-    """The article that fits what follows now."""
-    follows = text[match.end() : match.end() + 1].lower()
-    article = "an" if follows in "aeio" else "a"
+def _article(match: re.Match[str]) -> str:
+    """The article as it sounds before what follows now; "NG" is read letter by letter."""
+    word = match.group(2)
+    spelt = word.isupper() or not re.search(r"[aeiouy]", word.lower())
+    starts = r"[aefhilmnorsx]" if spelt else r"[aio]|e(?!u)|u(?:n(?!i)|[lp])"
+    article = "an" if re.match(starts, word.lower()) else "a"
     return f"{article.capitalize() if match.group(1)[0].isupper() else article} "
 
 
-def _is_fragment(text: str) -> bool:
-    return not re.search(r"\w", text) or bool(_DANGLING.search(text)) or _only_names(text)
+def _lost_only_comparing_words(was: str, now: str) -> bool:
+    """Whether all words of ``was`` are in ``now``, in their order, but for some of ``_MAY_GO`` and examinations."""
+    left = iter(_words(now))
+    due = next(left, None)
+    for word in _words(was):
+        if word == due or (word in ("a", "an") and due in ("a", "an")):
+            due = next(left, None)
+        elif word not in _MAY_GO and not re.fullmatch(EXAMINATION, word):
+            return False
+    return due is None
 
 
-def _states(labels: Mapping[str, Mention], *states: LabelState) -> list[str]:
-    return [name for name, mention in labels.items() if name != NO_FINDING and mention.state in states]
-
-
-def _says_the_same(before: Mapping[str, Mention], after: Mapping[str, Mention], body: str) -> bool:
-    """The same states, but for what the comparing words themselves left open."""
-    for name, mention in before.items():
-        now = after[name].state
-        if name == NO_FINDING or now is mention.state:
-            continue
-        if mention.state is LabelState.UNCERTAIN and now in (LabelState.NEGATIVE, LabelState.BLANK):
-            span = mention.span or (0, 0)
-            if compares_with_prior(body[: span[1]]) or compares_with_prior(body[span[0] :]):
-                continue
+def _is_broken(now: str) -> bool:
+    """Whether the rest is a fragment, or names a structure without a word on it."""
+    if _only_names(now) or _DANGLING.search(now):
+        return True
+    if any(one == other != "xxxx" for one, other in pairwise(_words(now))):
+        return True
+    if re.search(rf"\b{_VERB}\b", now, re.IGNORECASE):
         return False
-    return True
-
-
-_NORMAL: Final = re.compile(r"\b(?:normal|clear|unremarkable|within|intact|free)\b")
-_AGAIN: Final = {LabelState.POSITIVE: "{}", LabelState.NEGATIVE: "no {}", LabelState.UNCERTAIN: "possible {}"}
-
-
-def _said_again(body: str, before: Mapping[str, Mention]) -> str:
-    """The sentence's own words for its findings, one after the other."""
-    said: dict[str, None] = {}
-    for name, mention in before.items():
-        if name != NO_FINDING and mention.state in _AGAIN and mention.span is not None:
-            words = _polished(_removed(body[slice(*mention.span)]), "")
-            if words:
-                form = "{}" if _NORMAL.search(words) else _AGAIN[mention.state]
-                said[form.format(re.sub(r"^(?:no|possible) ", "", words))] = None
-    return ", ".join(said)
+    parts = re.split(r"[,;:]|\b(?:and|or|with|but)\b", _DENIAL.split(now, maxsplit=1)[0])
+    return any(_only_names(part) and not _SIDES.issuperset(_words(part)) for part in parts)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from radweave.base.study import Modality
+from radweave.base.ontology import NO_FINDING
+from radweave.base.study import LabelState, Modality
 from radweave.labels import LABELER_OF, get_labeler
+from radweave.labels.labeler import Labeler, Mention
 from radweave.labels.unprompted import Edit, remove_comparisons
 
 EVIDENCE = "comparisons_removed"
-"""The key in a report's evidence: a list of {``was``, ``now``}, ``now`` null for a sentence that was dropped."""
+"""The key in a report's evidence: a list of {``was``, ``now``}, ``now`` null for a sentence that was left out."""
 _SENTENCES = ("sentences", "sentence_fit")
 """Evidence whose rows are about a sentence, by its ``text``."""
 
@@ -19,26 +22,34 @@ def take_out_comparisons(
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """The draft, its evidence with sentences that read as the draft's, and a warning where something was taken out."""
     labeler = get_labeler(LABELER_OF[modality])
-    edits: list[Edit] = []
-
-    def without(sentence: str) -> str:
-        now, made = remove_comparisons(sentence, labeler)
-        edits.extend(made)
-        return now
-
     rows = evidence.get("sentences") or [{"text": text}]
-    now = " ".join(filter(None, (without(str(row["text"])) for row in rows)))
+    parts = [remove_comparisons(str(row["text"]), labeler) for row in rows]
+    edits = [edit for _, made in parts for edit in made]
     if not edits:
         return text, evidence, ()
+    now = " ".join(part for part, _ in parts if part)
+    about = {name: _rows_of(evidence[name], labeler) for name in _SENTENCES if evidence.get(name)}
     taken = [{"was": edit.was, "now": edit.now} for edit in edits]
-    about = {name: _rows_of(evidence[name], without) for name in _SENTENCES if evidence.get(name)}
-    sentences = "a sentence" if len(taken) == 1 else f"{len(taken)} sentences"
-    warning = (
-        f"{sentences} of the draft compared with an earlier study, and none was given: the comparison was taken out"
-    )
-    return now, {**evidence, **about, EVIDENCE: taken}, (warning,)
+    return now, {**evidence, **about, EVIDENCE: taken}, (_warning(edits, labeler),)
 
 
-def _rows_of(rows: Any, without: Any) -> list[dict[str, Any]]:
-    changed = [{**row, "text": without(str(row.get("text", "")))} for row in rows]
+def _warning(edits: list[Edit], labeler: Labeler) -> str:
+    """How many sentences compared, and how many of them are not in the draft, findings first of all."""
+    left_out = [edit.was for edit in edits if edit.now is None]
+    telling = sum(_names_a_finding(mentions) for mentions in labeler.label(left_out))
+    sentences = "a sentence" if len(edits) == 1 else f"{len(edits)} sentences"
+    warning = f"{sentences} of the draft compared with an earlier study, and none was given: "
+    if not left_out:
+        return warning + "the comparison was taken out"
+    named = f", {telling} of them with findings" if telling else ""
+    return f"{warning}{len(left_out)} left out{named} (see {EVIDENCE} in the evidence)"
+
+
+def _names_a_finding(mentions: Mapping[str, Mention]) -> bool:
+    stated = (LabelState.POSITIVE, LabelState.UNCERTAIN)
+    return any(name != NO_FINDING and mention.state in stated for name, mention in mentions.items())
+
+
+def _rows_of(rows: Any, labeler: Labeler) -> list[dict[str, Any]]:
+    changed = [{**row, "text": remove_comparisons(str(row.get("text", "")), labeler)[0]} for row in rows]
     return [row for row in changed if row["text"]]

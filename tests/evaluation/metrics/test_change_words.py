@@ -28,6 +28,8 @@ from radweave.phantom.study import course_of, slot_of
         ("No new consolidation. The heart is not enlarged.", set()),
         ("The effusion has not resolved but the edema is smaller.", {"smaller"}),
         ("The opacity is no longer seen.", {"resolved"}),
+        ("The previous opacity is gone.", {"resolved"}),
+        ("Increasing effusion and decreasing edema.", {"larger", "smaller"}),
         ("Pacemaker in place. No prior for comparison. Knee replacement renewed.", set()),
     ],
 )
