@@ -437,13 +437,18 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if not path.is_file():
         raise InputError("file is missing", file=path)
     with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            if not raw.strip():
-                continue
-            try:
-                row = parse_json(raw)
-            except ValueError as error:
-                raise InputError(f"not valid JSON: {error}", file=path, line=number) from None
-            if not isinstance(row, dict):
-                raise InputError("not a JSON object", file=path, line=number, got=type(row).__name__)
-            yield number, row
+        yield from parse_jsonl(file, path)
+
+
+def parse_jsonl(lines: Iterable[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """``read_jsonl`` of lines that were read from ``path``."""
+    for number, raw in enumerate(lines, start=1):
+        if not raw.strip():
+            continue
+        try:
+            row = parse_json(raw)
+        except ValueError as error:
+            raise InputError(f"not valid JSON: {error}", file=path, line=number) from None
+        if not isinstance(row, dict):
+            raise InputError("not a JSON object", file=path, line=number, got=type(row).__name__)
+        yield number, row

@@ -5,7 +5,7 @@
     dataset = Dataset.open(Path("out"))
     for study in dataset.studies("train"): ...
 
-The manifest is read as a stream; nothing here keeps all studies in memory.
+The manifest is read once by a command, however many parts of it ask; see ``radweave.data.manifest``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from pydantic import Field, ValidationError
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
 from radweave.base.replacing import FolderKind
-from radweave.base.storage import read_json, read_json_object, read_jsonl, sha256_file, write_folder, write_json
+from radweave.base.storage import read_json, read_json_object, sha256_file, write_folder, write_json
 from radweave.base.study import Modality, Record, Split, Study
+from radweave.data.manifest import manifest_at
 
 FORMAT = "radweave-dataset"
 FORMAT_VERSION = 1
@@ -157,6 +158,7 @@ class Dataset:
     def __init__(self, path: Path, card: DatasetCard) -> None:
         self.path = path
         self.card = card
+        self._manifest = manifest_at(self.manifest_path)
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
@@ -191,23 +193,15 @@ class Dataset:
 
     def fingerprint(self) -> str:
         """SHA-256 of the manifest as it is on disk now."""
-        return sha256_file(self.manifest_path)
+        return self._manifest.fingerprint()
 
     def studies(self, split: Split | None = None) -> Iterator[Study]:
-        """Stream the studies, all or of one split.
+        """The studies, all or of one split.
 
         Raises:
             InputError: for a line that is not JSON or does not fit the schema, or an id that comes twice.
         """
-        seen: set[str] = set()
-        for number, row in read_jsonl(self.manifest_path):
-            try:
-                study = Study.model_validate(row)
-            except ValidationError as error:
-                raise InputError(first_problem(error), file=self.manifest_path, line=number) from None
-            if study.study_id in seen:
-                raise InputError("study id comes twice", file=self.manifest_path, line=number, field="study_id")
-            seen.add(study.study_id)
+        for study in self._manifest.studies():
             if split is None or study.split == split:
                 yield study
 
