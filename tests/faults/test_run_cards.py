@@ -275,7 +275,7 @@ def test_what_a_card_says_is_text_on_the_pages_of_an_export(run: Path, tmp_path:
     card = read_card(run).model_dump(mode="json")
     versions = {**card["versions"], "radweave": evil}
     facts = {**card["dataset"], "name": f"`{evil}", "target": evil, "cleaning": evil}
-    rewrite_card(run, dataset=facts, versions=versions, preset=evil, notice="A medical device.")
+    rewrite_card(run, dataset=facts, versions=versions, preset=evil)
     out = export(run, tmp_path / "out")
     for name in ("README.md", "LICENSES.md"):
         page = (out / name).read_text()

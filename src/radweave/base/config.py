@@ -31,6 +31,8 @@ Widths = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
 Depths = Annotated[tuple[Layers, ...], Field(min_length=1, max_length=16)]
 Ratio = Annotated[float, Field(gt=0, le=64)]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Prompt = Annotated[str, Field(max_length=10_000)]
+"""Text around what a language model is shown."""
 Slots = Annotated[int, Field(ge=1, le=4096)]
 """What stands beside each other: prompts, latents, cases."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]

@@ -22,7 +22,11 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Modality = Literal["xray", "ct"]
 TargetText = Literal["findings", "impression", "findings+impression"]
 
-RESEARCH_ONLY = "Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."
+Notice = Literal["Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."]
+"""The one notice: nothing that is read may bear another."""
+RESEARCH_ONLY: Notice = (
+    "Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."
+)
 
 
 LONGEST_TEXT = 1_000_000

@@ -149,8 +149,8 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids without special tokens."""
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    """Token ids of a report's text: words that look like a special token are words, and end no report."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
     return ids
 
 

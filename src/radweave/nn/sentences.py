@@ -37,7 +37,7 @@ class SentenceSplitter:
             return text.strip()
 
         def encode(text: str) -> list[int]:
-            ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
             return ids
 
         return cls(

@@ -111,7 +111,12 @@ class PretrainedTextEncoder(nn.Module):
         self.model.eval()
         device = next(self.model.parameters()).device
         inputs = self.tokenizer(
-            list(texts), padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt"
+            list(texts),
+            padding=True,
+            truncation=True,
+            max_length=self.max_tokens,
+            return_tensors="pt",
+            split_special_tokens=True,
         ).to(device)
         hidden = self.model(**inputs).last_hidden_state
         self.model.train(was_training)

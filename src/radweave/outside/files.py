@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radweave.base.errors import InputError
+from radweave.outside.tokenizer_files import refuse_endless_steps, refuse_long_texts
 
 Files = Literal["shape", "tokenizer", "weights"]
 """What is wanted of a folder."""
@@ -25,6 +26,7 @@ _JSON: dict[Files, tuple[str, ...]] = {
     "weights": ("config.json", "generation_config.json", "model.safetensors.index.json"),
 }  # fmt: skip
 _WORDS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_TOKENS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
 _MAX_JSON_BYTES = 256 << 20
 _MAX_VALUES = 1_000_000
@@ -84,8 +86,12 @@ def refuse_hostile(folder: Path, files: Files, *, what: str) -> None:
         content = _read_object(path)
         if name == "config.json":
             _refuse_shape(content, path)
+        elif name == "tokenizer.json":
+            refuse_endless_steps(content, path)
         elif name == "tokenizer_config.json":
             _refuse_other_files(content, path)
+        if name in _TOKENS:
+            refuse_long_texts(content, path)
 
 
 def weights_bytes(folder: Path) -> int:

@@ -21,6 +21,8 @@ from radweave.runs.evidence import json_value
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+EMPTY = "the draft is empty: the model wrote nothing, which says nothing about the study"
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -57,7 +59,8 @@ class Drafter:
                 progress(done)
             for example, ids, values in zip(chunk, generation.token_ids, generation.intermediates, strict=True):
                 text, evidence = decode(self.tokenizer, ids), self._evidence(ids, values)
-                yield Draft(example, *self._unprompted(text, evidence, example))
+                said, kept, warnings = self._unprompted(text, evidence, example)
+                yield Draft(example, said, kept, warnings if said else (*warnings, EMPTY))
 
     def _unprompted(
         self, text: str, evidence: dict[str, Any], example: Example

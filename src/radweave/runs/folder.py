@@ -26,12 +26,12 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
 from radweave.base.storage import exclusive, read_json_object, sha256_file, sha256_json, write_text
-from radweave.base.study import RESEARCH_ONLY, Record
+from radweave.base.study import RESEARCH_ONLY, Notice, Record
 
 FORMAT = "radweave-run"
 FORMAT_VERSION = 2
 HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts", "memories", "familiarity", "licences")
-NEEDED = ("config.yaml", "weights.safetensors", "tokenizer/")
+NEEDED = ("config.yaml", "weights.safetensors", "tokenizer/", "familiarity/")
 """What no run can be without."""
 
 
@@ -82,7 +82,7 @@ class RunCard(Record):
 
     format: str = FORMAT
     version: int = FORMAT_VERSION
-    notice: str = RESEARCH_ONLY
+    notice: Notice = RESEARCH_ONLY
     method: str
     preset: str
     overrides: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import torch
 
 from radweave.base.config import from_yaml
 from radweave.base.errors import InputError
+from radweave.base.ontology import CLASSES
 from radweave.contract.experiment import BuildContext, Experiment
 from radweave.contract.model import ReportModel
 from radweave.data.familiarity import Familiarity, load_familiarity
@@ -66,6 +67,10 @@ def restore(folder: Path) -> Run:
     if list(card.trained_steps) != list(experiment.named_stages()):
         raise InputError("the stages are not those of config.yaml", file=folder / "run.json", field="trained_steps")
     refuse_other_classes(folder / "weights.safetensors", card.classes)
+    if card.classes != CLASSES[experiment.data.label_set]:
+        raise InputError("the classes are not those of config.yaml", file=folder / "run.json", field="classes")
+    if card.dataset.modality != experiment.data.modality:
+        raise InputError("the modality is not that of config.yaml", file=folder / "run.json", field="dataset.modality")
     tokenizer = load_tokenizer(folder / "tokenizer")
     data, parts = experiment.data, folder / "parts"
     context = BuildContext(tokenizer, data.image_size, card.classes, parts=parts, volume_size=data.ct.size)

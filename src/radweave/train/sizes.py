@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from radweave.base.errors import InputError
@@ -30,6 +31,14 @@ def refuse_giant(empty: nn.Module) -> None:
         )
 
 
+_FLOATS = ("F32", "F16", "BF16")
+_STORED = {
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), _FLOATS),
+    torch.float64: ("F64",), torch.int64: ("I64",), torch.int32: ("I32",), torch.bool: ("BOOL",),
+}  # fmt: skip
+"""How a tensor may be stored; the three short floats stand for each other."""
+
+
 def refuse_other_shapes(empty: nn.Module, path: Path) -> None:
     """Compare the header of a weights file with a model that was built on the meta device.
 
@@ -42,7 +51,9 @@ def refuse_other_shapes(empty: nn.Module, path: Path) -> None:
 
     try:
         with safe_open(str(path), framework="pt") as file:
-            stored = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            stored = {name: list(part.get_shape()) for name, part in slices.items()}
+            kinds = {name: str(part.get_dtype()) for name, part in slices.items()}
     except FileNotFoundError:
         raise InputError("file is missing", file=path) from None
     except (SafetensorError, OSError) as error:
@@ -56,6 +67,12 @@ def refuse_other_shapes(empty: nn.Module, path: Path) -> None:
             raise InputError(
                 "weights do not fit this model", file=path, field=name, got=stored[name], expected=list(tensor.shape)
             )
+        # Whole numbers, or yes and no, in the place of weights would be cast without a word.
+        if name in kinds and kinds[name] not in _STORED.get(tensor.dtype, (kinds[name],)):
+            raise InputError(
+                "weights do not fit this model", file=path, field=name, got=kinds[name],
+                expected=" or ".join(_STORED[tensor.dtype]),
+            )  # fmt: skip
     # Weights that share memory are stored under one of their names.
     absent = [key for key, group in names.items() if not any(name in stored for name in group)]
     if sum(sizes[key] for key in absent) > _MOST_ABSENT:

@@ -17,23 +17,36 @@ _LOOK_ALIKES: Final = str.maketrans(
 )
 """Letters of other scripts that print like Latin ones, and dashes."""
 
+_FILLERS: Final = "\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+"""Letters and symbols that print as nothing."""
+_SPREADSHEET: Final = re.compile(r"(?<=[0-9])\.0+$")
+"""What a spreadsheet makes of a number."""
 _LEADING_ZEROS: Final = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 
 def comparable_id(identifier: str) -> str:
     """A form that is equal for two ids of the same patient; may be equal for two others only by odd numbering.
 
-    Width, case, surrounding blanks, invisible characters, look-alike letters, the script of digits and leading zeros
-    make no difference.
+    Width, case, blanks, invisible characters, accents, look-alike letters, the script of digits, leading zeros, quotes
+    around the id and a final ".0" make no difference.
     """
-    plain = identifier.strip()
+    plain = identifier
     if not plain.isascii():
-        plain = unicodedata.normalize("NFKC", plain).translate(_LOOK_ALIKES)
-        plain = "".join(_digit(character) for character in plain if unicodedata.category(character) not in ("Cf", "Cc"))
-        plain = " ".join(plain.split())
-    plain = plain.casefold()
+        # Look-alikes before the letters come apart: "\u0439" is no Latin letter with a mark.
+        plain = unicodedata.normalize("NFKC", plain).translate(_LOOK_ALIKES).replace("\u2800", " ")
+        plain = unicodedata.normalize("NFKD", plain)
+        plain = "".join(_digit(character) for character in plain if not _is_unseen(character))
+    plain = "".join(character for character in " ".join(plain.split()) if character.isprintable())
+    plain = plain.casefold().strip("'\" ")
+    plain = _SPREADSHEET.sub("", plain)
     # "0" before a number or before the whole id; an id of zeros alone stays "0".
     return _LEADING_ZEROS.sub("", plain).lstrip("0") or ("0" if plain else "")
+
+
+def _is_unseen(character: str) -> bool:
+    """Whether it leaves no mark of its own: controls, marks on the letter before it, fillers."""
+    unseen = unicodedata.category(character) in ("Cf", "Cc", "Mn", "Me", "Mc") and not character.isspace()
+    return unseen or character in _FILLERS
 
 
 def _digit(character: str) -> str:

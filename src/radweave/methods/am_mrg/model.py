@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Generation
-from radweave.base.config import Config, Grid
+from radweave.base.config import Config, Grid, Prompt
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
@@ -271,7 +271,7 @@ class AmMrgModelConfig(ModelConfig):
     connector: ConnectorConfig
     query_projection: TokenProjectionConfig = TokenProjectionConfig()
     language_model: LanguageModelConfig
-    prompt: str
+    prompt: Prompt
     prompt_format: PromptFormat = "plain"
 
     def build(self, context: BuildContext) -> AmMrgModel:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
+from radweave.base.config import Prompt
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, losses, written
 from radweave.contract.sizes import VisionFirstStages
@@ -87,7 +88,7 @@ class BaselineModelConfig(ModelConfig):
     connector: ConnectorConfig
     language_model: LanguageModelConfig
     word_head: WordHeadConfig = NoWordHeadConfig()
-    prompt: str
+    prompt: Prompt
     prompt_format: PromptFormat = "plain"
     views: Literal["concat", "average"] = "concat"
 

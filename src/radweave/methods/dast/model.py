@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
+from radweave.base.config import Prompt
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
@@ -205,8 +206,8 @@ class DastModelConfig(ModelConfig):
     retrieval: RetrievalConfig = DmsrConfig()
     connector: ConnectorConfig
     language_model: LanguageModelConfig
-    prompt: str
-    exemplar_prompt: str
+    prompt: Prompt
+    exemplar_prompt: Prompt
     prompt_format: PromptFormat = "plain"
 
     def build(self, context: BuildContext) -> DastModel:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
-from radweave.base.config import Width
+from radweave.base.config import Prompt, Width
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Stages
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import WORDS
@@ -237,7 +237,7 @@ class DiffRGenNetModelConfig(ModelConfig):
     bridge: MemoryBridgeConfig = MemoryBridgeConfig()
     language_model: DecoderConfig
     word_head: WordHeadConfig = NoWordHeadConfig()
-    prompt: str = "{memory}{diseases}"
+    prompt: Prompt = "{memory}{diseases}"
     prompt_format: PromptFormat = "plain"
 
     def build(self, context: BuildContext) -> DiffRGenNetModel:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch
-from radweave.base.config import Config
+from radweave.base.config import Config, Prompt
 from radweave.base.errors import InputError
 from radweave.nn.supervision import POSITIVE, UNCERTAIN, UncertainPolicy, binary_loss
 from radweave.nn.text_pretraining import TokenSlot, pad_rows
@@ -246,8 +246,8 @@ DiagnosisSetting = Annotated[NoDiagnosisConfig | NoisyOrConfig, Field(discrimina
 class DiagnosisTextConfig(Config):
     """How findings are put in words: ``intro``, then each name and a comma, or ``none`` where nothing is found."""
 
-    intro: str = ""
-    none: str = ""
+    intro: Prompt = ""
+    none: Prompt = ""
 
     def build(self, encode: Callable[[str], Sequence[int]], classes: Sequence[str]) -> DiagnosisText:
         """Tokenise the words; names are written small."""

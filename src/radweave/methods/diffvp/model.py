@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
+from radweave.base.config import Prompt
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss, words_loss
@@ -247,7 +248,7 @@ class DiffvpModelConfig(ModelConfig):
     auxiliary_head: ClassHeadConfig = ClassHeadConfig()
     connector: ConnectorConfig
     language_model: LanguageModelConfig
-    prompt: str
+    prompt: Prompt
     prompt_format: PromptFormat = "plain"
 
     def build(self, context: BuildContext) -> DiffvpModel:

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Generation
-from radweave.base.config import Config
+from radweave.base.config import Config, Prompt
 from radweave.base.errors import InputError
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
@@ -181,7 +181,7 @@ class VdgenModelConfig(ModelConfig):
     sentences: SentenceMemoryConfig = SentenceMemoryConfig()
     word_head: WordHeadConfig = NoWordHeadConfig()
     language_model: LanguageModelConfig
-    prompt: str
+    prompt: Prompt
     prompt_format: PromptFormat = "plain"
 
     def build(self, context: BuildContext) -> VdgenModel:

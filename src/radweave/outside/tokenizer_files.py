@@ -1,0 +1,160 @@
+"""What a tokenizer.json of others may ask for: known steps, in number and length such that a text stays a text.
+
+A tokenizer's steps run in this process on each text. Replacing a letter by a hundred, six times over, turns a line into
+terabytes; a pattern with nested repeats takes for ever. Neither is in any published tokenizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from radweave.base.errors import InputError
+
+MAX_BYTES: Final = 64 << 20
+"""Of tokenizer.json; a vocabulary of 262,144 words takes 33 MB."""
+_MAX_TEXT: Final = 4096
+_MAX_PROMPT: Final = 1 << 20
+_MAX_STEPS: Final = 32
+_MAX_ADDED: Final = 20_000
+_MAX_GROWTH: Final = 8
+"""How many letters all replacements together may make of one."""
+_MAX_TEMPLATE: Final = 64
+_MAX_PADDED: Final = 131_072
+_ONE_ATOM: Final = re.compile(
+    r"(?:\\?[^\\\[\](){}|]|\\[\[\](){}|\\]|\[(?:[^\[\]\\]|\\.)*\])(?:[+*?]|\{\d{0,4},?\d{0,4}\})?"
+)
+"""A pattern that cannot backtrack: one letter or class, perhaps repeated."""
+
+_KINDS: Final = {
+    "normalizer": {
+        "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Lowercase", "Strip", "StripAccents", "BertNormalizer", "Prepend",
+        "Replace", "Precompiled", "ByteLevel", "Sequence",
+    },
+    "pre_tokenizer": {
+        "ByteLevel", "Digits", "Split", "Metaspace", "BertPreTokenizer", "Whitespace", "WhitespaceSplit",
+        "Punctuation", "CharDelimiterSplit", "UnicodeScripts", "Sequence",
+    },
+    "decoder": {
+        "ByteLevel", "WordPiece", "Metaspace", "BPEDecoder", "CTC", "Fuse", "Strip", "Replace", "ByteFallback",
+        "Sequence",
+    },
+    "post_processor": {"TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProcessing", "Sequence"},
+}  # fmt: skip
+
+
+def refuse_endless_steps(content: dict[str, Any], path: Path) -> None:
+    """Refuse a tokenizer.json whose steps, tokens or template could take more than a text's time and memory.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError("too large for a tokenizer", file=path, got=f"{path.stat().st_size} bytes")
+    for field, kinds in _KINDS.items():
+        steps = list(_steps(content.get(field), path, field))
+        for step in steps:
+            if step.get("type") not in kinds:
+                raise InputError(
+                    "a step of this kind is not run", file=path, field=field, got=ascii(step.get("type"))[:40]
+                )
+        _refuse_growth(steps, path, field)
+        _refuse_template(steps, path, field)
+    model = content.get("model")
+    rest = (
+        {**content, "model": {k: v for k, v in model.items() if k not in ("vocab", "merges")}}
+        if isinstance(model, dict)
+        else content
+    )
+    refuse_long_texts(rest, path)
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    words = vocab if isinstance(vocab, dict) else [row[0] for row in vocab or [] if isinstance(row, list) and row]
+    if any(len(str(word)) > _MAX_TEXT for word in words):
+        raise InputError("a word is too long", file=path, field="model.vocab", expected=f"at most {_MAX_TEXT} letters")
+    if len(content.get("added_tokens") or ()) > _MAX_ADDED:
+        raise InputError("too many added tokens", file=path, field="added_tokens", expected=f"at most {_MAX_ADDED}")
+    padding = content.get("padding")
+    fixed = (padding.get("strategy") or {}) if isinstance(padding, dict) else {}
+    if isinstance(fixed, dict) and not 0 <= _number(fixed.get("Fixed")) <= _MAX_PADDED:
+        raise InputError("pads to a giant length", file=path, field="padding", expected=f"at most {_MAX_PADDED}")
+
+
+def refuse_long_texts(content: Any, path: Path) -> None:
+    """Refuse a text, or a name of a field, that is far longer than any token.
+
+    Raises:
+        InputError: naming the field.
+    """
+    waiting: list[tuple[str, Any]] = [("", content)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if len(key) > _MAX_TEXT:
+                    raise InputError("a name is too long", file=path, field=place or None)
+                waiting.append((key, inner))
+        elif isinstance(value, list):
+            waiting.extend((place, inner) for inner in value)
+        elif isinstance(value, str):
+            longest = _MAX_PROMPT if place in ("chat_template", "template", "precompiled_charsmap") else _MAX_TEXT
+            if len(value) > longest:
+                raise InputError(
+                    "a text is too long",
+                    file=path,
+                    field=place,
+                    got=f"{len(value)} letters",
+                    expected=f"at most {longest}",
+                )
+
+
+def _steps(step: Any, path: Path, field: str, depth: int = 0) -> Iterator[dict[str, Any]]:
+    """A step, and those of a sequence one after the other."""
+    if step is None:
+        return
+    if not isinstance(step, dict) or depth > _MAX_STEPS:
+        raise InputError("not a step of a tokenizer", file=path, field=field)
+    yield step
+    inner = [
+        value for key in ("normalizers", "pretokenizers", "decoders", "processors") for value in step.get(key) or ()
+    ]
+    if len(inner) > _MAX_STEPS:
+        raise InputError("too many steps", file=path, field=field, expected=f"at most {_MAX_STEPS}")
+    for one in inner:
+        yield from _steps(one, path, field, depth + 1)
+
+
+def _refuse_growth(steps: list[dict[str, Any]], path: Path, field: str) -> None:
+    growth = 1.0
+    for step in steps:
+        if step["type"] == "Prepend" and len(str(step.get("prepend"))) > _MAX_GROWTH:
+            raise InputError("puts too much before a text", file=path, field=field)
+        if step["type"] != "Replace":
+            continue
+        pattern = step.get("pattern")
+        pattern = pattern if isinstance(pattern, dict) else {}
+        if "Regex" in pattern and not _ONE_ATOM.fullmatch(str(pattern["Regex"])):
+            raise InputError("replaces by a pattern that may take for ever", file=path, field=field)
+        growth *= max(1.0, len(str(step.get("content"))) / max(1, len(str(pattern.get("String") or "x"))))
+    if growth > _MAX_GROWTH:
+        raise InputError(
+            "makes a text many times longer", file=path, field=field, expected=f"at most {_MAX_GROWTH} times"
+        )
+
+
+def _refuse_template(steps: list[dict[str, Any]], path: Path, field: str) -> None:
+    for step in steps:
+        special = step.get("special_tokens")
+        lists = [step.get("single"), step.get("pair")]
+        lists += (
+            [token.get("ids") for token in special.values() if isinstance(token, dict)]
+            if isinstance(special, dict)
+            else []
+        )
+        if any(isinstance(values, list) and len(values) > _MAX_TEMPLATE for values in lists):
+            raise InputError("puts too many tokens around a text", file=path, field=field)
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
