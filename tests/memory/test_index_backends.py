@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +13,22 @@ import torch
 from torch import Tensor
 
 from radweave.base.errors import InputError
-from radweave.memory.backends import ExactIndexConfig, FaissIndexConfig, IndexConfig, QdrantIndexConfig
+from radweave.memory.backends import ExactIndexConfig, FaissIndex, FaissIndexConfig, IndexConfig
 from radweave.memory.bank import Bank, Owners, patient_code, save_bank
-from radweave.memory.index import ExactIndex, Index
-from radweave.memory.sharded import merge
+from radweave.memory.index import Index
+from radweave.methods import resolve
 
 ROWS, DIM = 150, 12
 Build = Callable[[Tensor, list[str], list[str]], Index]
 
 
-class Parts:
-    """A bank cut in three uneven parts, searched and merged as ranks do it."""
-
-    def __init__(self, vectors: Tensor, study_ids: list[str], patients: list[str]) -> None:
-        cuts = [slice(0, 1), slice(1, 70), slice(70, len(vectors))]
-        self.parts = [(cut.start, ExactIndex(vectors[cut], Owners(study_ids[cut], patients[cut]))) for cut in cuts]
-
-    def search(self, queries: Tensor, k: int, **own: Any) -> tuple[Tensor, Tensor]:
-        found = []
-        for first, part in self.parts:
-            scores, rows = part.search_exactly(queries, k, **own)
-            found.append((scores, torch.where(rows < 0, rows, rows + first)))
-        return merge(found, k)
-
-
 def built(config: IndexConfig) -> Build:
-    return lambda vectors, study_ids, patients: config.build(vectors, Owners(study_ids, patients))
-
-
-def needs(module: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(find_spec(module) is None, reason=f"the extra with {module} is not installed")
+    return lambda vectors, study_ids, patients: config.build()(vectors, Owners(study_ids, patients))
 
 
 BUILDS: list[Any] = [
     pytest.param(built(ExactIndexConfig(chunk_rows=40)), id="exact in chunks"),
-    pytest.param(Parts, id="parts"),
-    pytest.param(built(FaissIndexConfig()), id="faiss", marks=needs("faiss")),
-    pytest.param(built(QdrantIndexConfig()), id="qdrant", marks=needs("qdrant_client")),
+    pytest.param(built(FaissIndexConfig()), id="faiss"),
 ]
 
 
@@ -111,15 +89,16 @@ def test_fewer_rows_than_asked_for_leave_the_rest_empty(build: Build) -> None:
     assert torch.isneginf(scores[rows < 0]).all()
 
 
-@needs("faiss")
 def test_an_approximate_index_scores_what_it_finds_exactly() -> None:
     vectors, studies, patients = made_up(5, near_ties=False)
-    index = FaissIndexConfig(factory="IVF4,Flat").build(vectors, Owners(studies, patients))
+    index = FaissIndexConfig(factory="IVF4,Flat").build()(vectors, Owners(studies, patients))
     queries = torch.randn(4, DIM, generator=torch.Generator().manual_seed(6))
     scores, rows = index.search(queries, 3, study_ids=["q"] * 4, patient_ids=["q"] * 4)
     assert torch.allclose(scores, (vectors[rows] * queries[:, None]).sum(-1), atol=1e-5)
     with pytest.raises(InputError, match="factory"):
-        FaissIndexConfig(factory="Nonsense").build(vectors, Owners(studies, patients))
+        FaissIndexConfig(factory="Nonsense").build()
+    with pytest.raises(InputError, match=r"factory.*for 9 rows"):
+        FaissIndexConfig(factory="IVF16,Flat").build()(vectors[:9], Owners(studies[:9], patients[:9]))
 
 
 MEASURE = """
@@ -156,9 +135,18 @@ def test_a_bank_with_a_vector_that_is_not_finite_is_not_written(tmp_path: Path) 
     assert not (tmp_path / "bank").exists()
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named_when_the_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.memory.backends.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"radweave\[faiss\]"):
+        FaissIndexConfig().build()
+
+
+@pytest.mark.parametrize("method", ["dast", "diffrgennet"])
+def test_a_method_s_configuration_chooses_its_index(method: str) -> None:
+    overrides = ["model.retrieval.index=faiss", "model.retrieval.index.factory=HNSW8"]
+    retrieval = resolve(method, "tiny", overrides).model.retrieval  # type: ignore[attr-defined]
+    part = retrieval.build() if method == "dast" else retrieval.build(torch.nn.Linear(1, 1))
     vectors, studies, patients = made_up(7, near_ties=False)
-    for config, extra in ((FaissIndexConfig(), "faiss"), (QdrantIndexConfig(), "qdrant")):
-        with pytest.raises(InputError, match=rf"radweave\[{extra}\]"):
-            config.build(vectors, Owners(studies, patients))
+    index = part.build_index(vectors, Owners(studies, patients))
+    assert isinstance(index, FaissIndex)
+    assert index.search(vectors[40:41], 1, study_ids=["x"], patient_ids=["x"])[1].shape == (1, 1)

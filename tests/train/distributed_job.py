@@ -27,9 +27,6 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import collate
 from radweave.generate.predictor import Predictor
 from radweave.generate.split import generate_split
-from radweave.memory.bank import Owners, patient_code
-from radweave.memory.index import ExactIndex
-from radweave.memory.sharded import ShardedIndex
 from radweave.methods import load_method, resolve
 from radweave.nn.contrastive import symmetric_info_nce
 from radweave.nn.global_batch import gather_batch, mean_over_batch, one_slice_of
@@ -127,29 +124,6 @@ def fit(folder: Path, ranks: Ranks, parallel: Parallel) -> dict[str, Any]:
     return {"losses": losses, "weights": {name: value.tolist() for name, value in model.state_dict().items()}}
 
 
-def searched(ranks: Ranks) -> list[Any]:
-    """Rows and scores of each rank's queries, three on the first and five on the second, over a bank cut in two."""
-    vectors, studies, patients = bank()
-    cut = slice(0, 40) if ranks.is_first else slice(40, None)
-    index = ShardedIndex(ExactIndex(vectors[cut], Owners(studies[cut], patients[cut])))
-    queries, own_studies, own_patients = questions()
-    own = slice(0, 3) if ranks.is_first else slice(3, None)
-    scores, rows = index.search(queries[own], 6, study_ids=own_studies[own], patient_ids=own_patients[own])
-    return [list(zip(rows.tolist(), scores.tolist(), strict=True)) for rows, scores in zip(rows, scores, strict=True)]
-
-
-def bank() -> tuple[Tensor, list[str], list[str]]:
-    vectors = torch.randn(101, 8, generator=torch.Generator().manual_seed(1))
-    vectors[39:42] = vectors[39]  # equal scores on both sides of the cut
-    return vectors, [f"s{row}" for row in range(101)], [patient_code(f"p{row // 2}") for row in range(101)]
-
-
-def questions() -> tuple[Tensor, list[str], list[str]]:
-    vectors = bank()[0]
-    queries = torch.cat([vectors[39:40], torch.randn(7, 8, generator=torch.Generator().manual_seed(2))])
-    return queries, [f"s{row}" for row in range(8)], [f"p{row}" for row in range(8)]
-
-
 def gradient_errors(ranks: Ranks, dataset_path: Path) -> dict[str, float]:
     """Per method and stage, how far added-up gradients of slices are from those of the whole batch, relative."""
     errors = {}
@@ -237,7 +211,6 @@ def main(out: Path, dataset: Path) -> None:
         results["parts"] = ranks.gather(gradients_of_parts(ranks))
         train("baseline", dataset, out / "whole", overrides=WITH_DROPOUT)
         results["gradients"] = gradient_errors(ranks, dataset)
-        results["search"] = [row for rows in ranks.gather(searched(ranks)) for row in rows]
         results["errors"] = ranks.gather(refused(dataset, out / "taken"))
         run = restore(out / "ddp")
         generate_split(run, Predictor.of(run), dataset, "test", out / "test.jsonl", shard_size=2, ranks=ranks)

@@ -6,7 +6,7 @@ This module imports no torch at run time, so that reading a manifest stays light
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -142,14 +142,3 @@ class Report:
 
     def __str__(self) -> str:
         return self.text
-
-
-def section_text(study: Study, target: TargetText) -> str | None:
-    """Join the sections that make the target; None if one that is asked for has no text."""
-    parts: Sequence[str | None]
-    if target == "findings+impression":
-        parts = (study.findings, study.impression)
-    else:
-        parts = (getattr(study, target),)
-    texts = [part.strip() for part in parts if part and part.strip()]
-    return " ".join(texts) if len(texts) == len(parts) else None

@@ -101,7 +101,3 @@ class Table:
         for metric in self.metrics:
             if metric not in METRICS:
                 raise InputError("no such metric", field="metrics", got=metric, expected=", ".join(METRICS))
-
-    @property
-    def reference_row(self) -> Row:
-        return next(row for row in self.rows if row.label == self.reference)

@@ -1,13 +1,13 @@
-"""Retrieval indices to choose from by configuration: exact search in torch, FAISS, Qdrant.
+"""Retrieval indices to choose from by configuration: exact search in torch, or FAISS.
 
-The other two propose candidates, which are filtered and scored again as exact search does it: with FAISS's flat index,
-and with Qdrant's exact search, all three return the same rows and scores. They are for banks that a scan is too slow
-for (FAISS with an approximate index) or that live in a database (Qdrant). Both are extras.
+FAISS proposes candidates, which are filtered and scored again as exact search does it: its flat index returns the same
+rows and scores. It is an extra, for banks that a scan is too slow for (an approximate index).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,8 @@ from radweave.base.errors import InputError
 from radweave.memory.bank import Owners
 from radweave.memory.index import MARGIN, ExactIndex, Index, score_again
 
-UPLOAD_ROWS = 1024
+TRIED_WIDTH = 13_440
+"""A factory string is tried at this width: what is divided by a power of two up to 128, by 3, 5 or 7 can be made."""
 
 
 class FaissIndex:
@@ -33,18 +34,12 @@ class FaissIndex:
         owners: Owners,
         factory: str = "Flat",
     ) -> None:
-        import faiss
-
         self.vectors = vectors
         self.owners = owners
         values = vectors.detach().cpu().float().contiguous().numpy()
-        try:
-            self._index: Any = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-            if not self._index.is_trained:
-                self._index.train(values)
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1][:200]
-            raise InputError(f"FAISS cannot make this index: {reason}", field="factory", got=factory) from None
+        self._index = _made(vectors.shape[1], factory)
+        if not self._index.is_trained:
+            _fit(self._index, values, factory)
         self._index.add(values)
 
     def search(
@@ -62,81 +57,11 @@ class FaissIndex:
         _, found = self._index.search(queries.detach().cpu().float().contiguous().numpy(), count)
         rows = torch.from_numpy(found).long()  # -1 where an approximate index found less
         rows = rows.masked_fill(self.owners.barred(own, rows.clamp(min=0)), -1)
-        scores, rows = score_again(self.vectors, queries.detach().to(self.vectors.device), rows, k)
-        return scores.float(), rows
+        return score_again(self.vectors, queries.detach().to(self.vectors.device), rows, k)
 
 
-class QdrantIndex:
-    """Search by a Qdrant collection. ``location`` is ``:memory:``, or the address of a server.
-
-    The collection is made anew from the vectors; its points are row numbers with the numbers of study and patient, so
-    that the database holds neither ids nor text.
-    """
-
-    def __init__(
-        self,
-        vectors: Float[Tensor, "rows dim"],
-        owners: Owners,
-        location: str = ":memory:",
-        collection: str = "radweave",
-    ) -> None:
-        from qdrant_client import QdrantClient, models
-
-        self.vectors = vectors
-        self.owners = owners
-        self._models: Any = models
-        self._collection = collection
-        self._client: Any = QdrantClient(location=location)
-        # In this process it searches exactly anyway.
-        self._exact: Any = None if location == ":memory:" else models.SearchParams(exact=True)
-        if self._client.collection_exists(collection):
-            self._client.delete_collection(collection)
-        parameters = models.VectorParams(size=vectors.shape[1], distance=models.Distance.DOT)
-        self._client.create_collection(collection, vectors_config=parameters)
-        for start in range(0, len(vectors), UPLOAD_ROWS):
-            self._client.upsert(collection, points=self._points(start))
-
-    def _points(self, start: int) -> list[Any]:
-        rows = range(start, min(start + UPLOAD_ROWS, len(self.vectors)))
-        return [
-            self._models.PointStruct(
-                id=row,
-                vector=self.vectors[row].float().tolist(),
-                payload={"study": int(self.owners.study_of_row[row]), "patient": int(self.owners.patient_of_row[row])},
-            )
-            for row in rows
-        ]
-
-    def search(
-        self,
-        queries: Float[Tensor, "batch dim"],
-        k: int,
-        *,
-        study_ids: Sequence[str],
-        patient_ids: Sequence[str],
-    ) -> tuple[Float[Tensor, "batch k"], Int[Tensor, "batch k"]]:
-        """As ``ExactIndex.search``."""
-        count = min(len(self.owners), k + MARGIN)
-        rows = torch.full((len(queries), count), -1, dtype=torch.long)
-        own = self.owners.of_queries(study_ids, patient_ids)
-        for number, (query, study, patient) in enumerate(zip(queries.detach().cpu().float(), *own, strict=True)):
-            found = self._client.query_points(
-                self._collection,
-                query=query.tolist(),
-                query_filter=self._neither(int(study), int(patient)),
-                search_params=self._exact,
-                limit=count,
-            ).points
-            rows[number, : len(found)] = torch.tensor([int(point.id) for point in found], dtype=torch.long)
-        scores, rows = score_again(self.vectors, queries.detach().to(self.vectors.device), rows, k)
-        return scores.float(), rows
-
-    def _neither(self, study: int, patient: int) -> Any:
-        match = self._models.MatchValue
-        fields = (("study", study), ("patient", patient))
-        return self._models.Filter(
-            must_not=[self._models.FieldCondition(key=key, match=match(value=value)) for key, value in fields]
-        )
+BuildIndex = Callable[[Float[Tensor, "rows dim"], Owners], Index]
+"""From a bank's vectors and what its rows are of to an index over them."""
 
 
 class ExactIndexConfig(Config):
@@ -145,46 +70,61 @@ class ExactIndexConfig(Config):
     kind: Literal["exact"] = "exact"
     chunk_rows: Count = 65_536
 
-    def build(self, vectors: Float[Tensor, "rows dim"], owners: Owners) -> Index:
-        return ExactIndex(vectors, owners, chunk_rows=self.chunk_rows)
+    def build(self) -> BuildIndex:
+        """What makes the index of a bank; the bank comes when the model has been built."""
+        return partial(ExactIndex, chunk_rows=self.chunk_rows)
 
 
 class FaissIndexConfig(Config):
     """A FAISS index (extra ``faiss``); ``factory`` as ``faiss.index_factory`` reads it. ``Flat`` is exact."""
 
     kind: Literal["faiss"] = "faiss"
-    factory: str = "Flat"
+    factory: str = Field(default="Flat", max_length=64)
 
-    def build(self, vectors: Float[Tensor, "rows dim"], owners: Owners) -> Index:
-        """Build the index.
+    def build(self) -> BuildIndex:
+        """What makes the index of a bank.
 
         Raises:
             InputError: if the extra is not installed, or FAISS does not know the factory string.
         """
-        _need("faiss", "faiss")
-        return FaissIndex(vectors, owners, self.factory)
+        if find_spec("faiss") is None:
+            reason = "needs the extra 'faiss': pip install 'radweave[faiss]'"
+            raise InputError(reason, field="index.kind", got="faiss")
+        _made(TRIED_WIDTH, self.factory)  # before hours of training, not after
+        return partial(FaissIndex, factory=self.factory)
 
 
-class QdrantIndexConfig(Config):
-    """A Qdrant collection (extra ``qdrant``): in this process, or on the server at ``location``."""
-
-    kind: Literal["qdrant"] = "qdrant"
-    location: str = ":memory:"
-    collection: str = "radweave"
-
-    def build(self, vectors: Float[Tensor, "rows dim"], owners: Owners) -> Index:
-        """Fill the collection.
-
-        Raises:
-            InputError: if the extra is not installed.
-        """
-        _need("qdrant_client", "qdrant")
-        return QdrantIndex(vectors, owners, self.location, self.collection)
+IndexConfig = Annotated[ExactIndexConfig | FaissIndexConfig, Field(discriminator="kind")]
 
 
-IndexConfig = Annotated[ExactIndexConfig | FaissIndexConfig | QdrantIndexConfig, Field(discriminator="kind")]
+def _fit(index: Any, values: Any, factory: str) -> None:
+    """Train an index that needs it, such as one with cells.
+
+    Raises:
+        InputError: if the bank has too few rows for it.
+    """
+    try:
+        index.train(values)
+    except RuntimeError as error:
+        raise InputError(
+            "FAISS cannot fit this index to a bank of so few rows",
+            field="index.factory",
+            got=factory,
+            expected=f"one for {len(values)} rows",
+        ) from error
 
 
-def _need(module: str, extra: str) -> None:
-    if find_spec(module) is None:
-        raise InputError(f"needs the extra '{extra}': pip install 'radweave[{extra}]'", field="index.kind", got=extra)
+def _made(width: int, factory: str) -> Any:
+    """An empty index.
+
+    Raises:
+        InputError: if FAISS cannot make it.
+    """
+    import faiss
+
+    try:
+        return faiss.index_factory(width, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise InputError(
+            "FAISS cannot make this index", field="index.factory", got=factory, expected="such as Flat or IVF1024,Flat"
+        ) from error

@@ -61,19 +61,6 @@ class ExactIndex:
         Returns:
             Scores and row numbers. Where fewer than ``k`` rows are allowed the rest is -inf and row -1.
         """
-        scores, rows = self.search_exactly(queries, k, study_ids=study_ids, patient_ids=patient_ids)
-        return scores.float(), rows
-
-    @torch.no_grad()
-    def search_exactly(
-        self,
-        queries: Float[Tensor, "batch dim"],
-        k: int,
-        *,
-        study_ids: Sequence[str],
-        patient_ids: Sequence[str],
-    ) -> tuple[Float[Tensor, "batch k"], Int[Tensor, "batch k"]]:
-        """The same, with the scores in float64: results of several parts of a bank can be merged by them."""
         queries = queries.detach().to(self.vectors.device)
         own = self.owners.of_queries(study_ids, patient_ids)
         scores, rows = self._candidates(queries, k + MARGIN, own)
@@ -110,4 +97,4 @@ def score_again(
         order = exact.sort(descending=True, stable=True).indices[:k]
         out_scores[number, : len(order)] = exact[order]
         out_rows[number, : len(order)] = allowed[order]
-    return out_scores, out_rows
+    return out_scores.float(), out_rows

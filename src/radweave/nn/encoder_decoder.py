@@ -7,7 +7,7 @@ mask and new cross-attention layers.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -244,6 +244,3 @@ class PretrainedBertDecoderConfig(Config):
             token_dropout=self.token_dropout,
             untrained=untrained,
         )
-
-
-EncoderDecoderConfig = Annotated[BertDecoderConfig | PretrainedBertDecoderConfig, Field(discriminator="kind")]

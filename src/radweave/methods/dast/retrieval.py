@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from radweave.base.batch import Batch
 from radweave.base.config import Config, Tokens
+from radweave.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
 from radweave.memory.bank import Bank, report_rows
-from radweave.memory.index import ExactIndex
+from radweave.memory.index import ExactIndex, Index
 from radweave.methods.dast.prompts import Prompts
 from radweave.nn.prompt import PromptTemplate
 
@@ -71,12 +72,13 @@ class Dmsr(nn.Module):
     nothing.
     """
 
-    def __init__(self, alpha: float, max_tokens: int) -> None:
+    def __init__(self, alpha: float, max_tokens: int, build_index: BuildIndex = ExactIndex) -> None:
         super().__init__()
         self.alpha = alpha
         self.max_tokens = max_tokens
         self.bank: Bank | None = None
-        self.index: ExactIndex | None = None
+        self.build_index = build_index
+        self.index: Index | None = None
 
     def template(self, prompts: Prompts) -> PromptTemplate:
         """The prompt that says what the example is."""
@@ -97,7 +99,7 @@ class Dmsr(nn.Module):
             return
         bank = banks[BANK]
         vectors = composite(bank.tensors["visual"], bank.tensors["logits"], self.alpha)
-        self.bank, self.index = bank, ExactIndex(vectors, bank.owners())
+        self.bank, self.index = bank, self.build_index(vectors, bank.owners())
 
     @torch.no_grad()
     def recall(
@@ -157,9 +159,10 @@ class DmsrConfig(Config):
     kind: Literal["dmsr"] = "dmsr"
     alpha: float = Field(default=0.5, ge=0, le=1)
     max_tokens: Tokens = 128
+    index: IndexConfig = ExactIndexConfig()
 
     def build(self) -> Dmsr:
-        return Dmsr(self.alpha, self.max_tokens)
+        return Dmsr(self.alpha, self.max_tokens, self.index.build())
 
 
 RetrievalConfig = Annotated[NoRetrievalConfig | DmsrConfig, Field(discriminator="kind")]

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from radweave.base.batch import Batch
 from radweave.base.config import Config, Slots
+from radweave.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
 from radweave.memory.bank import Bank, report_rows
-from radweave.memory.index import ExactIndex
+from radweave.memory.index import ExactIndex, Index
 from radweave.nn.text_encoder import TextPart
 from radweave.nn.views import encode_views
 
@@ -71,12 +72,13 @@ class ImageRetrieval(nn.Module):
     the query's own study or patient. Before a bank is given nothing is recalled.
     """
 
-    def __init__(self, encoder: nn.Module, num_cases: int) -> None:
+    def __init__(self, encoder: nn.Module, num_cases: int, build_index: BuildIndex = ExactIndex) -> None:
         super().__init__()
         self.encoder = copy.deepcopy(encoder).requires_grad_(False).eval()
         self.num_cases = num_cases
         self.bank: Bank | None = None
-        self.index: ExactIndex | None = None
+        self.build_index = build_index
+        self.index: Index | None = None
         self.center = self.scale = torch.zeros(0)
 
     def train(self, mode: bool = True) -> ImageRetrieval:
@@ -112,7 +114,7 @@ class ImageRetrieval(nn.Module):
         bank = banks[BANK]
         visual = bank.tensors["visual"].double()
         self.center, self.scale = visual.mean(0), visual.std(0, correction=0).clamp(min=1e-6)
-        self.bank, self.index = bank, ExactIndex(self._unit(visual), bank.owners())
+        self.bank, self.index = bank, self.build_index(self._unit(visual), bank.owners())
 
     def _unit(self, visual: Tensor) -> Tensor:
         return F.normalize((visual.double().cpu() - self.center) / self.scale, dim=1).float()
@@ -162,9 +164,10 @@ class ImageRetrievalConfig(Config):
 
     kind: Literal["images"] = "images"
     num_cases: Slots = 5
+    index: IndexConfig = ExactIndexConfig()
 
     def build(self, encoder: nn.Module) -> ImageRetrieval:
-        return ImageRetrieval(encoder, self.num_cases)
+        return ImageRetrieval(encoder, self.num_cases, self.index.build())
 
 
 RetrievalConfig = Annotated[NoRetrievalConfig | ImageRetrievalConfig, Field(discriminator="kind")]

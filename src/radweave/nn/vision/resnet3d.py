@@ -234,7 +234,6 @@ def _initialise_convolution(module: nn.Module) -> None:
 # Published sets of weights, and a size for two CPU cores.
 MEDICALNET_18 = ResNet3dConfig(layout="medicalnet", shortcut="zeros")
 MEDICALNET_34 = ResNet3dConfig(layout="medicalnet", shortcut="zeros", depth=34)
-MEDICALNET_50 = ResNet3dConfig(layout="medicalnet", depth=50)
 R3D_18 = ResNet3dConfig(layout="r3d", channels=3)
 TINY_RESNET3D = ResNet3dConfig(layout="medicalnet", widths=(16, 32, 48, 64))
 """The encoder of the tiny presets for CT: a stride of 8 along every axis, 4 x 8 x 8 tokens of 32 x 64 x 64 voxels."""
