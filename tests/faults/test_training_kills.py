@@ -97,7 +97,7 @@ print("rounds", rounds, "killed", killed, "reached", reached)
 """
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_again_and_again_it_ends_where_an_unbroken_run_ends(tmp_path: Path, rounds: int) -> None:
     done = subprocess.run([sys.executable, "-c", KILL_LOOP, str(tmp_path), str(rounds)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

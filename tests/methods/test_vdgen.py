@@ -442,6 +442,7 @@ def test_the_papers_numbers_and_prompt() -> None:
     )
 
 
+@pytest.mark.slow  # the gradients of every method over two processes are in tests/train/test_distributed.py
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     """Contrasts see the global batch: two processes with 2 and 3 studies have the gradients of one with 5."""
     folder = Path(__file__).parent

@@ -133,6 +133,7 @@ main()
 """
 
 
+@pytest.mark.slow  # tests/faults/test_training_kills.py kills and resumes in the default suite
 def test_a_run_killed_by_sigkill_resumes_to_the_same_bytes(toy_dataset: Dataset, tmp_path: Path) -> None:
     overrides = [
         *OVERRIDES,
