@@ -350,9 +350,10 @@ def test_tiny_presets_have_equal_passes() -> None:
         ("ct", "18 for the encoder, 8 for reports"),
     ):
         found = {
-            method: given(resolve(method, preset, []))["passes over the images"]
+            method: given(experiment)["passes over the images"]
             for method in method_names()
             if (preset := preset_for(method, "tiny", modality, []))  # type: ignore[arg-type]
+            and (experiment := resolve(method, preset, [])).named_stages()["report"].losses  # kernels trains nothing
         }
         assert len(found) >= 2
         assert set(found.values()) == {passes}, found

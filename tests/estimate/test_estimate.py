@@ -63,6 +63,9 @@ def test_the_paper_preset_of_vdgen_is_llama_with_adapters() -> None:
 @pytest.mark.parametrize("preset", ["tiny", "small", "paper"])
 def test_every_preset_can_be_estimated(method: str, preset: str) -> None:
     found = estimate(method, preset)
+    if not any(stage.losses for stage in resolve(method, preset, []).named_stages().values()):
+        assert found.parameters == found.trainable == found.optimizer == 0, "nothing trains in it"
+        return
     assert 0 < found.trainable <= found.parameters
     assert found.activations > 0
     assert found.kv_cache > 0

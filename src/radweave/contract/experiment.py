@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -142,8 +142,8 @@ class ModelConfig(Config, ABC):
     """A method's model record. A part of the model that has a record stands here under its name."""
 
     @property
-    def encoder(self) -> VisionEncoderConfig:
-        """The record of the part that reads the images: the one of a vision encoder."""
+    def encoder(self) -> Any:
+        """The record of the part that reads the images: the one of a vision encoder, unless a method has its own."""
         (record,) = (record for _, record in self if isinstance(record, VISION_RECORDS))
         return record
 

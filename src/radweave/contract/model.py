@@ -19,10 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Generation, VisionEncoder
 from radweave.base.errors import InputError
+from radweave.drafting.smoothers import Evidence
 from radweave.memory.bank import Bank
 from radweave.nn.decoding import DecodingConfig
 
@@ -119,6 +121,13 @@ class ReportModel(nn.Module, ABC):
             raise InputError("this method has no memories", got=", ".join(banks))
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model is. One that has nothing to train still has buffers."""
+    for parameter in model.parameters():
+        return parameter.device
+    return next(model.buffers()).device
+
+
 def parts_of(model: nn.Module) -> dict[str, nn.Module]:
     """The parts of a model by name: its children. A stage trains some of them, a term reads some of them."""
     return dict(model.named_children())
@@ -157,6 +166,26 @@ class PartlyUntrained(Protocol):
 
     @property
     def untrained(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class Classifying(Protocol):
+    """A model with heads for the classes: their logits (B, K), higher for likelier."""
+
+    def class_logits(self, batch: Batch) -> Tensor: ...
+
+
+@runtime_checkable
+class Witness(Protocol):
+    """A model that says itself how much each training study speaks for a study, in the order of the training split.
+
+    ``left_out`` is the same for the training studies, each without its patient's; it is asked once, after the memories
+    were built.
+    """
+
+    def testify(self, batch: Batch) -> list[Evidence]: ...
+
+    def left_out(self) -> list[Evidence]: ...
 
 
 def given(value: Value | None) -> Value:

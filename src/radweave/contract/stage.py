@@ -34,7 +34,8 @@ class StageConfig(Config):
 
     ``finetune`` says how a part of the model trains; a part that it does not name is frozen. ``losses`` maps the terms
     that are computed to their weights. ``select`` names the validation figure that decides the best epoch: ``loss``
-    (lower is better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over. Without
+    (lower is better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over; one
+    without losses trains nothing: it is there for the memories that are built before it. Without
     ``augment`` the stage sees the images as they are; where its vision encoder is frozen too, features are computed
     only once. With ``precision`` bfloat16 the losses are computed in mixed precision (autocast); what trains stays
     float32, and so does validation.
@@ -96,6 +97,8 @@ def set_train_mode(model: nn.Module, finetune: Mapping[str, Trainability]) -> No
 def total_loss(terms: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
     """Weighted sum of the terms the stage asked for."""
     assert set(terms) == set(weights), "a model returns exactly the terms it was asked for"
+    if not terms:
+        return torch.zeros(())
     return torch.stack([weights[name] * term for name, term in sorted(terms.items())]).sum()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -38,6 +38,15 @@ class TrainingView:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    def spread(self, most: int) -> TrainingView:
+        """At most so many of the studies, evenly spread over the split."""
+        if len(self) <= most:
+            return self
+        rows = [number * len(self) // most for number in range(most)]
+        return replace(
+            self, studies=tuple(self.studies[row] for row in rows), examples=tuple(self.examples[row] for row in rows)
+        )
 
     def row_id(self, study_id: str) -> str:
         """What a bank's row calls a study: its id, after the data set's name where that is another one."""

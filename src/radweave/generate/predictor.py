@@ -12,7 +12,7 @@ import torch
 from radweave.base.config import override
 from radweave.base.errors import InputError, printable
 from radweave.base.study import Modality, Report, View
-from radweave.contract.model import ReportModel
+from radweave.contract.model import ReportModel, device_of
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.familiarity import Familiarity
 from radweave.data.loader import VIEW_KINDS, Example, view_id
@@ -20,6 +20,7 @@ from radweave.generate.familiar import EVIDENCE, evidence_of, judge, refuse_stra
 from radweave.generate.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
 from radweave.generate.views import settle_views, stated_view, views_for
 from radweave.nn.decoding import DecodingConfig
+from radweave.runs.drafting import Drafting
 from radweave.runs.drafts import Drafter
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class Predictor:
     ``decoding`` holds the run's decoding options. ``warnings`` are added to every report. ``refusal`` is set for a
     run that must not report (its weights were never trained): asking it raises. ``familiarity`` tells whether images
     look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
-    training split stated; only those are guessed for files that state none.
+    training split stated; only those are guessed for files that state none. ``drafting`` is what drafts by expected
+    utility.
     """
 
     model: ReportModel
@@ -52,6 +54,7 @@ class Predictor:
     ct: CtPreprocessing = NO_SCANS
     familiarity: Familiarity | None = None
     known_views: tuple[int, ...] = ()
+    drafting: Drafting | None = None
 
     @classmethod
     def of(cls, run: Run, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
@@ -76,6 +79,7 @@ class Predictor:
             warnings=tuple(warnings),
             refusal=None if run.card.is_trained or untrained else UNTRAINED,
             familiarity=run.familiarity,
+            drafting=run.drafting,
             known_views=tuple(kind for kind, name in enumerate(VIEW_KINDS) if run.card.views.get(name)),
         )
 
@@ -87,7 +91,7 @@ class Predictor:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return next(self.model.parameters()).device
+        return device_of(self.model)
 
     def report(
         self,
@@ -207,7 +211,7 @@ class Predictor:
         """
         if self.refusal is not None:
             raise InputError(self.refusal)
-        drafter = Drafter(self.model, self.tokenizer, self.decoding, self.modality)
+        drafter = Drafter(self.model, self.tokenizer, self.decoding, self.modality, self.drafting)
         for draft in drafter.drafts(examples, batch_size=batch_size, progress=progress):
             example, evidence = draft.example, draft.evidence
             judgements = judge(self.familiarity, example)

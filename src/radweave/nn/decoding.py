@@ -14,13 +14,37 @@ from radweave.base.config import MAX_TOKENS, Config, Seed, Tokens
 from radweave.base.errors import UnusableModelError
 
 
+class ExpectedUtilityConfig(Config):
+    """How the report with the highest expected utility is chosen, see ``radweave.drafting``.
+
+    A candidate is worth ``cider``, ``rouge_l`` and ``bleu`` times those of its words for what the training reports
+    say, and ``findings`` times how far the probability of each finding that it states is above a threshold: one for
+    all (``pooled``, for F1 over all findings), or each finding its own (``per_class``, which asserts rare ones more
+    often: better for the mean over classes). ``composites`` lets sentences that state findings stand in reports that
+    are normal otherwise. ``deidentification_marks`` such as XXXX never stand in a draft unless they are kept.
+    """
+
+    findings: float = Field(default=6.0, ge=0)
+    cider: float = Field(default=1.0, ge=0)
+    rouge_l: float = Field(default=5.0, ge=0)
+    bleu: float = Field(default=0.3, ge=0)
+    thresholds: Literal["pooled", "per_class"] = "pooled"
+    composites: bool = True
+    deidentification_marks: Literal["remove", "keep"] = "remove"
+
+
 class DecodingConfig(Config):
     """How reports are decoded. Greedy unless beams or sampling are asked for; sampling is seeded.
+
+    ``kind`` is ``likelihood``, the method's own decoder with the options below, or ``expected_utility``, which any
+    method's evidence can draft with (see ``ExpectedUtilityConfig``).
 
     ``unprompted_comparisons`` says what becomes of words that compare with an earlier study where the model was given
     none: taken out of the draft, counted and kept as evidence, or left there.
     """
 
+    kind: Literal["likelihood", "expected_utility"] = "likelihood"
+    expected_utility: ExpectedUtilityConfig = ExpectedUtilityConfig()
     num_beams: int = Field(default=1, ge=1, le=64)
     max_new_tokens: Tokens = 100
     min_new_tokens: int = Field(default=0, ge=0, le=MAX_TOKENS)

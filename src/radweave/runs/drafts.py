@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from radweave.base.batch import Batch
 from radweave.base.study import Modality
-from radweave.contract.model import ReportModel
+from radweave.contract.model import ReportModel, device_of
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
+from radweave.drafting.writer import Written
 from radweave.nn.decoding import DecodingConfig
 from radweave.runs.comparisons import take_out_comparisons
+from radweave.runs.drafting import Drafting
 from radweave.runs.evidence import json_value
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ class Drafter:
     tokenizer: PreTrainedTokenizerBase
     decoding: DecodingConfig
     modality: Modality
+    drafting: Drafting | None = None
 
     def drafts(
         self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
@@ -49,18 +53,31 @@ class Drafter:
         """Write drafts in batches, in the order given. ``progress`` is told how many studies are done."""
         stream = iter(examples)
         done = 0
-        device = next(self.model.parameters()).device
         while chunk := list(islice(stream, batch_size)):
-            batch = collate(chunk, pad_id=int(self.tokenizer.pad_token_id)).to(device)
+            batch = collate(chunk, pad_id=int(self.tokenizer.pad_token_id)).to(device_of(self.model))
+            write = self._chosen if self.decoding.kind == "expected_utility" else self._decoded
             with torch.inference_mode():
-                generation = self.model.generate(batch, self.decoding)
+                written = list(write(batch))
             done += len(chunk)
             if progress is not None:
                 progress(done)
-            for example, ids, values in zip(chunk, generation.token_ids, generation.intermediates, strict=True):
-                text, evidence = decode(self.tokenizer, ids), self._evidence(ids, values)
-                said, kept, warnings = self._unprompted(text, evidence, example)
-                yield Draft(example, said, kept, warnings if said else (*warnings, EMPTY))
+            for example, one in zip(chunk, written, strict=True):
+                said, kept, compared = self._unprompted(one.text, one.evidence, example)
+                warnings = (*one.warnings, *compared)
+                # One that says itself why there is no draft has said it.
+                yield Draft(example, said, kept, warnings if said or one.warnings else (*warnings, EMPTY))
+
+    def _decoded(self, batch: Batch) -> Iterator[Written]:
+        """What the method's own decoder writes."""
+        generation = self.model.generate(batch, self.decoding)
+        for ids, values in zip(generation.token_ids, generation.intermediates, strict=True):
+            yield Written(decode(self.tokenizer, ids), self._evidence(ids, values))
+
+    def _chosen(self, batch: Batch) -> Iterator[Written]:
+        """What has the highest expected utility under what the model sees."""
+        assert self.drafting is not None, "a restored run has it"
+        for one in self.drafting.write(batch, self.decoding.expected_utility):
+            yield Written(one.text, json_value(one.evidence), one.warnings)
 
     def _unprompted(
         self, text: str, evidence: dict[str, Any], example: Example

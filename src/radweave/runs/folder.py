@@ -4,6 +4,7 @@ run.json             what made it, with what, and the SHA-256 of every other fil
 config.yaml          the resolved experiment
 weights.safetensors  tokenizer/  parts/  memories/  licences/
 familiarity/         tells images like the training images from others
+drafting/            training reports and calibration, to draft by expected utility
 metrics.jsonl
 checkpoints/         while it trains, and to go on from; not part of the restored model
 
@@ -30,7 +31,7 @@ from radweave.base.study import RESEARCH_ONLY, Notice, Record
 
 FORMAT = "radweave-run"
 FORMAT_VERSION = 2
-HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts", "memories", "familiarity", "licences")
+HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts", "memories", "familiarity", "drafting", "licences")
 NEEDED = ("config.yaml", "weights.safetensors", "tokenizer/", "familiarity/")
 """What no run can be without."""
 
@@ -78,7 +79,9 @@ class StageFigures(Record):
 
 
 class RunCard(Record):
-    """``run.json``. ``trained_steps`` has a stage per row, in the order in which they ran."""
+    """``run.json``. ``trained_steps`` has a stage per row, in the order in which they ran; ``fitted`` is set of a
+    method that has nothing to train.
+    """
 
     format: str = FORMAT
     version: int = FORMAT_VERSION
@@ -90,6 +93,7 @@ class RunCard(Record):
     classes: tuple[str, ...] = ()
     preprocessing: int = 1
     trained_steps: dict[str, Count] = Field(min_length=1)
+    fitted: bool = False
     validation: dict[str, StageFigures] = Field(default_factory=dict)
     left_out: dict[str, Count] = Field(default_factory=dict)
     views: dict[str, Count] = Field(default_factory=dict)
@@ -108,8 +112,8 @@ class RunCard(Record):
 
     @property
     def is_trained(self) -> bool:
-        """Whether the last stage, the one that writes reports, was trained."""
-        return list(self.trained_steps.values())[-1] > 0
+        """Whether the last stage, the one that writes reports, was trained, or the method has nothing to train."""
+        return self.fitted or list(self.trained_steps.values())[-1] > 0
 
 
 def hash_files(folder: Path) -> dict[str, str]:

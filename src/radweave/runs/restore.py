@@ -18,6 +18,7 @@ from radweave.data.tokenizer import load_tokenizer
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.methods import load_method
 from radweave.outside.models import refuse_unusable_weights
+from radweave.runs.drafting import FOLDER, Drafting
 from radweave.runs.folder import RunCard, read_card
 from radweave.runs.stages import (
     set_memories,
@@ -44,6 +45,7 @@ class Run:
     tokenizer: PreTrainedTokenizerBase
     model: ReportModel
     familiarity: Familiarity | None = None
+    drafting: Drafting | None = None
 
 
 def restore(folder: Path) -> Run:
@@ -83,4 +85,4 @@ def restore(folder: Path) -> Run:
     set_memories(model, folder)
     model.to(default_device()).eval()
     familiarity = load_familiarity(folder / "familiarity")
-    return Run(folder, card, experiment, tokenizer, model, familiarity)
+    return Run(folder, card, experiment, tokenizer, model, familiarity, Drafting(folder / FOLDER, model))

@@ -15,7 +15,7 @@ from radweave.base.provenance import arithmetic, code_hash, library_versions
 from radweave.base.storage import one_at_a_time, sha256_folder, sha256_json
 from radweave.base.study import Split
 from radweave.contract.experiment import Experiment
-from radweave.contract.model import ReportModel, encoder_name, parts_of, refuse_unknown
+from radweave.contract.model import ReportModel, device_of, encoder_name, parts_of, refuse_unknown
 from radweave.contract.stage import StageConfig, apply_finetune, total_loss
 from radweave.contract.view import TrainingView
 from radweave.data.cache.images import PixelCache
@@ -83,7 +83,9 @@ class Training:
     def drafter(self) -> Drafter:
         """What writes reports with the model as it is now."""
         experiment = self.experiment
-        return Drafter(self.model, self.tokenizer, experiment.decoding, experiment.data.modality)
+        # What a run drafts with by expected utility is made when training has ended.
+        decoding = experiment.decoding.model_copy(update={"kind": "likelihood"})
+        return Drafter(self.model, self.tokenizer, decoding, experiment.data.modality)
 
     @property
     def pad_id(self) -> int:
@@ -101,6 +103,8 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
         if _is_passed_over(experiment, name, stage):
             continue
         try:
+            if stage.trained and not stage.losses:
+                raise InputError("there is no loss to train by", field="losses", got="none")
             refuse_unknown("losses", tuple(stage.losses), model.terms)
             apply_finetune(model, stage.finetune)
         except InputError as error:
@@ -155,6 +159,8 @@ def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool)
 
 
 def _train_stage(training: Training, name: str, stage: StageConfig, features: Features | None) -> Progress:
+    if not stage.losses:
+        return Progress()
     data = training.experiment.data
     loader = StudyLoader(
         training.splits["train"].examples,
@@ -260,6 +266,19 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
     set_memories(training.model, training.folder)
 
 
+def training_view(training: Training) -> TrainingView:
+    """The training split as memories see it, and no other data set."""
+    studies = {study.study_id: study for study in training.dataset.studies("train")}
+    examples = training.splits["train"].examples
+    return TrainingView(
+        studies=tuple(studies[example.study_id] for example in examples),
+        examples=tuple(examples),
+        classes=training.classes,
+        pad_id=training.pad_id,
+        seed=training.experiment.seed,
+    )
+
+
 def _refuse_shared_images(own: Dataset, other: Dataset) -> None:
     """Refuse another data set whose training split holds an image of this one's validation or test split.
 
@@ -333,7 +352,7 @@ def validate(training: Training, stage: StageConfig, features: Features | None =
     """
     prepared, ranks = training.splits["val"], training.ranks
     loader = StudyLoader(prepared.examples, stage.batch_size, training.pad_id, features=features)
-    device = next(training.model.parameters()).device
+    device = device_of(training.model)
     own = []
     with torch.no_grad():
         for batch in loader.epoch(first_step=ranks.rank, stride=ranks.size):

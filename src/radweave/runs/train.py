@@ -31,6 +31,7 @@ from radweave.data.loader import VIEW_KINDS
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.methods import resolve
+from radweave.runs.drafting import save_for_drafting
 from radweave.runs.folder import DatasetFacts, RunCard, hash_files, read_card, write_card
 from radweave.runs.licences import keep_licences
 from radweave.runs.place import claimed, is_finished, training_folder
@@ -39,6 +40,7 @@ from radweave.runs.stages import (
     TrainingWatch,
     refuse_impossible_stages,
     run_stages,
+    training_view,
 )
 from radweave.train.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.train.distributed import Parallel, Ranks, joined_ranks
@@ -105,6 +107,7 @@ def train(
                 save_weights(training.model, partial, training.classes)
             _save_shapes(training.model, folder / "parts")
             _save_familiarity(training, folder / "familiarity")
+            save_for_drafting(training, training_view(training))
             keep_licences(experiment, folder / "licences")
             write_card(folder, _card(training, preset, tuple(overrides), steps, validation))
             place.finish()
@@ -222,6 +225,7 @@ def _card(
         classes=training.classes,
         preprocessing=PREPROCESSING_VERSION,
         trained_steps=steps,
+        fitted=not training.model.terms,
         validation=validation,
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
         views=_views(training.splits["train"]),

@@ -186,6 +186,11 @@ class AmMrgModel(ReportModel):
         """
         return losses(TERMS, Seen(self, batch), terms)
 
+    def class_logits(self, batch: Batch) -> Tensor:
+        """What the heads say of each class (B, K)."""
+        logits: Tensor = self.heads(Seen(self, batch).reading.diseases)
+        return logits
+
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """Decode a report per study. Evidence: the probability of every class, activation maps of those found, and for

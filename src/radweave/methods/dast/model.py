@@ -164,6 +164,10 @@ class DastModel(ReportModel):
         """
         return losses(TERMS, Seen(self, batch), terms)
 
+    def class_logits(self, batch: Batch) -> Tensor:
+        """What the disease tokens say of each class (B, K)."""
+        return Seen(self, batch).reading.logits
+
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """Decode a report per study. Evidence: probability and attention map of every class, the recalled report with

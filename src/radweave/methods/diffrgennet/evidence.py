@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -40,6 +41,13 @@ class StudyFindings:
     difference: Routed
     logits: Float[Tensor, "batch classes 4"]
     priors: dict[int, tuple[str, str]]
+
+    @property
+    def log_odds(self) -> Float[Tensor, "batch classes"]:
+        """Of a class being stated against every other state."""
+        states = self.logits.float()
+        others = torch.cat([states[..., :POSITIVE], states[..., POSITIVE + 1 :]], dim=-1)
+        return states[..., POSITIVE] - others.logsumexp(-1)
 
     def evidence(self, row: int, classes: tuple[str, ...]) -> dict[str, Any]:
         """One study's evidence; maps are over its own views, (V, h, w), and sum to 1 over all of them."""

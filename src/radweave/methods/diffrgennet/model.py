@@ -189,6 +189,10 @@ class DiffRGenNetModel(ReportModel):
         """Losses: ``report`` per token, ``disease`` (Eq. 9), ``matching`` (Eq. 8), and ``words`` of the word head."""
         return losses(TERMS, Seen(self, batch), terms)
 
+    def class_logits(self, batch: Batch) -> Tensor:
+        """The log-odds of each class being stated (B, K)."""
+        return Seen(self, batch).study.log_odds
+
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """Decode a report per study. Evidence: the retrieved reports with their three distances, the routing weights of

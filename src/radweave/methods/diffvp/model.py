@@ -203,6 +203,12 @@ class DiffvpModel(ReportModel):
         key = step_key() if self.resampler.training else STUDY_DRAW
         return losses(TERMS, Seen(self, batch, key), terms)
 
+    def class_logits(self, batch: Batch) -> Tensor:
+        """What E says of each class (B, K); without E, the auxiliary head."""
+        seen = Seen(self, batch, STUDY_DRAW)
+        logits: Tensor = seen.logits if seen.logits.shape[1] else self.auxiliary_head(seen.latents.tokens)
+        return logits
+
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """Decode a report per study. Evidence: E's probabilities, importance of the latent tokens and where they look

@@ -1,0 +1,107 @@
+"""Scores to probabilities, one logistic curve per class, and how well they hold.
+
+Source: Platt, "Probabilistic outputs for support vector machines", 1999, with his smoothed targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+Floats = NDArray[np.float64]
+
+FEWEST_POSITIVES = 2
+"""A class with fewer, or with fewer negatives, gets its frequency as its probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlattCalibration:
+    """p = sigmoid(slope * score + offset), both (K,). A slope is never negative: no score speaks against itself."""
+
+    slope: Floats
+    offset: Floats
+
+    @classmethod
+    def fit(cls, scores: Floats, labels: Floats) -> PlattCalibration:
+        """From scores (N, K) of studies that did not train the model that gave them, and labels (N, K) of 0 and 1."""
+        curves = [_curve(scores[:, k], labels[:, k]) for k in range(scores.shape[1])]
+        return cls(np.array([slope for slope, _ in curves]), np.array([offset for _, offset in curves]))
+
+    def __call__(self, scores: Floats) -> Floats:
+        """Probabilities (N, K)."""
+        return np.asarray(1.0 / (1.0 + np.exp(-(scores * self.slope + self.offset))))
+
+
+def _curve(scores: Floats, labels: Floats) -> tuple[float, float]:
+    positives, negatives = float(labels.sum()), float((1 - labels).sum())
+    share = (positives + 0.5) / (positives + negatives + 1.0)
+    prior = float(np.log(share / (1 - share)))
+    spread = float(scores.std())
+    if min(positives, negatives) < FEWEST_POSITIVES or spread == 0:
+        return 0.0, prior
+    targets = np.where(labels > 0, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    unit = (scores - scores.mean()) / spread
+
+    def loss(curve: Floats) -> float:
+        logits = curve[0] * unit + curve[1]
+        return float(np.mean(np.logaddexp(0, logits) - targets * logits))
+
+    slope, offset = minimize(loss, np.array([0.5, prior]), bounds=[(0, None), (None, None)]).x
+    return float(slope / spread), float(offset - slope * scores.mean() / spread)
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """Of ``count`` cases with a mean probability of ``said``, the share ``seen`` had the finding."""
+
+    said: float
+    seen: float
+    count: int
+
+
+def reliability(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> list[ReliabilityBin]:
+    """Bins of equal count over the probabilities (N,) of one class; ties stay together, so that there may be fewer."""
+    if not len(probabilities):
+        return []
+    edges = np.unique(np.quantile(probabilities, np.linspace(0, 1, num_bins + 1)))
+    bins = np.clip(np.searchsorted(edges, probabilities, side="right") - 1, 0, max(len(edges) - 2, 0))
+    return [
+        ReliabilityBin(float(probabilities[own].mean()), float(labels[own].mean()), int(own.sum()))
+        for own in (bins == number for number in np.unique(bins))
+    ]
+
+
+def expected_calibration_error(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> float:
+    """Mean distance of what was said and what was seen, over bins of equal count (N,).
+
+    Source: Naeini, Cooper and Hauskrecht, AAAI 2015.
+    """
+    bins = reliability(probabilities, labels, num_bins=num_bins)
+    total = sum(one.count for one in bins)
+    return sum(one.count * abs(one.said - one.seen) for one in bins) / total if total else float("nan")
+
+
+def pays_off_from(probabilities: Floats, labels: Floats) -> float:
+    """From which probability on asserting pays off: half of the best F1, 1 where nothing is positive.
+
+    Source: Lipton, Elkan and Narayanaswamy, ECML 2014.
+    """
+    best = best_threshold(probabilities, labels)[1]
+    return best / 2 if best > 0 else 1.0
+
+
+def best_threshold(probabilities: Floats, labels: Floats) -> tuple[float, float]:
+    """The threshold with the highest F1 over all entries given, and that F1; (1, 0) where nothing is positive."""
+    said, true = probabilities.ravel(), labels.ravel() > 0
+    if not true.any():
+        return 1.0, 0.0
+    order = np.argsort(-said, kind="stable")
+    hits = np.cumsum(true[order])
+    scores = 2 * hits / (np.arange(1, len(order) + 1) + true.sum())
+    # Entries of equal probability are asserted together.
+    last = np.append(said[order][1:] != said[order][:-1], True)
+    best = int(np.argmax(np.where(last, scores, -1)))
+    return float(said[order][best]), float(scores[best])

@@ -1,0 +1,200 @@
+"""What a draft may say: training reports, and reports composed of their sentences. Each sentence names its source.
+
+A composite is a normal training report into which sentences that state findings are put. A sentence of the template
+that denies one of them gives way to it. Sentences with de-identification marks are left out: no radiologist wrote them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from radweave.base.study import LabelState
+from radweave.drafting.wording import PairwiseWording
+from radweave.labels import NO_FINDING, Labeler
+
+DEIDENTIFICATION_MARK = re.compile(r"x{3,}|_{2,}|\[\*\*.*?\*\*\]", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_MOST_WORDS, _FEWEST_WORDS = 14, 3
+_SAME_WORDS = 0.8
+"""Templates that share more than this part of their words count as one."""
+
+
+SentenceKind = Literal["report", "template", "finding"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence, what it is in its candidate, and the training report (its number) that it was taken from."""
+
+    text: str
+    kind: SentenceKind
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A report that a draft may be."""
+
+    sentences: tuple[Sentence, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(sentence.text for sentence in self.sentences)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a training report as it stands, but for sentences that were left out."""
+        return not self.is_composed
+
+    @property
+    def is_composed(self) -> bool:
+        return any(sentence.kind != "report" for sentence in self.sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateOptions:
+    """How many templates, and how many sentences per finding; ``marks`` keeps de-identification marks."""
+
+    num_templates: int = 30
+    sentences_per_class: int = 3
+    pairs: bool = True
+    composites: bool = True
+    marks: bool = False
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a report, in order."""
+    return [sentence.strip() for sentence in _SENTENCE_END.split(text) if sentence.strip()]
+
+
+def build_candidates(
+    reports: Sequence[str],
+    labeler: Labeler,
+    *,
+    options: CandidateOptions | None = None,
+    clean: Callable[[str], str] = str.strip,
+) -> list[Candidate]:
+    """Distinct training reports, then composites. ``clean`` rewrites a sentence, or drops it by returning nothing.
+
+    Raises:
+        ValueError: if no report has a sentence that can be used.
+    """
+    options = options or CandidateOptions()
+    whole = _distinct(_usable(row, report, options, clean) for row, report in enumerate(reports))
+    if not whole:
+        raise ValueError("no training report has a sentence that a draft could use")
+    return [*whole, *(_composites(whole, labeler, options) if options.composites else ())]
+
+
+def _usable(row: int, report: str, options: CandidateOptions, clean: Callable[[str], str]) -> Candidate:
+    texts = [clean(text) for text in split_sentences(report)]
+    kept = [text for text in texts if text and (options.marks or not DEIDENTIFICATION_MARK.search(text))]
+    return Candidate(tuple(Sentence(text, "report", row) for text in kept))
+
+
+def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The first candidate of each text."""
+    by_text: dict[str, Candidate] = {}
+    for candidate in candidates:
+        if candidate.sentences:
+            by_text.setdefault(candidate.text, candidate)
+    return list(by_text.values())
+
+
+class SentenceLabels:
+    """The classes that sentences affirm and deny, each sentence read once."""
+
+    def __init__(self, labeler: Labeler) -> None:
+        self.labeler = labeler
+        self.known: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def read(self, texts: Iterable[str]) -> None:
+        """Read what has not been read yet, in one call."""
+        new = [text for text in dict.fromkeys(texts) if text not in self.known]
+        for text, mentions in zip(new, self.labeler.label(new), strict=True):
+            of = {
+                state: frozenset(
+                    name for name, mention in mentions.items() if mention.state is state and name != NO_FINDING
+                )
+                for state in (LabelState.POSITIVE, LabelState.NEGATIVE)
+            }
+            uncertain = any(mention.state is LabelState.UNCERTAIN for mention in mentions.values())
+            affirmed = of[LabelState.POSITIVE] if not uncertain else frozenset({*of[LabelState.POSITIVE], "uncertain"})
+            self.known[text] = affirmed, of[LabelState.NEGATIVE]
+
+    def affirmed(self, text: str) -> frozenset[str]:
+        return self.known[text][0]
+
+    def denied(self, text: str) -> frozenset[str]:
+        return self.known[text][1]
+
+
+def _composites(whole: Sequence[Candidate], labeler: Labeler, options: CandidateOptions) -> list[Candidate]:
+    labels = SentenceLabels(labeler)
+    labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)
+    normal = [c for c in whole if not any(labels.affirmed(sentence.text) for sentence in c.sentences)]
+    templates = _templates(normal, options.num_templates)
+    stated = _finding_sentences(whole, labels, options.sentences_per_class)
+    sets: list[tuple[Sentence, ...]] = [(sentence,) for sentences in stated.values() for sentence in sentences]
+    if options.pairs:
+        sets += list(itertools.combinations([sentences[0] for sentences in stated.values()], 2))
+    known = {candidate.text for candidate in whole}
+    composed = _distinct(_compose(template, chosen, labels) for template in templates for chosen in sets)
+    return [candidate for candidate in composed if candidate.text not in known]
+
+
+def _templates(normal: Sequence[Candidate], most: int) -> list[Candidate]:
+    """Normal reports that word the other normal ones best, no two of them alike."""
+    if not normal:
+        return []
+    words = [candidate.text.lower().split() for candidate in normal]
+    wording = PairwiseWording(words, words)
+    central = np.concatenate([wording.rouge_l(slice(i, i + 256)).mean(axis=1) for i in range(0, len(words), 256)])
+    chosen: list[int] = []
+    for index in np.argsort(-central, kind="stable").tolist():
+        if all(_shared(words[index], words[other]) <= _SAME_WORDS for other in chosen):
+            chosen.append(index)
+        if len(chosen) == most:
+            break
+    return [normal[index] for index in chosen]
+
+
+def _shared(words: Sequence[str], others: Sequence[str]) -> float:
+    return len({*words} & {*others}) / max(len({*words} | {*others}), 1)
+
+
+def _finding_sentences(whole: Sequence[Candidate], labels: SentenceLabels, most: int) -> Mapping[str, list[Sentence]]:
+    """Per class the short sentences that state it alone and that are most like the others that do."""
+    counts = Counter(sentence.text for candidate in whole for sentence in candidate.sentences)
+    first = {sentence.text: sentence for candidate in reversed(whole) for sentence in candidate.sentences}
+    short = [text for text in counts if _FEWEST_WORDS <= len(text.split()) <= _MOST_WORDS]
+    found: dict[str, list[Sentence]] = {}
+    for name in labels.labeler.classes:
+        own = [text for text in short if labels.affirmed(text) == {name}]
+        if not own:
+            continue
+        words = [text.lower().split() for text in own]
+        likeness = PairwiseWording(words, words).rouge_l(slice(0, len(words)))
+        central = likeness @ np.array([counts[text] for text in own], dtype=np.float32)
+        best = [first[own[index]] for index in np.argsort(-central, kind="stable")[:most].tolist()]
+        found[name] = [Sentence(s.text, "finding", s.row) for s in best]
+    return found
+
+
+def _compose(template: Candidate, stated: Sequence[Sentence], labels: SentenceLabels) -> Candidate:
+    """The template with the stated sentences: in place of what denies them, else before everything."""
+    sentences = [Sentence(s.text, "template", s.row) for s in template.sentences]
+    for new in reversed(stated):
+        names = labels.affirmed(new.text)
+        places = [i for i, old in enumerate(sentences) if labels.denied(old.text) & names]
+        kept = [old for i, old in enumerate(sentences) if i not in places]
+        kept.insert(places[0] if places else 0, new)
+        sentences = kept
+    return Candidate(tuple(sentences))

@@ -1,0 +1,105 @@
+"""Kernel ridge smoothers: what training reports say of a study by how near they are, each weight in closed form.
+
+    f(x) = mean + k(x) (K + ridge I)^-1 (y - mean)
+
+is a weighted sum of the training targets, so that leaving out rows is a matter of the weights: those rows get none, and
+the others are scaled to sum to 1 again. For one row that is the exact leave-one-out prediction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """exp(-gamma d) or exp(-gamma sqrt d) of squared distances d, and the ridge that goes with it."""
+
+    kind: Literal["rbf", "exponential"]
+    gamma: float
+    ridge: float
+
+    def __call__(self, distance: Floats) -> Floats:
+        return np.asarray(np.exp(-self.gamma * (np.sqrt(distance) if self.kind == "exponential" else distance)))
+
+    def inverse(self, distance: Floats) -> Floats:
+        """(K + ridge I)^-1 (J, J), from squared distances (J, J) among the training studies."""
+        return np.asarray(np.linalg.inv(self(distance) + self.ridge * np.eye(len(distance))), dtype=np.float64)
+
+
+FINDINGS = (Kernel("rbf", 0.5, 1.5), Kernel("exponential", 0.5, 1.0), Kernel("rbf", 0.15, 1.0))
+"""The smoothers whose mean says how likely a finding is."""
+WORDING = Kernel("rbf", 0.15, 3.0)
+"""The smoother whose weights say how a report would be worded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What speaks for one study: ``scores`` (K,) of the classes, higher for likelier, and ``weights`` (J,) over the
+    training reports, which sum to 1.
+    """
+
+    scores: Floats
+    weights: Floats
+
+
+def weights_of(kernel: Kernel, inverse: Floats, distance: Floats) -> Floats:
+    """Weights (J,) of the training targets for a study at squared ``distance`` (J,); they sum to 1."""
+    raw = kernel(distance) @ inverse
+    return np.asarray(raw + (1 - raw.sum()) / len(raw))
+
+
+def without(weights: Floats, barred: Mask) -> Floats:
+    """Weights (J,) with none on the ``barred`` rows; 0 throughout where nothing is left."""
+    if not barred.any():
+        return weights
+    rest = 1 - weights[barred].sum()
+    allowed = np.where(barred, 0.0, 1.0)
+    if abs(rest) < 1e-6:  # all of it was theirs: the others know nothing
+        return np.asarray(allowed / max(float(allowed.sum()), 1.0))
+    return np.asarray(weights * allowed / rest if allowed.any() else allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Smoothers:
+    """``FINDINGS`` and ``WORDING`` fitted to J training studies; ``labels`` (J, K) are 0 and 1.
+
+    ``inverses`` has those of ``FINDINGS`` and, last, that of ``WORDING``.
+    """
+
+    labels: Floats
+    inverses: tuple[Floats, ...]
+
+    @classmethod
+    def fit(cls, looks: Floats, wording: Floats, labels: Floats) -> Smoothers:
+        """From squared distances (J, J) among the training studies, for findings and for the wording."""
+        return cls(labels, (*(kernel.inverse(looks) for kernel in FINDINGS), WORDING.inverse(wording)))
+
+    def testify(self, looks: Floats, wording: Floats, barred: Mask) -> Evidence:
+        """What the training studies say of one at these squared distances (J,); ``barred`` ones say nothing."""
+        shares = [
+            without(weights_of(kernel, inverse, looks), barred)
+            for kernel, inverse in zip(FINDINGS, self.inverses, strict=False)
+        ]
+        scores = np.mean(shares, axis=0) @ self.labels
+        return Evidence(scores, without(weights_of(WORDING, self.inverses[-1], wording), barred))
+
+
+def squared_distances(left: Floats, right: Floats) -> Floats:
+    """Squared distances (N, J) of rows (N, D) and (J, D)."""
+    squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None] - 2 * left @ right.T
+    return np.asarray(np.maximum(squares, 0))
+
+
+def typical(distance: Floats) -> float:
+    """The median of the distances (J, J) between different studies; 1 where there is no other study, or no distance."""
+    others = distance[~np.eye(len(distance), dtype=bool)]
+    middle = float(np.median(others)) if others.size else 1.0
+    return middle if middle > 0 else 1.0

@@ -1,0 +1,201 @@
+"""What a run keeps to draft by expected utility, all of it from the training split but for the calibration of heads.
+
+DRAFTING/bank/                   a bank (see ``radweave.memory.bank``): reports, their labels, and embeddings if needed
+DRAFTING/facts.json              classes, calibration, thresholds
+DRAFTING/candidates.jsonl        a candidate per line: its sentences, the rows they are from, the classes it states
+DRAFTING/utilities.safetensors   (M, J) utilities of candidates for reports, where the run drafts this way by itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError, model_validator
+
+from radweave.base.config import first_problem
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json_object, read_jsonl, write_folder, write_json, write_jsonl
+from radweave.base.study import Record
+from radweave.drafting.calibration import PlattCalibration
+from radweave.drafting.candidates import Candidate, Sentence, SentenceKind
+from radweave.drafting.wording import BleuPoint
+from radweave.memory.bank import Bank, load_bank, save_bank
+
+BANK, FACTS, CANDIDATES, UTILITIES = "bank", "facts.json", "candidates.jsonl", "utilities.safetensors"
+Source = Literal["model", "heads", "smoothers"]
+
+
+class Reliability(Record):
+    """Of ``count`` studies with a mean probability of ``said``, the share ``seen`` had the finding."""
+
+    said: float = Field(ge=0, le=1)
+    seen: float = Field(ge=0, le=1)
+    count: int = Field(ge=1)
+
+
+class DraftingFacts(Record):
+    """``facts.json``. ``slope``, ``offset`` and ``thresholds`` have a value per class, ``threshold`` is one for all.
+
+    ``source`` says where scores are from: the model's own evidence, its heads, or smoothers on its embeddings;
+    ``calibrated_on`` the split that the calibration and the thresholds were made on. ``reliability`` shows what became
+    of it there. ``wording`` and ``candidates`` are the options that the stored candidates and utilities were made with.
+    """
+
+    version: Literal[1] = 1
+    classes: tuple[str, ...]
+    label_set: str
+    source: Source
+    calibrated_on: Literal["train", "val"]
+    slope: tuple[float, ...]
+    offset: tuple[float, ...]
+    threshold: float = Field(ge=0, le=1)
+    thresholds: tuple[float, ...]
+    reliability: dict[str, tuple[Reliability, ...]]
+    bleu_matches: tuple[float, ...] = ()
+    bleu_candidates: tuple[float, ...] = ()
+    bleu_reference: float = 0.0
+    wording: dict[str, float]
+    candidates: dict[str, bool]
+
+    @model_validator(mode="after")
+    def _one_per_class(self) -> DraftingFacts:
+        for name in ("slope", "offset", "thresholds"):
+            if len(getattr(self, name)) != len(self.classes):
+                raise ValueError(f"{name}: not one per class")
+        return self
+
+    @property
+    def calibration(self) -> PlattCalibration:
+        """Scores to probabilities."""
+        return PlattCalibration(np.array(self.slope), np.array(self.offset))
+
+    @property
+    def bleu_point(self) -> BleuPoint | None:
+        """Where corpus BLEU is made linear."""
+        return BleuPoint(self.bleu_matches, self.bleu_candidates, self.bleu_reference) if self.bleu_matches else None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingStore:
+    """Everything at once. ``asserts`` (M, K) says what candidates state; ``utilities`` (M, J) may be absent."""
+
+    bank: Bank
+    facts: DraftingFacts
+    candidates: Sequence[Candidate]
+    asserts: NDArray[np.float64]
+    utilities: NDArray[np.float32] | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The training reports."""
+        return [str(row["text"]) for row in self.bank.rows]
+
+    @property
+    def labels(self) -> NDArray[np.float64]:
+        """Findings of the training reports (J, K), 0 and 1."""
+        return np.asarray(self.bank.tensors["labels"].double().numpy())
+
+
+def save_drafting(store: DraftingStore, folder: Path) -> None:
+    """Write the folder, whole or not at all."""
+    from safetensors.numpy import save_file
+
+    with write_folder(folder, overwrite=True) as partial:
+        save_bank(store.bank, partial / BANK)
+        write_json(partial / FACTS, store.facts.model_dump(mode="json"))
+        write_jsonl(partial / CANDIDATES, _lines(store))
+        if store.utilities is not None:
+            save_file({"utilities": np.ascontiguousarray(store.utilities)}, str(partial / UTILITIES))
+
+
+def _lines(store: DraftingStore) -> list[dict[str, Any]]:
+    return [
+        {
+            "sentences": [[sentence.text, sentence.kind, sentence.row] for sentence in candidate.sentences],
+            "asserts": np.flatnonzero(stated).tolist(),
+        }
+        for candidate, stated in zip(store.candidates, store.asserts, strict=True)
+    ]
+
+
+def load_drafting(folder: Path) -> DraftingStore:
+    """Read the folder.
+
+    Raises:
+        InputError: if a file is missing or broken, or one does not belong to the others.
+    """
+    bank = load_bank(folder / BANK)
+    facts = load_facts(folder)
+    labels = bank.tensors.get("labels")
+    if labels is None or labels.shape != (len(bank), len(facts.classes)):
+        raise InputError("the bank does not have a label per class", file=folder / BANK, field="labels")
+    if not all(isinstance(row.get("text"), str) for row in bank.rows):
+        raise InputError("a row has no report", file=folder / BANK, field="text")
+    path = folder / CANDIDATES
+    lines = [_candidate(path, number, row, len(bank), len(facts.classes)) for number, row in read_jsonl(path)]
+    if not lines:
+        raise InputError("there is no candidate, so that nothing could be said", file=path)
+    asserts = np.zeros((len(lines), len(facts.classes)))
+    for number, (_, stated) in enumerate(lines):
+        asserts[number, stated] = 1
+    candidates = [candidate for candidate, _ in lines]
+    return DraftingStore(bank, facts, candidates, asserts, _utilities(folder / UTILITIES, len(lines), len(bank)))
+
+
+def load_facts(folder: Path) -> DraftingFacts:
+    """Read ``facts.json`` alone.
+
+    Raises:
+        InputError: if it is missing or broken.
+    """
+    try:
+        return DraftingFacts.model_validate(read_json_object(folder / FACTS))
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=folder / FACTS) from None
+
+
+def _candidate(
+    path: Path, line: int, row: Mapping[str, Any], num_rows: int, num_classes: int
+) -> tuple[Candidate, list[int]]:
+    kinds: dict[str, SentenceKind] = {"report": "report", "template": "template", "finding": "finding"}
+    try:
+        sentences = tuple(Sentence(text, kinds[kind], number) for text, kind, number in row["sentences"])
+        stated = list(row["asserts"])
+        whole = all(isinstance(s.text, str) and type(s.row) is int and 0 <= s.row < num_rows for s in sentences)
+        whole = whole and all(type(number) is int and 0 <= number < num_classes for number in stated)
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole or not sentences:
+        raise InputError("not a candidate of this bank", file=path, line=line)
+    return Candidate(sentences), stated
+
+
+def _utilities(path: Path, num_candidates: int, num_reports: int) -> NDArray[np.float32] | None:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    if not path.is_file():
+        return None
+    try:
+        found = load_file(str(path)).get("utilities")
+    except SafetensorError as error:
+        raise InputError(f"file of utilities is broken: {error}", file=path) from None
+    if found is None or found.shape != (num_candidates, num_reports) or found.dtype != np.float32:
+        raise InputError(
+            "the utilities do not belong to these candidates and reports",
+            file=path,
+            got=None if found is None else list(found.shape),
+            expected=[num_candidates, num_reports],
+        )
+    return np.asarray(found)
+
+
+def labels_tensor(labels: NDArray[np.float64]) -> torch.Tensor:
+    """Labels (J, K) of 0 and 1 as the bank keeps them."""
+    return torch.from_numpy(labels.astype(np.uint8))

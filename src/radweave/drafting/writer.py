@@ -1,0 +1,98 @@
+"""Drafts from evidence: what a run kept, what a model saw of a study, and the options, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.drafting.calibration import PlattCalibration
+from radweave.drafting.choice import Choice, ExpectedUtility
+from radweave.drafting.pool import CandidatePool, candidate_options, utilities, wording_options
+from radweave.drafting.smoothers import Evidence
+from radweave.drafting.store import DraftingStore
+from radweave.labels import NO_FINDING, get_labeler
+from radweave.nn.decoding import ExpectedUtilityConfig
+
+RECALLED = 3
+"""Training reports that are shown with a draft: those that spoke most for its wording."""
+NOTHING_LEFT = "no draft: every training report is of the study's own patient"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A draft, its evidence, and what a reader must be told."""
+
+    text: str
+    evidence: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+
+class UtilityWriter:
+    """Writes drafts from testimonies over the reports of a store.
+
+    Candidates and utilities that were made with other options than these are made again, which takes seconds.
+    """
+
+    def __init__(self, store: DraftingStore, config: ExpectedUtilityConfig) -> None:
+        facts = store.facts
+        self.rows = store.bank.rows
+        self.classes = facts.classes
+        self.calibration: PlattCalibration = facts.calibration
+        pool = CandidatePool(store.candidates, store.asserts)
+        same = facts.candidates == candidate_options(config)
+        if not same:
+            pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config)
+        wording = store.utilities if same and facts.wording == wording_options(config) else None
+        if wording is None:
+            wording = utilities(pool.candidates, store.texts, config, facts.bleu_point)
+        # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
+        found = np.array([name != NO_FINDING for name in facts.classes], dtype=np.float64)
+        alike = np.full(len(facts.classes), facts.threshold)
+        self.chooser = ExpectedUtility(
+            pool.candidates,
+            pool.asserts * found,
+            wording,
+            classes=facts.classes,
+            thresholds=np.array(facts.thresholds) if config.thresholds == "per_class" else alike,
+            beta=config.findings,
+        )
+
+    def write(self, testimony: Evidence, barred: NDArray[np.bool_]) -> Written:
+        """The draft of a study whose own and whose patient's rows are ``barred`` (J,).
+
+        Evidence: calibrated probabilities, each sentence's source, the two terms of the expected utility, and the
+        training reports that spoke most for the wording.
+        """
+        probabilities = self.calibration(testimony.scores[None])[0]
+        evidence: dict[str, Any] = {
+            "class_probabilities": dict(zip(self.classes, probabilities.tolist(), strict=True)),
+            "recalled": self._recalled(testimony, barred),
+        }
+        choice = self.chooser.choose(probabilities, testimony.weights, barred)
+        if choice is None:
+            return Written("", evidence, (NOTHING_LEFT,))
+        return Written(choice.candidate.text, {**evidence, **self._of(choice)})
+
+    def _of(self, choice: Choice) -> dict[str, Any]:
+        sources = [
+            {"text": sentence.text, "source": {"kind": sentence.kind, "study_id": self.rows[sentence.row]["study_id"]}}
+            for sentence in choice.candidate.sentences
+        ]
+        terms = {"wording": choice.wording, "findings": choice.findings, "asserted": list(choice.asserted)}
+        return {"sentences": sources, "expected_utility": terms}
+
+    def _recalled(self, testimony: Evidence, barred: NDArray[np.bool_]) -> list[dict[str, Any]]:
+        weights = np.where(barred, -np.inf, testimony.weights)
+        best = [row for row in np.argsort(-weights, kind="stable")[:RECALLED].tolist() if np.isfinite(weights[row])]
+        return [
+            {
+                "kind": "report",
+                "study_id": self.rows[row]["study_id"],
+                "text": self.rows[row]["text"],
+                "scores": {"weight": float(weights[row])},
+            }
+            for row in best
+        ]

@@ -1,0 +1,255 @@
+"""What a run drafts with by expected utility: made at the end of training, opened when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from radweave.base.batch import Batch
+from radweave.base.errors import InputError, UnusableModelError
+from radweave.contract.model import Classifying, ReportModel, Witness, device_of
+from radweave.contract.view import TrainingView
+from radweave.data.loader import Example, StudyLoader
+from radweave.drafting.calibration import PlattCalibration, pays_off_from, reliability
+from radweave.drafting.embedded import EmbeddedStudies
+from radweave.drafting.pool import CandidatePool, bleu_point, candidate_options, stated, utilities, wording_options
+from radweave.drafting.smoothers import Evidence, Floats
+from radweave.drafting.store import (
+    DraftingFacts,
+    DraftingStore,
+    Reliability,
+    Source,
+    labels_tensor,
+    load_drafting,
+    save_drafting,
+)
+from radweave.drafting.writer import UtilityWriter, Written
+from radweave.labels import NO_FINDING, Labeler, get_labeler
+from radweave.memory.bank import Bank, Owners, patient_code
+from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.nn.views import encode_views
+
+if TYPE_CHECKING:
+    from radweave.runs.stages import Training
+
+FOLDER = "drafting"
+MOST_STUDIES = 4096
+"""Training studies that a network's run drafts from, evenly spread: time and memory grow with their square."""
+
+
+def save_for_drafting(training: Training, view: TrainingView) -> None:
+    """Make what the run drafts with from its training split, and keep it in the run folder.
+
+    Heads are calibrated on the validation split, everything else on the training split, each study without its
+    patient's others. Where no report can be used, a run that drafts by its own decoder goes on without.
+
+    Raises:
+        InputError: if no report can be used and the run drafts by expected utility, or for a row of another split.
+    """
+    try:
+        store = _made(training, view)
+    except ValueError as error:
+        if training.experiment.decoding.kind == "expected_utility":
+            raise InputError(str(error), file=training.dataset.path, field="report") from None
+        training.watch.note(f"the run will not draft by expected utility: {error}")
+        return
+    store.bank.refuse_others(FOLDER, [study.study_id for study in training.dataset.studies("train")])
+    save_drafting(store, training.folder / FOLDER)
+
+
+def _made(training: Training, view: TrainingView) -> DraftingStore:
+    experiment, model = training.experiment, training.model
+    config = experiment.decoding.expected_utility
+    labeler = get_labeler(experiment.data.label_set)
+    seen = _seen(model, view, labeler)
+    reports = [example.report or "" for example in seen.examples]
+    labels = stated(reports, labeler)
+    source, split, scores, truth = _scores(training, seen, labels, labeler)
+    calibration = PlattCalibration.fit(scores, truth)
+    probabilities = calibration(scores)
+    counted = [name != NO_FINDING for name in labeler.classes]
+    pool = CandidatePool.build(reports, labeler, config)
+    point = bleu_point(pool.candidates, reports, [int(said.weights.argmax()) for said in seen.said])
+    facts = DraftingFacts(
+        classes=labeler.classes,
+        label_set=experiment.data.label_set,
+        source=source,
+        calibrated_on=split,
+        slope=tuple(calibration.slope.tolist()),
+        offset=tuple(calibration.offset.tolist()),
+        threshold=pays_off_from(probabilities[:, counted], truth[:, counted]),
+        thresholds=tuple(pays_off_from(probabilities[:, [k]], truth[:, [k]]) for k in range(len(labeler.classes))),
+        reliability={
+            name: tuple(
+                Reliability(said=one.said, seen=one.seen, count=one.count)
+                for one in reliability(probabilities[:, k], truth[:, k])
+            )
+            for k, name in enumerate(labeler.classes)
+        },
+        bleu_matches=point.matches if point else (),
+        bleu_candidates=point.candidates if point else (),
+        bleu_reference=point.reference if point else 0.0,
+        wording=wording_options(config),
+        candidates=candidate_options(config),
+    )
+    # A run that drafts this way by itself opens at once; any other makes them when it is asked to.
+    ready = experiment.decoding.kind == "expected_utility"
+    worth = utilities(pool.candidates, reports, config, point) if ready else None
+    return DraftingStore(seen.bank(labels), facts, pool.candidates, pool.asserts, worth)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStudies:
+    """The training studies in use, what the others say of each, and their embeddings where those are needed."""
+
+    examples: Sequence[Example]
+    said: list[Evidence]
+    embeddings: Floats | None
+
+    def bank(self, labels: Floats) -> Bank:
+        """Their rows, as memories keep them."""
+        rows = tuple(
+            {"study_id": example.study_id, "patient": patient_code(example.patient_id), "text": example.report or ""}
+            for example in self.examples
+        )
+        tensors = {"labels": labels_tensor(labels)}
+        if self.embeddings is not None:
+            tensors["embeddings"] = torch.from_numpy(self.embeddings).float()
+        return Bank(tensors, rows)
+
+
+def _seen(model: ReportModel, view: TrainingView, labeler: Labeler) -> SeenStudies:
+    if isinstance(model, Witness):
+        said = model.left_out()
+        return SeenStudies(view.spread(len(said)).examples, said, None)
+    view = view.spread(MOST_STUDIES)
+    rows = np.concatenate([embed(model, batch.to(device_of(model))) for batch in view.batches()])
+    studies = EmbeddedStudies.fit(rows, stated(view.reports, labeler))
+    patients = np.array([example.patient_id for example in view.examples])
+    said = [studies.testify(row, patients == patient) for row, patient in zip(rows, patients, strict=True)]
+    return SeenStudies(view.examples, said, rows)
+
+
+def _scores(
+    training: Training, seen: SeenStudies, labels: Floats, labeler: Labeler
+) -> tuple[Source, Literal["train", "val"], Floats, Floats]:
+    """Where scores are from, the split they are of, scores (N, K) and labels (N, K): what calibration is made of."""
+    model = training.model
+    if isinstance(model, Witness) or not isinstance(model, Classifying):
+        source: Source = "model" if isinstance(model, Witness) else "smoothers"
+        return source, "train", np.stack([said.scores for said in seen.said]), labels
+    prepared = training.splits["val"]
+    batches = StudyLoader(prepared.examples, 32, training.pad_id).epoch()
+    logits = np.concatenate([class_scores(model, batch.to(device_of(training.model))) for batch in batches])
+    return "heads", "val", logits, stated([example.report or "" for example in prepared.examples], labeler)
+
+
+@torch.no_grad()
+def embed(model: ReportModel, batch: Batch) -> Floats:
+    """Mean of the encoder's tokens over all views (B, D).
+
+    Raises:
+        UnusableModelError: if a value is not finite.
+    """
+    return _finite(encode_views(model.encoder, batch).mean())
+
+
+@torch.no_grad()
+def class_scores(model: Classifying, batch: Batch) -> Floats:
+    """Logits of the method's own heads (B, K).
+
+    Raises:
+        UnusableModelError: if a value is not finite.
+    """
+    return _finite(model.class_logits(batch))
+
+
+def _finite(values: torch.Tensor) -> Floats:
+    if not bool(values.isfinite().all()):
+        raise UnusableModelError("what the model sees is not finite: its weights or its precision cannot be used")
+    return np.asarray(values.double().cpu().numpy())
+
+
+@dataclass(slots=True)
+class Drafting:
+    """The drafting of a run; its folder is read when the first draft is asked for."""
+
+    folder: Path
+    model: ReportModel
+    _opened: Opened | None = None
+    _writers: dict[ExpectedUtilityConfig, UtilityWriter] = field(default_factory=dict)
+
+    def write(self, batch: Batch, config: ExpectedUtilityConfig) -> Iterator[Written]:
+        """A draft for each study of a batch.
+
+        Raises:
+            InputError: if the run has nothing to draft with, or its files do not fit the model.
+        """
+        if self._opened is None:
+            self._opened = Opened.of(self.folder, self.model)
+        if config not in self._writers:
+            self._writers[config] = UtilityWriter(self._opened.store, config)
+        barred = self._opened.barred(batch)
+        for said, own in zip(self._opened.testify(batch), barred, strict=True):
+            yield self._writers[config].write(said, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A drafting folder with the model that it belongs to."""
+
+    model: ReportModel
+    store: DraftingStore
+    owners: Owners
+    studies: EmbeddedStudies | None
+
+    @classmethod
+    def of(cls, folder: Path, model: ReportModel) -> Opened:
+        """Read the folder.
+
+        Raises:
+            InputError: if it is not there, or does not fit the model.
+        """
+        if not folder.is_dir():
+            raise InputError(
+                "this run has no reports to draft from: it was exported without them, or is older than they are",
+                file=folder,
+                field="decoding.kind",
+                got="expected_utility",
+                expected="decoding.kind=likelihood",
+            )
+        store = load_drafting(folder)
+        source = store.facts.source
+        fits = {"model": Witness, "heads": Classifying, "smoothers": ReportModel}[source]
+        embeddings = store.bank.tensors.get("embeddings")
+        if not isinstance(model, fits) or (embeddings is None) != (source == "model"):
+            raise InputError("the folder does not fit this model", file=folder, field="source", got=source)
+        studies = None
+        if embeddings is not None:
+            studies = EmbeddedStudies.fit(embeddings.double().numpy(), store.labels)
+        return cls(model, store, store.bank.owners(), studies)
+
+    def barred(self, batch: Batch) -> NDArray[np.bool_]:
+        """The rows (B, J) of each study's own and its patient's."""
+        own = self.owners.of_queries(batch.study_ids, batch.patient_ids)
+        return np.asarray(self.owners.barred(own, slice(0, len(self.owners))).numpy())
+
+    def testify(self, batch: Batch) -> list[Evidence]:
+        """What the training studies say of each study."""
+        if isinstance(self.model, Witness):
+            return self.model.testify(batch)
+        assert self.studies is not None
+        said = [
+            self.studies.testify(row, barred)
+            for row, barred in zip(embed(self.model, batch), self.barred(batch), strict=True)
+        ]
+        if self.store.facts.source == "heads" and isinstance(self.model, Classifying):
+            logits = class_scores(self.model, batch)
+            said = [replace(one, scores=row) for one, row in zip(said, logits, strict=True)]
+        return said

@@ -1,0 +1,149 @@
+"""From a store to drafts, and the store's files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from radweave.base.errors import InputError
+from radweave.drafting.pool import CandidatePool, candidate_options, stated, utilities, wording_options
+from radweave.drafting.smoothers import Evidence
+from radweave.drafting.store import (
+    CANDIDATES,
+    FACTS,
+    UTILITIES,
+    DraftingFacts,
+    DraftingStore,
+    labels_tensor,
+    load_drafting,
+    save_drafting,
+)
+from radweave.drafting.writer import NOTHING_LEFT, UtilityWriter
+from radweave.labels import get_labeler
+from radweave.memory.bank import Bank
+from radweave.nn.decoding import ExpectedUtilityConfig
+
+LABELER = get_labeler("chexpert14")
+REPORTS = [
+    "The heart is normal in size. The lungs are clear. No pleural effusion.",
+    "There is cardiomegaly. The lungs are clear.",
+    "Small right pleural effusion is present. Unchanged from the prior study.",
+    "The XXXX are intact. The lungs are clear.",
+]
+CONFIG = ExpectedUtilityConfig()
+CLASSES = LABELER.classes
+EFFUSION, HEART = CLASSES.index("Pleural Effusion"), CLASSES.index("Cardiomegaly")
+NONE = np.zeros(len(REPORTS), dtype=bool)
+
+
+def made(reports: list[str] = REPORTS, *, ready: bool = True) -> DraftingStore:
+    labels = stated(reports, LABELER)
+    pool = CandidatePool.build(reports, LABELER, CONFIG)
+    facts = DraftingFacts(
+        classes=CLASSES,
+        label_set="chexpert14",
+        source="smoothers",
+        calibrated_on="train",
+        slope=(4.0,) * len(CLASSES),
+        offset=(-2.0,) * len(CLASSES),
+        threshold=0.2,
+        thresholds=(0.95,) * len(CLASSES),
+        reliability={},
+        wording=wording_options(CONFIG),
+        candidates=candidate_options(CONFIG),
+    )
+    rows = tuple({"study_id": f"s{row}", "patient": f"p{row}", "text": text} for row, text in enumerate(reports))
+    bank = Bank({"labels": labels_tensor(labels)}, rows)
+    worth = utilities(pool.candidates, reports, CONFIG, None) if ready else None
+    return DraftingStore(bank, facts, pool.candidates, pool.asserts, worth)
+
+
+def said(**scores: float) -> Evidence:
+    values = np.zeros(len(CLASSES))
+    for name, score in scores.items():
+        values[{"heart": HEART, "effusion": EFFUSION}[name]] = score
+    return Evidence(values, np.array([0.4, 0.2, 0.2, 0.2]))
+
+
+def test_a_likely_finding_is_stated_and_every_sentence_has_its_source() -> None:
+    draft = UtilityWriter(made(), CONFIG).write(said(heart=1.0), NONE)
+    assert draft.evidence["expected_utility"]["asserted"] == ["Cardiomegaly"]
+    assert draft.text == " ".join(row["text"] for row in draft.evidence["sentences"])
+    for row in draft.evidence["sentences"]:
+        assert row["text"] in REPORTS[int(row["source"]["study_id"][1:])]
+    assert draft.evidence["class_probabilities"]["Cardiomegaly"] == pytest.approx(1 / (1 + np.exp(-2)))
+
+
+def test_neither_comparisons_nor_marks_are_candidates_unless_marks_are_asked_for() -> None:
+    store = made()
+    assert not [c.text for c in store.candidates if "prior" in c.text or "XXXX" in c.text]
+    kept = UtilityWriter(store, CONFIG.model_copy(update={"deidentification_marks": "keep"}))
+    assert [c.text for c in kept.chooser.candidates if "XXXX" in c.text]
+
+
+def test_options_say_what_counts() -> None:
+    both = said(heart=1.0, effusion=1.0)
+
+    def asserted(**options: object) -> set[str]:
+        config = ExpectedUtilityConfig.model_validate(options)
+        return set(UtilityWriter(made(), config).write(both, NONE).evidence["expected_utility"]["asserted"])
+
+    assert asserted() == {"Cardiomegaly", "Pleural Effusion"}
+    assert asserted(findings=0) == set()
+    assert asserted(thresholds="per_class") == set(), "none is as likely as its own threshold"
+    assert len(asserted(composites=False)) == 1, "no training report states both"
+
+
+def test_the_patients_own_rows_lend_nothing() -> None:
+    writer = UtilityWriter(made(), CONFIG)
+    own = np.arange(len(REPORTS)) == 1
+    draft = writer.write(said(heart=1.0), own)
+    assert "Cardiomegaly" not in draft.evidence["expected_utility"]["asserted"], "the only one to say it is the own"
+    assert "s1" not in {row["source"]["study_id"] for row in draft.evidence["sentences"]}
+    assert "s1" not in {row["study_id"] for row in draft.evidence["recalled"]}
+    nothing = writer.write(said(), np.ones(len(REPORTS), dtype=bool))
+    assert nothing.text == ""
+    assert nothing.warnings == (NOTHING_LEFT,)
+
+
+def test_a_bank_without_a_finding_and_one_of_a_single_report_draft_what_they_have() -> None:
+    only = UtilityWriter(made(REPORTS[:1]), CONFIG)
+    testimony = Evidence(np.ones(len(CLASSES)), np.ones(1))
+    assert only.write(testimony, np.zeros(1, dtype=bool)).text == REPORTS[0]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    store = made()
+    save_drafting(store, tmp_path / "drafting")
+    again = load_drafting(tmp_path / "drafting")
+    assert again.facts == store.facts
+    assert list(again.candidates) == list(store.candidates)
+    assert np.array_equal(again.asserts, store.asserts)
+    assert store.utilities is not None
+    assert again.utilities is not None
+    assert np.array_equal(again.utilities, store.utilities)
+    drafts = [UtilityWriter(one, CONFIG).write(said(heart=1.0), NONE) for one in (store, again, made(ready=False))]
+    assert drafts[0] == drafts[1] == drafts[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (CANDIDATES, "", "no candidate"),
+        (CANDIDATES, json.dumps({"sentences": [["a", "report", 99]], "asserts": []}) + "\n", "not a candidate"),
+        (CANDIDATES, json.dumps({"sentences": [["a", "other", 0]], "asserts": []}) + "\n", "not a candidate"),
+        (CANDIDATES, json.dumps({"sentences": [["a", "report", 0]], "asserts": [99]}) + "\n", "not a candidate"),
+        (FACTS, "{}", "required"),
+        (UTILITIES, "x", "broken"),
+    ],
+)
+def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str, text: str, words: str) -> None:
+    folder = tmp_path / "drafting"
+    save_drafting(made(), folder)
+    (folder / name).write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        load_drafting(folder)
+    assert name in str(caught.value)

@@ -1,0 +1,95 @@
+"""Kernels: no network, evidence in closed form, and a draft from the training split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from radweave.base.errors import InputError
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example, collate
+from radweave.methods.kernels.looks import Described, Looks, LooksConfig, distances, together
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import Run, restore
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES
+
+
+@pytest.fixture(scope="module")
+def run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("kernels") / "run"
+    return restore(train("kernels", toy_dataset.path, out, overrides=[*TOY_OVERRIDES, *TOY_SIZES["kernels"]]))
+
+
+@pytest.fixture(scope="module")
+def examples(run: Run, toy_dataset: Dataset) -> list[Example]:
+    cache = build_cache(toy_dataset, size=run.experiment.data.image_size)
+    return list(prepare(toy_dataset, "train", run.experiment, run.tokenizer, cache, need_text=False).examples)
+
+
+def described(images: list[np.ndarray], present: list[list[bool]]) -> tuple[Looks, Described]:
+    looks = LooksConfig(aligned=False).build()
+    seen = Described.empty(len(images))
+    for row, image in enumerate(images):
+        for view in np.flatnonzero(present[row]):
+            seen.vectors[row, view] = looks.vector(image, int(view))
+    seen.present[:] = present
+    looks.fit_scales(seen)
+    return looks, seen
+
+
+def test_studies_are_compared_by_the_views_that_both_have() -> None:
+    rng = np.random.default_rng(0)
+    images = [rng.random((48, 48), dtype=np.float32) for _ in range(4)]
+    looks, seen = described(images, [[True, True], [True, False], [False, True], [True, True]])
+    apart = distances(looks, seen, seen)
+    assert apart.findings[1, 2] == 1.0, "no view in common: as far as is typical"
+    assert np.diag(apart.findings) == pytest.approx(0, abs=1e-3)
+    assert apart.findings == pytest.approx(distances(looks, seen, seen, together).findings, abs=1e-4)
+    assert apart.wording != pytest.approx(apart.findings), "the style counts for the wording alone"
+
+
+def test_what_is_said_of_a_study_is_the_same_alone_and_in_any_batch(run: Run, examples: list[Example]) -> None:
+    model = run.model
+    together_said = model.testify(collate(examples[:4], pad_id=0))  # type: ignore[operator]
+    for example, said in zip(examples[:4], together_said, strict=True):
+        (alone,) = model.testify(collate([example], pad_id=0))  # type: ignore[operator]
+        assert np.array_equal(alone.scores, said.scores)
+        assert np.array_equal(alone.weights, said.weights)
+
+
+def test_a_study_of_the_training_split_says_nothing_of_itself(run: Run, examples: list[Example]) -> None:
+    (own,) = run.model.testify(collate(examples[:1], pad_id=0))  # type: ignore[operator]
+    assert own.weights[0] == 0
+    assert own.weights.sum() == pytest.approx(1)
+    stranger = replace(examples[0], study_id="file", patient_id="file")
+    (other,) = run.model.testify(collate([stranger], pad_id=0))  # type: ignore[operator]
+    assert int(other.weights.argmax()) == 0
+
+
+def test_nothing_is_trained_and_the_run_is_finished(run: Run) -> None:
+    assert not list(run.model.parameters())
+    assert run.card.is_trained
+    assert set(run.card.trained_steps.values()) == {0}
+
+
+def test_a_model_without_its_memory_says_so(run: Run, examples: list[Example]) -> None:
+    empty = run.experiment.model.build(replace_context(run))
+    with pytest.raises(InputError, match="memory"):
+        empty.generate(collate(examples[:1], pad_id=0), run.experiment.decoding)
+
+
+def replace_context(run: Run):  # type: ignore[no-untyped-def]
+    from radweave.contract.experiment import BuildContext
+
+    return BuildContext(run.tokenizer, run.experiment.data.image_size, run.card.classes)
+
+
+def test_a_run_without_a_lateral_view_anywhere_trains(tmp_path: Path, toy_dataset: Dataset, run: Run) -> None:
+    """Its scales stay as they began, and nothing is divided by zero."""
+    assert torch.isfinite(run.model.looks.typical).all()  # type: ignore[union-attr]
