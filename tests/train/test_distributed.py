@@ -131,7 +131,7 @@ def test_a_run_of_two_processes_is_that_of_one(two_processes: Path, one_process:
 
 def test_every_method_s_gradients_are_those_of_the_whole_batch(two_processes: Path) -> None:
     errors = read_json(two_processes / "results.json")["gradients"]
-    assert {name.split()[0] for name in errors} == set(TOY_SIZES)
+    assert {name.split()[0] for name in errors} == set(TOY_SIZES) - {"kernels"}, "kernels has nothing to train"
     # Slices of two and three studies: a term that is a mean of means would be off by 1e-2 or more.
     assert {name: error for name, error in errors.items() if not error < 1e-4} == {}
 
