@@ -32,10 +32,11 @@ def comparable_id(identifier: str) -> str:
     """
     plain = identifier
     if not plain.isascii():
-        # Look-alikes before the letters come apart: "\u0439" is no Latin letter with a mark.
+        # Look-alikes before the letters come apart, and what then stands there without its marks.
         plain = unicodedata.normalize("NFKC", plain).translate(_LOOK_ALIKES).replace("\u2800", " ")
         plain = unicodedata.normalize("NFKD", plain)
         plain = "".join(_digit(character) for character in plain if not _is_unseen(character))
+        plain = plain.casefold().translate(_LOOK_ALIKES)
     plain = "".join(character for character in " ".join(plain.split()) if character.isprintable())
     plain = plain.casefold().strip("'\" ")
     plain = _SPREADSHEET.sub("", plain)
