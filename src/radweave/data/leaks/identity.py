@@ -33,15 +33,19 @@ def comparable_id(identifier: str) -> str:
     plain = identifier
     if not plain.isascii():
         # Look-alikes before the letters come apart, and what then stands there without its marks.
-        plain = unicodedata.normalize("NFKC", plain).translate(_LOOK_ALIKES).replace("\u2800", " ")
+        plain = _latin(unicodedata.normalize("NFKC", plain)).replace("\u2800", " ")
         plain = unicodedata.normalize("NFKD", plain)
         plain = "".join(_digit(character) for character in plain if not _is_unseen(character))
-        plain = plain.casefold().translate(_LOOK_ALIKES)
     plain = "".join(character for character in " ".join(plain.split()) if character.isprintable())
-    plain = plain.casefold().strip("'\" ")
+    plain = _latin(plain.casefold()).strip("'\" ")
     plain = _SPREADSHEET.sub("", plain)
     # "0" before a number or before the whole id; an id of zeros alone stays "0".
     return _LEADING_ZEROS.sub("", plain).lstrip("0") or ("0" if plain else "")
+
+
+def _latin(text: str) -> str:
+    """The text with Latin letters for those that print like them."""
+    return text.translate(_LOOK_ALIKES)
 
 
 def _is_unseen(character: str) -> bool:
