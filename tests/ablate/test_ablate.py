@@ -25,6 +25,7 @@ from radweave.cli import app
 from radweave.contract.tables import Row, Table
 from radweave.data.dataset import Dataset
 from radweave.evaluation.seeds import compare_seeds
+from radweave.evaluation.tables.formats import DASH
 from radweave.methods import baseline
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -270,8 +271,9 @@ def test_a_folder_of_another_table_or_of_other_runs_is_refused(finished: Path, r
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"reference": "nobody"}, "no row"),
+        ({"reference": "nobody"}, "no row that is run"),
         ({"metrics": ("BLEU",)}, "no such metric"),
+        ({"rows": (Row("b"), Row("a", printed=True, paper={"IU": {"BLEU_4": 0.1}}))}, "no row that is run"),
         ({"rows": (Row("a"), Row("A"))}, "share a folder name"),
     ],
 )
@@ -281,13 +283,70 @@ def test_a_table_is_checked(change: dict[str, Any], message: str) -> None:
 
 
 def test_every_methods_tables_can_be_planned(toy_dataset: Dataset, tmp_path: Path) -> None:
-    """Every row of every table of every method builds its configuration."""
+    """Every row of every table of every method builds its configuration, with a place for the weights it needs."""
     from radweave.methods import load_method, method_names
 
     for method in method_names():
-        for name in set(getattr(load_method(method), "TABLES", {})) - {"toy"}:
-            plan = make_plan(AblationRequest(method, toy_dataset.path, name, tmp_path))
+        for name, table in getattr(load_method(method), "TABLES", {}).items():
+            if name == "toy":
+                continue
+            weights = tuple(f"{row.slug}:{field}=/weights" for row in table.rows for field in row.needs)
+            plan = make_plan(AblationRequest(method, toy_dataset.path, name, tmp_path, overrides=weights))
             assert {row.row.label: row.refused for row in plan.rows if row.refused} == {}
+            assert [row.row.label for row in plan.rows if row.skipped and not row.row.printed] == []
+
+
+WRITER = "model.language_model"
+WITH_WEIGHTS = Table(
+    title="Writers",
+    reference="full",
+    rows=(
+        Row("full", headline=True, paper={"IU": {"BLEU_4": 0.2}}),
+        Row(
+            "Writer-1.5", overrides=(f"{WRITER}={{kind: pretrained, path: PATH}}",), needs={f"{WRITER}.path": "Writer"}
+        ),
+        Row("Another system", printed=True, paper={"IU": {"BLEU_4": 0.1}}),
+        Row("A third", printed=True, paper={"IU": {"CIDEr": 0.3}}),
+    ),
+)
+
+
+def test_a_row_that_needs_weights_is_skipped_until_they_are_given(request_: AblationRequest) -> None:
+    request = replace(request_, rows=(), seeds=1)
+    rows = {row.row.label: row for row in make_plan(request, WITH_WEIGHTS).rows}
+    assert rows["Writer-1.5"].skipped == f"needs Writer (writer-1.5:{WRITER}.path=PATH)"
+    assert rows["Writer-1.5"].tasks == rows["Another system"].tasks == ()
+    # Given for all rows it would stand for any row's weights.
+    with pytest.raises(InputError, match="needs Writer"):
+        make_plan(replace(request, rows=("Writer-1.5",), overrides=(f"{WRITER}.path=/w",)), WITH_WEIGHTS)
+    given = replace(request, overrides=(*OVERRIDES[:-2], f"writer-1.5:{WRITER}.path=/weights"))
+    rows = {row.row.label: row for row in make_plan(given, WITH_WEIGHTS).rows}
+    assert rows["Writer-1.5"].tasks[0].experiment().model.language_model.path == "/weights"
+    assert "/weights" not in str(rows["full"].tasks[0].experiment())
+
+
+def test_a_printed_row_shows_the_papers_numbers_alone(request_: AblationRequest) -> None:
+    said: list[str] = []
+    request = replace(request_, rows=(), train=False)
+    result = run_ablation(request, AblationWatch(say=said.append), WITH_WEIGHTS)
+    assert result.failed == 0
+    assert result.record["runs"]["planned"] == 2
+    assert [line for line in said if "skipped" in line] == [
+        f"Writer-1.5: skipped: needs Writer (writer-1.5:{WRITER}.path=PATH)"
+    ]
+    scores, paper, runs = result.tables[0], result.tables[-2], result.tables[-1]
+    assert "Another system" not in [row[0] for row in (*scores.rows, *runs.rows)]
+    assert [row for row in paper.rows if row[0] == "Another system: BLEU_4"] == [
+        ("Another system: BLEU_4", DASH, DASH, "0.1000", "-0.1000")
+    ]
+    assert [row[0] for row in paper.rows if row[0].startswith(("Writer", "A third"))] == ["A third: CIDEr"]
+    assert "Writer-1.5: needs Writer" in "".join(runs.notes)
+
+
+@pytest.mark.parametrize("change", [{"overrides": ("a=1",)}, {"ablation": "x"}, {"needs": {"a": "b"}}, {"paper": {}}])
+def test_a_printed_row_is_not_run(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="a printed row"):
+        Row(**{"label": "a", "printed": True, "paper": {"IU": {"BLEU_4": 0.1}}, **change})
 
 
 def test_verb_prints_and_exits(finished: Path, request_: AblationRequest) -> None:

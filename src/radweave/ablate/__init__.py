@@ -123,6 +123,8 @@ class _Campaign:
         for row in self.plan.rows:
             if row.refused:
                 self._watch.say(f"{row.row.label}: refused: {row.refused}")
+            elif row.skipped and not row.row.printed:
+                self._watch.say(f"{row.row.label}: skipped: {row.skipped}")
 
     def _refuse_other_table(self) -> None:
         path = self.plan.request.out / "table.json"

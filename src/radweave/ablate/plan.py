@@ -14,7 +14,7 @@ from radweave.data.dataset import Dataset
 from radweave.evaluation import get_protocol
 from radweave.methods import load_method, method_names
 
-_FOR_ONE_METHOD = re.compile(r"^([a-z0-9_]+):([^=:]+=.*)$", re.DOTALL)
+_ADDRESSED = re.compile(r"^([a-z0-9_.-]+):([^=:]+=.*)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,11 @@ class AblationRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A row with its runs, or with the reason why its configuration cannot be built. ``own`` are its own overrides."""
+    """A row with its runs, or with the reason why it has none. ``own`` are its own overrides.
+
+    ``refused`` is a configuration that cannot be built, which counts as a failure. ``skipped`` is a row that is not
+    run as things are: it needs weights that were not given, or is another system's.
+    """
 
     row: Row
     method: str
@@ -56,6 +60,7 @@ class PlannedRow:
     config: str
     tasks: tuple[Task, ...]
     refused: str | None = None
+    skipped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,11 @@ def make_plan(request: AblationRequest, table: Table | None = None) -> Plan:
         if not folder.is_dir():
             raise InputError("no such folder", file=folder, field="--reuse")
     dataset = Dataset.open(request.dataset)
-    rows = tuple(_planned(row, request) for row in _chosen(table, request.rows))
-    if all(row.refused for row in rows):
-        raise InputError(rows[0].refused or "no row can be built")
+    slugs = frozenset(row.slug for row in table.rows)
+    rows = tuple(_planned(row, request, slugs) for row in _chosen(table, request.rows))
+    if not any(row.tasks for row in rows):
+        reasons = [row.refused for row in rows if row.refused] or [row.skipped for row in rows if row.skipped]
+        raise InputError(reasons[0])
     return Plan(request, table, dataset, rows, _in_order(rows, table, request))
 
 
@@ -113,13 +120,17 @@ def _chosen(table: Table, names: Sequence[str]) -> list[Row]:
     return [row for row in table.rows if row.label in wanted]
 
 
-def _planned(row: Row, request: AblationRequest) -> PlannedRow:
+def _planned(row: Row, request: AblationRequest, slugs: frozenset[str]) -> PlannedRow:
     method = row.method or request.method
+    addressed = overrides_of(row.slug, request.overrides)
+    skipped = "printed: another system, not run" if row.printed else lacks(row, addressed)
+    if skipped:
+        return PlannedRow(row, method, (), "", (), skipped=skipped)
     runs = request.runs or request.out / "runs"
     own: tuple[str, ...] = ()
     try:
-        own = (*_ablation(row, method), *row.overrides)
-        overrides = (*overrides_for(method, request.overrides), *own)
+        own = (*_ablation(row, method), *row.overrides, *addressed)
+        overrides = (*overrides_for(method, request.overrides, slugs), *own)
         seeds = request.seeds
         if row.headline and request.headline_seeds is not None:
             seeds = max(seeds, request.headline_seeds)
@@ -142,22 +153,39 @@ def _planned(row: Row, request: AblationRequest) -> PlannedRow:
         return PlannedRow(row, method, own, "", (), refused=str(error))
 
 
-def overrides_for(method: str, overrides: Sequence[str]) -> list[str]:
+def lacks(row: Row, addressed: Sequence[str] = ()) -> str | None:
+    """Which weights a row still needs, and the override that gives them; None if it has what it needs."""
+    given = {override.partition("=")[0] for override in addressed if override.partition("=")[2].strip()}
+    missing = [f"{what} ({row.slug}:{field}=PATH)" for field, what in row.needs.items() if field not in given]
+    return f"needs {', '.join(missing)}" if missing else None
+
+
+def overrides_for(method: str, overrides: Sequence[str], rows: frozenset[str] = frozenset()) -> list[str]:
     """The user's overrides for a method: those for all, and those that name it ("baseline:stages.report.epochs=3").
 
+    Those that name one of ``rows`` are left out; where a row is called like a method, the method is meant.
+
     Raises:
-        InputError: for an override that names no method.
+        InputError: for an override that names no method and no row.
     """
     kept = []
     for override in overrides:
-        match = _FOR_ONE_METHOD.match(override)
+        match = _ADDRESSED.match(override)
         if match is None:
             kept.append(override)
-        elif match[1] not in method_names():
-            raise InputError("no such method", field=override, got=match[1], expected=", ".join(method_names()))
         elif match[1] == method:
             kept.append(match[2])
+        elif match[1] not in method_names() and match[1] not in rows:
+            known = ", ".join((*method_names(), *sorted(rows)))
+            raise InputError("no such method or row", field=override, got=match[1], expected=known)
     return kept
+
+
+def overrides_of(row: str, overrides: Sequence[str]) -> list[str]:
+    """The user's overrides that name a row by its folder name: "yi-1.5-9b:model.language_model.path=FOLDER"."""
+    if row in method_names():
+        return []
+    return [match[2] for override in overrides if (match := _ADDRESSED.match(override)) and match[1] == row]
 
 
 def _ablation(row: Row, method: str) -> Sequence[str]:

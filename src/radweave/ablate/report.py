@@ -96,6 +96,7 @@ def _row(
         "folders": [_place(task, out) for task in row.tasks],
         "seeds": {"planned": len(row.tasks), "finished": [run["seed"] for run in runs], "failed": failed},
         "refused": row.refused,
+        "skipped": row.skipped,
         "metrics": metrics,
         "honesty": _honesty(runs),
         "train_s": [run["train_s"] for run in runs],
@@ -148,6 +149,8 @@ def ablation_tables(record: Mapping[str, Any]) -> list[TextTable]:
 def _scores_table(record: Mapping[str, Any], shown: Sequence[str]) -> TextTable:
     rows = []
     for row in record["rows"]:
+        if row["skipped"]:
+            continue
         cells = (_mean_std(row["metrics"][name]) for name in shown)
         distinct = number(row["honesty"].get("distinct_reports_share"), 3)
         rows.append((row["label"], str(len(row["seeds"]["finished"])), *cells, distinct))
@@ -202,7 +205,7 @@ def _difference_table(record: Mapping[str, Any], shown: Sequence[str]) -> TextTa
     rows = []
     notes: dict[str, None] = {f"{record['test']} over seeds; it says nothing about other studies": None}
     for row in record["rows"]:
-        if row["label"] == record["reference"]:
+        if row["label"] == record["reference"] or row["skipped"]:
             continue
         cells = []
         for name in shown:
@@ -252,6 +255,9 @@ def _signed(value: float | None) -> str:
 def _runs_table(record: Mapping[str, Any]) -> TextTable:
     rows, notes = [], []
     for row in record["rows"]:
+        if row["skipped"]:
+            notes.append(f"{row['label']}: {row['skipped']}")
+            continue
         whole = [value for value in row["train_s"] if value is not None]
         train = f"{np.mean(whole):.0f} s" if whole else DASH
         seeds = f"{len(row['seeds']['finished'])}/{row['seeds']['planned']}"

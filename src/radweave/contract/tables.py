@@ -10,6 +10,8 @@ A method's module holds ``TABLES: dict[str, Table]`` beside ``PRESETS`` and ``AB
                 Row("Baseline", method="baseline", headline=True, paper={"IU X-Ray": {"BLEU_4": 0.165}}),
                 Row("w/o memory", "w/o memory", paper={"IU X-Ray": {"BLEU_4": 0.171}}),
                 Row("Full", headline=True, paper={"IU X-Ray": {"BLEU_4": 0.180}}),
+                Row("Yi-1.5-9B", needs={"model.language_model.path": "Yi-1.5-9B"}, paper=...),
+                Row("R2Gen", printed=True, paper={"IU X-Ray": {"BLEU_4": 0.165}}),
             ),
         ),
     }
@@ -20,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from radweave.base.errors import InputError
 from radweave.evaluation.records import ClinicalAverage, Measure
@@ -30,12 +33,17 @@ CLINICAL_METRICS: Mapping[str, tuple[ClinicalAverage, Measure]] = {
     "CE_R": ("micro", "recall"),
     "CE_F1": ("micro", "f1"),
     "CE_F1_macro": ("macro", "f1"),
+    "CE_P_example": ("example", "precision"),
+    "CE_R_example": ("example", "recall"),
     "CE_F1_example": ("example", "f1"),
 }
 """Name -> (average, measure): uncertain counts as negative, No Finding is left out where the labels have it."""
 METRICS = (*LANGUAGE_METRICS, *CLINICAL_METRICS)
 
 Paper = Mapping[str, Mapping[str, float]]
+
+TableKind = Literal["main", "ablation", "ours"]
+"""Against other systems, what a paper's parts do, and tables that no paper prints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,10 @@ class Row:
         headline: trained over the larger number of seeds (the full model, the baseline).
         paper: the paper's own numbers: data set -> metric of ``METRICS`` -> value, on the scale of
             0 to 1 (CIDEr as printed).
+        needs: weights without which the row is skipped: field -> what belongs there, such as
+            ``{"model.text_encoder.path": "Bio_ClinicalBERT"}``. They come as ``ROW:field=PATH``, after the row's own
+            overrides, which may change the part's kind with any path in its place.
+        printed: a row of another system, which is not run: only the paper's numbers are shown.
     """
 
     label: str
@@ -60,10 +72,16 @@ class Row:
     preset: str | None = None
     headline: bool = False
     paper: Paper = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+    printed: bool = False
 
     def __post_init__(self) -> None:
         if not self.slug:
             raise InputError("a row's label needs a letter or digit", field="label", got=self.label)
+        if self.printed and (self.ablation or self.overrides or self.method or self.preset or self.needs):
+            raise InputError("a printed row is not run and has no configuration", field="printed", got=self.label)
+        if self.printed and not self.paper:
+            raise InputError("a printed row needs the paper's numbers", field="paper", got=self.label)
         for name, values in self.paper.items():
             unknown = [metric for metric in values if metric not in METRICS]
             if unknown:
@@ -80,8 +98,8 @@ class Row:
 class Table:
     """The rows in the order of the paper, and which one the others are tested against.
 
-    ``reference`` is the label of a row. ``metrics`` are the columns; ``note`` says what a reader must know, such as
-    how the paper's setting differs.
+    ``reference`` is the label of a row that is run. ``metrics`` are the columns; ``note`` says what a reader must
+    know, such as how the paper's setting differs.
     """
 
     title: str
@@ -89,12 +107,14 @@ class Table:
     reference: str
     metrics: tuple[str, ...] = ("BLEU_1", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr", "CE_P", "CE_R", "CE_F1")
     note: str = ""
+    kind: TableKind = "ablation"
 
     def __post_init__(self) -> None:
         labels = [row.label for row in self.rows]
-        if self.reference not in labels:
+        run = [row.label for row in self.rows if not row.printed]
+        if self.reference not in run:
             raise InputError(
-                "the reference is no row", field="reference", got=self.reference, expected=", ".join(labels)
+                "the reference is no row that is run", field="reference", got=self.reference, expected=", ".join(run)
             )
         if len({row.slug for row in self.rows}) < len(labels):
             raise InputError("two rows share a folder name", field="rows", got=", ".join(row.slug for row in self.rows))
