@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -126,23 +126,34 @@ def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
     stages = training.experiment.named_stages()
     for name, stage in stages.items():
         last = name == list(stages)[-1]
-        if _is_passed_over(training.experiment, name, stage):
-            progress = Progress()
-        else:
-            progress = _run_stage(training, name, stage, keep=training.experiment.data.keep_stages and not last)
+        progress = Progress()
+        if not _is_passed_over(training.experiment, name, stage):
+            features = _features(training, stage)
+            _build_memories(training, name, features)
+            with _kept(training, name, stage, keep=training.experiment.data.keep_stages and not last) as kept:
+                if kept.progress is None:
+                    kept.progress = _trainer(training, name, stage, features).run() if stage.losses else progress
+            progress = kept.progress
         steps[name] = progress.step
         validation[name] = {"best_step": progress.best_step, "epochs": progress.history}
     return steps, validation
 
 
-def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool) -> Progress:
-    features = _features(training, stage)
-    _build_memories(training, name, features)
+@dataclass(slots=True)
+class _Kept:
+    """What a stage has done; None until it has run."""
+
+    progress: Progress | None = None
+
+
+@contextmanager
+def _kept(training: Training, name: str, stage: StageConfig, *, keep: bool) -> Iterator[_Kept]:
+    """A stage as the data set's cache has it, or one to be trained within the block, which is kept if ``keep``."""
+    kept = _Kept()
     if not keep:
-        return _train_stage(training, name, stage, features)
-    key = _stage_key(training, name, stage)
-    trained = tuple(stage.trained)
-    folder = training.dataset.path / ".cache" / "stages" / key
+        yield kept
+        return
+    folder = training.dataset.path / ".cache" / "stages" / _stage_key(training, name, stage)
     ranks = training.ranks
     with one_at_a_time(folder) if ranks.is_first else nullcontext():
         ranks.wait()
@@ -151,16 +162,16 @@ def _run_stage(training: Training, name: str, stage: StageConfig, *, keep: bool)
         if state is not None:
             training.watch.note(f"stage '{name}' is taken from the data set's cache")
             training.model.eval()
-            return Progress(**state["progress"])
-        progress = _train_stage(training, name, stage, features)
-        if ranks.is_first:
-            save_artefact(folder, training.model, trained, {"stage": name, "progress": progress.as_dict()})
-    return progress
+            kept.progress = Progress(**state["progress"])
+        yield kept
+        if state is None and ranks.is_first:
+            assert kept.progress is not None, "a stage that was not kept is trained"
+            facts = {"stage": name, "progress": kept.progress.as_dict()}
+            save_artefact(folder, training.model, tuple(stage.trained), facts)
 
 
-def _train_stage(training: Training, name: str, stage: StageConfig, features: Features | None) -> Progress:
-    if not stage.losses:
-        return Progress()
+def _trainer(training: Training, name: str, stage: StageConfig, features: Features | None) -> StageTrainer:
+    """The loop of a stage, over the training split."""
     data = training.experiment.data
     loader = StudyLoader(
         training.splits["train"].examples,
@@ -174,7 +185,7 @@ def _train_stage(training: Training, name: str, stage: StageConfig, features: Fe
         rank=training.ranks.rank,
         size=training.ranks.size,
     )
-    trainer = StageTrainer(
+    return StageTrainer(
         model=training.model,
         stage=stage,
         batches=loader,
@@ -187,7 +198,6 @@ def _train_stage(training: Training, name: str, stage: StageConfig, features: Fe
         ranks=training.ranks,
         parallel=training.parallel,
     )
-    return trainer.run()
 
 
 def _with_samples(training: Training, name: str, watch: Watch) -> Watch:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -179,8 +179,9 @@ class Replica(Protocol):
 
     model: ReportModel
 
-    def losses(self, batch: Batch) -> Losses:
-        """The losses of this rank's slice."""
+    @property
+    def losses(self) -> Callable[[Batch], Losses]:
+        """Computes the losses of this rank's slice: the module that torch wraps, with nothing in between."""
         ...
 
     def backward(self, loss: Tensor, part: Slice | None) -> None:
@@ -255,15 +256,11 @@ def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class WholeReplica:
-    """Every rank holds the whole model. ``computed`` is its loss, which averages gradients where there are others."""
+    """Every rank holds the whole model. Where there are others, the backward pass of its losses averages gradients."""
 
     model: ReportModel
-    computed: nn.Module
+    losses: Callable[[Batch], Losses]
     size: int
-
-    def losses(self, batch: Batch) -> Losses:
-        found: Losses = self.computed(batch)
-        return found
 
     def backward(self, loss: Tensor, part: Slice | None) -> None:
         scaled(loss, part, self.size).backward()  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from radweave.base.batch import Batch, Slice
 from radweave.base.errors import InputError
@@ -68,6 +68,22 @@ class Progress:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An update under way.
+
+    ``part`` is this rank's slice of the batch, None in one process. ``buffers`` are the running statistics before it,
+    ``started`` is on the performance counter, in seconds.
+    """
+
+    batch: Batch
+    device: torch.device
+    part: Slice | None
+    learning_rate: float
+    buffers: dict[str, Tensor]
+    started: float
+
+
 @dataclass(slots=True)
 class StageTrainer:
     """Trains one stage of a model; ``run()`` does it.
@@ -107,12 +123,17 @@ class StageTrainer:
         self.replica = make_replica(self.model, self.stage.losses, self.ranks, self.parallel)
         self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
         self._resume()
-        per_epoch = self.batches.steps_per_epoch
+        per_epoch, in_bfloat16 = self.batches.steps_per_epoch, self.stage.precision == "bfloat16"
         with asked_to_stop() as asked:
             while self.progress.step < self.total_steps:
                 epoch, first = divmod(self.progress.step, per_epoch)
                 for batch in self.batches.epoch(epoch, first):
-                    self._update(batch, epoch)
+                    update = self._begun(batch)
+                    with one_slice_of(update.part if update.part is not None and update.part.is_cut else None):
+                        with torch.autocast(update.device.type, torch.bfloat16, enabled=in_bfloat16):
+                            loss, terms = self.replica.losses(update.batch)
+                        self.replica.backward(loss, update.part)
+                    self._end_of_update(update, {"loss": loss, **terms}, epoch)
                     at_end = self.progress.step >= self.total_steps or self.progress.step % per_epoch == 0
                     if at_end:
                         break
@@ -145,8 +166,9 @@ class StageTrainer:
         total = self.stage.epochs * self.batches.steps_per_epoch
         return total if self.stage.max_steps is None else min(total, self.stage.max_steps)
 
-    def _update(self, batch: Batch, epoch: int) -> None:
-        step = self.progress.step
+    def _begun(self, batch: Batch) -> Update:
+        """All that comes before the forward pass: seed, modes, learning rate, the batch where the model is."""
+        started, step = time.perf_counter(), self.progress.step
         model = self.replica.model
         part = None if self.ranks.size == 1 else self.batches.part(step % self.batches.steps_per_epoch)
         set_train_mode(model, self.stage.finetune)
@@ -154,26 +176,25 @@ class StageTrainer:
         rate = learning_rate(step, self.total_steps, self.stage.optimizer)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        started = time.perf_counter()
         buffers = {name: value.clone() for name, value in model.named_buffers()}
-        batch = batch.to(_device_of(model))
+        device = next(model.parameters()).device
         self.optimizer.zero_grad(set_to_none=True)
-        with one_slice_of(part if part is not None and part.is_cut else None):
-            with torch.autocast(_device_of(model).type, torch.bfloat16, enabled=self.stage.precision == "bfloat16"):
-                loss, terms = self.replica.losses(batch)
-            self.replica.backward(loss, part)
+        return Update(batch.to(device), device, part, rate, buffers, started)
+
+    def _end_of_update(self, update: Update, terms: dict[str, Tensor], epoch: int) -> None:
+        """All that comes after the backward pass: the step, or none if it is not finite, and what is told of it."""
         norm = self.replica.clip_gradients(self.stage.optimizer.max_grad_norm)
-        figures = self._over_ranks({"loss": loss, **terms}, part)
+        figures = self._over_ranks(terms, update.part)
         if math.isfinite(figures["loss"]) and math.isfinite(norm):
             self.optimizer.step()
         else:
-            self._skip(batch, buffers)
-        self.progress.step = step + 1
-        figures["learning_rate"] = rate
-        studies = len(batch) if part is None else part.total
-        figures["studies_per_s"] = round(studies / (time.perf_counter() - started), 2)
-        self._append({"step": step + 1, "epoch": epoch, **figures})
-        self.watch.step(step + 1, self.total_steps, figures)
+            self._skip(update.batch, update.buffers)
+        self.progress.step += 1
+        figures["learning_rate"] = update.learning_rate
+        studies = len(update.batch) if update.part is None else update.part.total
+        figures["studies_per_s"] = round(studies / (time.perf_counter() - update.started), 2)
+        self._append({"step": self.progress.step, "epoch": epoch, **figures})
+        self.watch.step(self.progress.step, self.total_steps, figures)
 
     def _over_ranks(self, terms: dict[str, Tensor], part: Slice | None) -> dict[str, float]:
         """The terms of the whole batch."""
@@ -267,10 +288,6 @@ class StageTrainer:
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
     """JSON has no NaN: such values become null."""
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
 
 
 def _step_seed(seed: int, name: str, step: int, first: int) -> int:

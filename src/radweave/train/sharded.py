@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -45,11 +45,7 @@ class ShardedReplica:
         fully_shard(self.model, mesh=mesh, ignored_params=scalars)
         # The engine calls ``loss``: parameters are gathered for it as they would be for a forward pass.
         register_fsdp_forward_method(self.model, "loss")
-        self.computed = StageLoss(self.model, weights)
-
-    def losses(self, batch: Batch) -> Losses:
-        found: Losses = self.computed(batch)
-        return found
+        self.losses: Callable[[Batch], Losses] = StageLoss(self.model, weights)
 
     def backward(self, loss: Tensor, part: Slice | None) -> None:
         scaled(loss, part, self.size).backward()  # type: ignore[no-untyped-call]

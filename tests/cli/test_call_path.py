@@ -1,0 +1,44 @@
+"""Few functions of ours stand between the shell and a model: a reader follows them on one screen."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import radweave as package
+from command_line import radweave
+from radweave.data.dataset import Dataset
+from radweave.methods.baseline.model import BaselineModel
+from toys import TOY_OVERRIDES, TOY_SIZES
+
+SOURCE = Path(package.__file__).parent
+
+
+class ReachedError(Exception):
+    """The model was asked; nothing after that matters here."""
+
+
+def path_to(monkeypatch: pytest.MonkeyPatch, asked: str, *command: str | Path) -> list[str]:
+    """Our functions from the command's on, up to what calls the model."""
+    path: list[str] = []
+
+    def stop(*given: Any) -> None:
+        for frame in inspect.stack(context=0)[1:]:
+            if Path(frame.filename).is_relative_to(SOURCE):
+                path.insert(0, f"{Path(frame.filename).relative_to(SOURCE)}:{frame.function}")
+        raise ReachedError
+
+    monkeypatch.setattr(BaselineModel, asked, stop)
+    with pytest.raises(ReachedError):
+        radweave(*command)
+    assert path[0] == "cli/__init__.py:main"
+    return path[1:]
+
+
+def test_training_is_five_functions_away(monkeypatch: pytest.MonkeyPatch, toy_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = (*TOY_OVERRIDES, *TOY_SIZES["baseline"])
+    path = path_to(monkeypatch, "loss", "train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides)
+    assert len(path) <= 5, path
