@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from radweave.base.storage import write_json
+from radweave.base.json_files import write_json
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from radweave.base.storage import read_jsonl
+from radweave.base.json_files import read_jsonl
 from radweave.evaluation.evidence import evidence_agreement
 from radweave.labels import get_labeler
 

@@ -154,7 +154,7 @@ def _is_read(path: Path, look: Callable[[Path], tuple[str, bool]]) -> bool:
 def text_formats(folder: Path) -> dict[str, Format]:
     """The files of a dataset folder and of a run folder, made here; their readers stand without the hash that guards
     them, so that the parser itself is tried, and once with it."""
-    from radweave.base.storage import write_jsonl
+    from radweave.base.json_files import write_jsonl
     from radweave.base.study import ImageRef, Study
     from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
     from radweave.evaluation.pairs import read_pairs

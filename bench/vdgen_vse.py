@@ -25,7 +25,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from radweave.base.errors import InputError
-from radweave.base.storage import write_json, write_text
+from radweave.base.json_files import write_json
+from radweave.base.storage import write_text
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import StudyLoader

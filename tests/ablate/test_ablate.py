@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from radweave.ablate import AblationRequest, AblationWatch, make_plan, run_ablation
 from radweave.ablate import one_run as one_run_module
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json
+from radweave.base.json_files import read_json
 from radweave.cli import app
 from radweave.contract.tables import Row, Table
 from radweave.data.dataset import Dataset

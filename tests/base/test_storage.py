@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import shutil
@@ -15,19 +14,8 @@ from typing import Any
 import pytest
 
 from radweave.base.errors import CannotWriteError, InputError
-from radweave.base.storage import (
-    read_json,
-    read_jsonl,
-    remove_leftovers,
-    sha256_file,
-    sha256_folder,
-    sha256_json,
-    temporary_folder,
-    write_aside,
-    write_folder,
-    write_json,
-    write_jsonl,
-)
+from radweave.base.json_files import read_json, write_json, write_jsonl
+from radweave.base.storage import remove_leftovers, temporary_folder, write_aside, write_folder
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -75,43 +63,6 @@ def test_an_existing_folder_is_replaced_only_when_asked(tmp_path: Path) -> None:
         (partial / "new").touch()
     assert [file.name for file in target.iterdir()] == ["new"]
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
-
-
-@pytest.mark.parametrize("line", ["{not json", "[1, 2]", '"text"', "{" * 3000, "\udcff"])
-def test_a_broken_line_is_named_by_number(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "m.jsonl"
-    path.write_bytes(b'{"a": 1}\n\n' + line.encode("utf-8", "surrogateescape") + b"\n")
-    with pytest.raises(InputError, match=r"m\.jsonl, line 3"):
-        list(read_jsonl(path))
-
-
-def test_hash_of_json_does_not_depend_on_key_order() -> None:
-    assert sha256_json({"a": 1, "b": [2]}) == sha256_json({"b": [2], "a": 1})
-    assert sha256_json({"a": 1}) != sha256_json({"a": 2})
-
-
-def test_hashes_cover_every_byte_of_a_file_and_of_a_folder(tmp_path: Path) -> None:
-    data = bytes(3 << 20)
-    for place in (0, 1 << 20, (3 << 20) - 1):
-        (tmp_path / "large").write_bytes(data[:place] + b"1" + data[place + 1 :])
-        assert sha256_file(tmp_path / "large") == hashlib.sha256((tmp_path / "large").read_bytes()).hexdigest()
-    folder = tmp_path / "folder"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "inner" / "a").write_text("1")
-    seen = {sha256_folder(folder)}
-    (folder / "inner" / "a").write_text("2")
-    seen.add(sha256_folder(folder))
-    (folder / "inner" / "a").rename(folder / "a")
-    seen.add(sha256_folder(folder))
-    assert len(seen) == 3
-    assert sha256_folder(folder) == sha256_folder(folder)
-    assert sha256_folder(tmp_path / "missing") == sha256_json({})
-
-
-def test_the_error_names_everything_it_was_given_and_survives_pickling() -> None:
-    error = InputError("bad value", file="x.dcm", line=3, field="Rows", got=0, expected="at least 1")
-    assert str(error) == "x.dcm, line 3, field 'Rows': bad value (got 0, expected at least 1)"
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -227,14 +178,3 @@ def test_a_file_that_cannot_be_read_is_not_called_one_that_cannot_be_written(tmp
     with pytest.raises(CannotWriteError), write_folder(tmp_path / "folder") as partial:
         (partial / name).touch()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_read(tmp_path: Path) -> None:
-    """A JSON escape can hold what no file can: whoever writes the value again would end in a traceback."""
-    path = tmp_path / "a.json"
-    path.write_text('{"a": "\\ud83d\\ude00"}')
-    assert read_json(path) == {"a": "\N{GRINNING FACE}"}
-    for half in ("\\ud83d", "\\uDE00"):
-        path.write_text(f'{{"a": "{half}"}}')
-        with pytest.raises(InputError, match="not valid JSON"):
-            read_json(path)

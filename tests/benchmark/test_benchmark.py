@@ -21,7 +21,7 @@ from radweave.ablate.one_run import Task, finished_scores, named_statistics
 from radweave.ablate.plan import make_plan
 from radweave.ablate.reuse import REUSED, take_over
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, write_json
+from radweave.base.json_files import read_json, write_json
 from radweave.benchmark import BenchRequest, BenchResult, run_bench
 from radweave.benchmark.cells import difference
 from radweave.benchmark.costs import given

@@ -61,7 +61,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def _sha(data: bytes) -> str:
-    from radweave.base.storage import sha256_bytes
+    from radweave.base.hashes import sha256_bytes
 
     return sha256_bytes(data)
 

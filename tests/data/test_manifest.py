@@ -12,7 +12,7 @@ import pytest
 
 from radweave.ablate.one_run import Task, run_task
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_file
+from radweave.base.hashes import sha256_file
 from radweave.data import manifest
 from radweave.data.dataset import Dataset
 from radweave.runs.train import train

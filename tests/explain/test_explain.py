@@ -20,7 +20,7 @@ from PIL import Image
 
 from radweave.base.batch import Batch, Generation
 from radweave.base.errors import InputError
-from radweave.base.storage import json_text
+from radweave.base.json_files import json_text
 from radweave.base.study import RESEARCH_ONLY, LabelState, Report
 from radweave.cli import main
 from radweave.data.cache.images import build_cache

@@ -28,7 +28,7 @@ import radweave.data.importers
 import radweave.export
 import radweave.generate.split  # noqa: F401
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_file
+from radweave.base.hashes import sha256_file
 from radweave.cli import main
 from radweave.runs.restore import restore
 from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from radweave.base.errors import InputError
-from radweave.base.storage import exclusive, refuse_existing, write_folder, write_jsonl, write_text
+from radweave.base.json_files import write_jsonl
+from radweave.base.locks import exclusive
+from radweave.base.places import refuse_existing
+from radweave.base.storage import write_folder, write_text
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
 from radweave.export import export

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from radweave.base.errors import InputError
-from radweave.base.storage import refuse_existing
+from radweave.base.places import refuse_existing
 from radweave.data.dataset import DATASET, Dataset, DatasetCard, DatasetWriter
 from radweave.evaluation.commands.label import LabelRequest, run_label
 from radweave.export import export

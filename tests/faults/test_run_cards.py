@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from radweave.base.config import parse_yaml
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_file, sha256_json
+from radweave.base.hashes import sha256_file, sha256_json
 from radweave.cli import main
 from radweave.export import export
 from radweave.memory.bank import Bank, save_bank

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from radweave.base.batch import Batch
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_jsonl
 from radweave.base.ontology import CHEXPERT14
-from radweave.base.storage import read_jsonl
 from radweave.base.study import ImageRef, Study
 from radweave.contract.experiment import BuildContext
 from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode, total_loss

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_file
+from radweave.base.hashes import sha256_file
 from radweave.phantom import dataset as phantom_dataset
 from radweave.phantom.dataset import write_phantom_dataset
 from radweave.phantom.study import PhantomOptions, draw_xray_study

@@ -14,7 +14,7 @@ import torch
 
 from radweave.base.batch import Batch
 from radweave.base.errors import InputError
-from radweave.base.storage import read_jsonl
+from radweave.base.json_files import read_jsonl
 from radweave.cli import main
 from radweave.data.cache.images import build_cache
 from radweave.data.ct import preprocess

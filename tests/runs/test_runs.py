@@ -16,7 +16,8 @@ import pytest
 
 import radweave
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, sha256_file
+from radweave.base.hashes import sha256_file
+from radweave.base.json_files import read_json
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.generate.files import group_images

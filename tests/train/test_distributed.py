@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json
+from radweave.base.json_files import read_json
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, StudyLoader
 from radweave.data.transforms import LightAugmentation

@@ -18,7 +18,9 @@ from radweave.ablate.plan import AblationRequest, Plan, make_plan
 from radweave.ablate.report import ablation_record, ablation_tables
 from radweave.ablate.reuse import take_over
 from radweave.base.errors import InputError
-from radweave.base.storage import exclusive, read_json, write_json, write_text
+from radweave.base.json_files import read_json, write_json
+from radweave.base.locks import exclusive
+from radweave.base.storage import write_text
 from radweave.contract.tables import Table
 from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables
 from radweave.runs.stages import TrainingWatch

@@ -22,9 +22,10 @@ import torch
 
 from radweave.base.config import from_yaml
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_json
+from radweave.base.json_files import read_json, write_json
 from radweave.base.provenance import code_hash
 from radweave.base.stopping import StoppedError
-from radweave.base.storage import read_json, sha256_json, write_json
 from radweave.contract.experiment import Experiment
 from radweave.contract.tables import CLINICAL_METRICS, LANGUAGE_METRICS
 from radweave.data.dataset import Dataset

@@ -16,8 +16,8 @@ import torch
 
 from radweave.ablate.one_run import STOPPED, Task
 from radweave.base.cores import usable_cores
+from radweave.base.json_files import read_json, write_json
 from radweave.base.stopping import StoppedError, asked_to_stop
-from radweave.base.storage import read_json, write_json
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 

@@ -18,7 +18,8 @@ from typing import Any
 from radweave.ablate.one_run import Task, identity, same_scores, summary
 from radweave.base.config import from_yaml
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, write_folder, write_json
+from radweave.base.json_files import read_json, write_json
+from radweave.base.storage import write_folder
 from radweave.data.dataset import Dataset
 from radweave.evaluation import Options, evaluate_pairs, read_pairs
 from radweave.labels import LABELER_OF, get_labeler

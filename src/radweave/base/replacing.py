@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json_object
+from radweave.base.json_files import read_json_object
 
 # Locks, and what a killed writer left: never a user's.
 _OURS_ANYWHERE = re.compile(r"\.lock|\..+\.lock|\..+\.[0-9a-f]{8}\.(?:partial|old)")

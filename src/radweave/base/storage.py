@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, hashes, JSON lines.
+"""Files and folders that are either whole or absent.
 
 Everything is written aside and renamed into place, so that a killed process leaves the old file or none. What it has
 written by then lies aside, unlocked, and is removed by the next process that writes into the same folder.
@@ -10,48 +10,20 @@ import atexit
 import contextlib
 import errno
 import fcntl
-import hashlib
-import json
 import os
 import re
 import shutil
-import stat
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
 
 from radweave.base.errors import CannotWriteError, InputError
+from radweave.base.places import Kind, refuse_existing, refuse_foreign
 
-_CHUNK_BYTES = 1 << 20
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>partial|old)")
 _SYSTEM_ERROR = re.compile(r"(?:.*: )?(.+) \(os error \d+\)")
-_NUMBERS = re.compile(r"\[\n\s+((?:(?:-?\d[\d.eE+-]*|null),?\s+)+)\]")
-
-
-def sha256_bytes(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def sha256_file(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def sha256_folder(path: Path) -> str:
-    """Hash over names and bytes of all files below a folder; that of nothing where there is none."""
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
-    return sha256_json({file.relative_to(path).as_posix(): sha256_file(file) for file in files})
-
-
-def sha256_json(value: Any) -> str:
-    """Hash of a JSON value, independent of key order and spacing."""
-    return sha256_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def _fsync(path: Path) -> None:
@@ -77,6 +49,11 @@ def write_aside(path: Path) -> Iterator[Path]:
         _fsync(partial)
         partial.replace(path)
         _fsync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    with write_aside(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -225,46 +202,6 @@ def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
         _discard(old)
 
 
-@contextlib.contextmanager
-def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock file ``path`` while the block runs; it goes when the process does.
-
-    Who holds it may remove the file: others then lock the next one, never the one that is gone.
-
-    Raises:
-        BlockingIOError: if another process holds it and ``wait`` is not set.
-        InputError: if the lock is no regular file.
-    """
-    refuse_foreign(path)
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if _is_at(descriptor, path):
-                yield
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one of that name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-@contextlib.contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Wait for another process that makes the same thing; where nothing can be written there is none."""
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):
-            held.enter_context(exclusive(path.with_suffix(".lock")))
-        yield
-
-
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed writers left directly in a folder; what a living process writes is locked, and stays.
 
@@ -313,142 +250,3 @@ def temporary_folder(name: str) -> Path:
     owner = os.getpid()
     atexit.register(lambda: _remove(folder) if os.getpid() == owner else None)
     return folder
-
-
-class Kind(Protocol):
-    """A kind of output, see ``radweave.base.replacing``."""
-
-    def refuse_other(self, path: Path) -> None: ...
-
-
-def refuse_existing(path: Path, *, overwrite: bool, ours: Kind | None = None) -> None:
-    """Raise InputError when an output exists and may not be replaced: what is not of the kind ``ours`` never is."""
-    refuse_foreign(path)
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    if not overwrite:
-        raise InputError("exists already; give --overwrite to replace it, or another name", file=path)
-    if ours is not None:
-        ours.refuse_other(path)
-
-
-def refuse_foreign(path: Path) -> None:
-    """Refuse to write where no regular file or folder is, or through a link in the cache of a data set.
-
-    Every writer asks this first.
-
-    Raises:
-        InputError: naming the place.
-    """
-    for place in _cache_places(path):
-        if place.is_symlink():
-            raise InputError("is a symbolic link; nothing is written through it", file=place)
-    try:
-        kind = path.lstat().st_mode
-    except OSError:  # nothing is there, or nothing that can be seen: the writer will say so
-        return
-    if stat.S_ISLNK(kind):
-        raise InputError("is a symbolic link; it is not replaced", file=path)
-    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-        raise InputError("is no regular file or folder; it is not replaced", file=path)
-
-
-def _cache_places(path: Path) -> list[Path]:
-    """The ``.cache`` of the data set in which ``path`` lies, and the folders from there to it, if it lies in one."""
-    below: list[Path] = []
-    for place in path.parents:
-        below.append(place)
-        if place.name == ".cache" and (place.parent / "dataset.json").is_file():
-            return below
-    return []
-
-
-def write_text(path: Path, text: str) -> None:
-    with write_aside(path) as partial:
-        partial.write_text(text, encoding="utf-8")
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def json_text(value: Any) -> str:
-    """Indented JSON in which the innermost lists of numbers take one line each: arrays stay readable, and short."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    # A text inside JSON never holds a line break, so that no pattern with one matches in it.
-    return _NUMBERS.sub(lambda row: "[" + " ".join(row[1].split()) + "]", text) + "\n"
-
-
-def parse_json(data: bytes) -> Any:
-    """Read one JSON value.
-
-    Raises:
-        ValueError: for whatever Python cannot read: no JSON, no UTF-8, too deep, a number of too many digits.
-    """
-    try:
-        return json.loads(data.decode("utf-8"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        InputError: if it is missing, not JSON, or holds half of a surrogate pair, which no file can be written with.
-    """
-    try:
-        data = path.read_bytes()
-        value = parse_json(data)
-        if b"\\ud" in data.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except FileNotFoundError:
-        raise InputError("file is missing", file=path) from None
-    except ValueError as error:
-        raise InputError(f"not valid JSON: {error}", file=path) from None
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InputError: if the file is missing, not JSON, or holds another value.
-    """
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise InputError("not a JSON object", file=path, got=type(value).__name__)
-    return value
-
-
-def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
-    """Write one JSON value per line, streaming, all or nothing."""
-    with write_aside(path) as partial, partial.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield ``(line number, object)``; blank lines are skipped.
-
-    Raises:
-        InputError: for a missing file, bytes that are not UTF-8, a line that is not a JSON object.
-    """
-    if not path.is_file():
-        raise InputError("file is missing", file=path)
-    with path.open("rb") as file:
-        yield from parse_jsonl(file, path)
-
-
-def parse_jsonl(lines: Iterable[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """``read_jsonl`` of lines that were read from ``path``."""
-    for number, raw in enumerate(lines, start=1):
-        if not raw.strip():
-            continue
-        try:
-            row = parse_json(raw)
-        except ValueError as error:
-            raise InputError(f"not valid JSON: {error}", file=path, line=number) from None
-        if not isinstance(row, dict):
-            raise InputError("not a JSON object", file=path, line=number, got=type(row).__name__)
-        yield number, row

@@ -23,7 +23,8 @@ from radweave.ablate import AblationWatch, run_ablation
 from radweave.ablate.plan import make_plan
 from radweave.base.errors import InputError
 from radweave.base.figures import refuse_without_plots
-from radweave.base.storage import exclusive, read_jsonl, write_jsonl
+from radweave.base.json_files import read_jsonl, write_jsonl
+from radweave.base.locks import exclusive
 from radweave.benchmark.pace import measure_pace
 from radweave.benchmark.pages import write_pages
 from radweave.benchmark.results import SetResults, read_costs, set_results

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.ablate.reuse import REUSED
-from radweave.base.storage import read_json
+from radweave.base.json_files import read_json
 from radweave.contract.experiment import Experiment
 from radweave.contract.model import ReportModel
 from radweave.estimate import part_sizes

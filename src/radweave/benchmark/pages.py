@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from radweave.base.storage import read_json, write_aside, write_json, write_text
+from radweave.base.json_files import read_json, write_json
+from radweave.base.storage import write_aside, write_text
 from radweave.base.study import RESEARCH_ONLY
 from radweave.benchmark.cells import duration
 from radweave.benchmark.choice import choice_table

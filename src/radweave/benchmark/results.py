@@ -10,7 +10,7 @@ from typing import Any
 
 from radweave.ablate.one_run import same_scores
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, read_jsonl
+from radweave.base.json_files import read_json, read_jsonl
 from radweave.benchmark.costs import MethodCost, method_cost
 from radweave.benchmark.pace import pace_folder
 from radweave.benchmark.scores import Contrast, Scoring, SystemScores, compare, floor_systems, read_run, score_system

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from radweave.base.storage import read_jsonl
+from radweave.base.json_files import read_jsonl
 from radweave.base.study import Study
 from radweave.benchmark.results import SetResults
 from radweave.data.dataset import Dataset

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from radweave.base.errors import InputError, printable
-from radweave.base.storage import json_text, refuse_existing
+from radweave.base.json_files import json_text
+from radweave.base.places import refuse_existing
 from radweave.base.study import RESEARCH_ONLY, SPLITS
 from radweave.cli.bounds import MAX_BATCH, MAX_JOBS, MAX_SEED, MAX_STUDIES
 from radweave.cli.resuming import resumable

@@ -13,8 +13,8 @@ import torch
 from pydantic import Field, model_validator
 
 from radweave.base.config import MAX_TOKENS, Config, Seed, Views
+from radweave.base.hashes import sha256_json
 from radweave.base.ontology import LabelSetName
-from radweave.base.storage import sha256_json
 from radweave.base.study import Modality
 from radweave.contract.model import ReportModel
 from radweave.contract.stage import StageConfig

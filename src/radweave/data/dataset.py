@@ -23,8 +23,10 @@ from pydantic import Field, ValidationError
 
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_file
+from radweave.base.json_files import read_json, read_json_object, write_json
 from radweave.base.replacing import FolderKind
-from radweave.base.storage import read_json, read_json_object, sha256_file, write_folder, write_json
+from radweave.base.storage import write_folder
 from radweave.base.study import Modality, Record, Split, Study
 from radweave.data.manifest import manifest_at
 

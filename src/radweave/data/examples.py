@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_bytes
+from radweave.base.hashes import sha256_bytes
 from radweave.base.study import LabelState, Split, Study
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
-from radweave.base.storage import parse_jsonl, sha256_file
+from radweave.base.hashes import sha256_file
+from radweave.base.json_files import parse_jsonl
 from radweave.base.study import LabelState, Record, Study
 
 MAX_KEPT_BYTES: Final = 340 << 20

@@ -141,7 +141,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 over the files the tokenizer saves."""
-    from radweave.base.storage import sha256_file, sha256_json, writing
+    from radweave.base.hashes import sha256_file, sha256_json
+    from radweave.base.storage import writing
 
     with tempfile.TemporaryDirectory() as folder, writing(Path(folder)):
         save_tokenizer(tokenizer, Path(folder))

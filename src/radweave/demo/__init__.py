@@ -17,8 +17,9 @@ from jinja2 import Environment, PackageLoader
 from PIL import Image
 
 from radweave.base.figures import BLUE, can_draw, new_figure, png
+from radweave.base.json_files import write_json
 from radweave.base.replacing import record_kind
-from radweave.base.storage import write_folder, write_json, write_text
+from radweave.base.storage import write_folder, write_text
 from radweave.base.study import RESEARCH_ONLY, Study
 from radweave.data.dataset import Dataset
 from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs

@@ -20,7 +20,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json_object, read_jsonl, write_folder, write_json, write_jsonl
+from radweave.base.json_files import read_json_object, read_jsonl, write_json, write_jsonl
+from radweave.base.storage import write_folder
 from radweave.base.study import Record
 from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.candidates import Candidate, Sentence, SentenceKind

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_jsonl
+from radweave.base.json_files import read_jsonl
 from radweave.base.study import LabelState, Modality
 
 # C0, DEL, C1, and the Unicode line and paragraph separators; tab, line feed and carriage return are ordinary blanks.

@@ -16,7 +16,7 @@ from typing import Literal
 
 from radweave.base.config import Config, Count, Tokens
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_json
+from radweave.base.hashes import sha256_json
 from radweave.evaluation.cleaning import CleanerName, TokenizerName, clean
 
 # Raised when a change of code changes a score; part of every protocol hash.

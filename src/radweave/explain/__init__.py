@@ -13,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from radweave.base.json_files import json_text
+from radweave.base.places import refuse_existing
 from radweave.base.replacing import record_kind
-from radweave.base.storage import json_text, refuse_existing, write_folder, write_text
+from radweave.base.storage import write_folder, write_text
 from radweave.base.study import Report, Study, View
 from radweave.data.ct import preprocess_spaced, to_bytes
 from radweave.data.dataset import Dataset

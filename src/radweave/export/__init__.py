@@ -21,8 +21,10 @@ from typing import Any
 
 from radweave.base.config import from_yaml, to_yaml
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_file, sha256_json
+from radweave.base.json_files import write_json
 from radweave.base.replacing import FolderKind
-from radweave.base.storage import remove_leftovers, sha256_file, sha256_json, write_folder, write_json, write_text
+from radweave.base.storage import remove_leftovers, write_folder, write_text
 from radweave.base.study import Record
 from radweave.contract.experiment import Experiment
 from radweave.data.transforms import PREPROCESSING_VERSION

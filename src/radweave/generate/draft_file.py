@@ -10,8 +10,9 @@ from typing import Any
 
 from radweave.base.csv_text import csv_line
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_jsonl
 from radweave.base.replacing import FileKind
-from radweave.base.storage import read_jsonl, write_text
+from radweave.base.storage import write_text
 from radweave.base.study import RESEARCH_ONLY, Report
 from radweave.generate.files import FileGroup
 

@@ -19,16 +19,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from radweave.base.errors import InputError
-from radweave.base.storage import (
-    Kind,
-    exclusive,
-    read_json,
-    refuse_existing,
-    remove_leftovers,
-    sha256_json,
-    write_folder,
-    write_json,
-)
+from radweave.base.hashes import sha256_json
+from radweave.base.json_files import read_json, write_json
+from radweave.base.locks import exclusive
+from radweave.base.places import Kind, refuse_existing
+from radweave.base.storage import remove_leftovers, write_folder
 from radweave.train.distributed import Ranks
 
 Compute = Callable[[Sequence[str], Path], None]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_jsonl, write_jsonl
 from radweave.base.provenance import code_hash, library_versions
-from radweave.base.storage import read_jsonl, write_jsonl
 from radweave.base.study import Modality, Split
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaModel, RobertaTokenizer
 
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_file
 from radweave.base.ontology import CT18
-from radweave.base.storage import sha256_file
 from radweave.base.study import LabelState
 from radweave.labels.labeler import BLANK, Mention
 from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file

@@ -22,8 +22,9 @@ from torch import Tensor
 from radweave.base.batch import Batch
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_json_object, read_jsonl, write_json, write_jsonl
 from radweave.base.replacing import FolderKind
-from radweave.base.storage import read_json_object, read_jsonl, write_folder, write_json, write_jsonl
+from radweave.base.storage import write_folder
 from radweave.base.study import Record
 
 

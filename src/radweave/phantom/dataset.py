@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_bytes
+from radweave.base.hashes import sha256_bytes
 from radweave.base.study import ImageRef, Modality, Study
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.phantom.study import PhantomOptions, draw_ct_study, draw_xray_study

@@ -26,7 +26,10 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
-from radweave.base.storage import exclusive, read_json_object, sha256_file, sha256_json, write_text
+from radweave.base.hashes import sha256_file, sha256_json
+from radweave.base.json_files import read_json_object
+from radweave.base.locks import exclusive
+from radweave.base.storage import write_text
 from radweave.base.study import RESEARCH_ONLY, Notice, Record
 
 FORMAT = "radweave-run"

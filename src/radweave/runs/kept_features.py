@@ -21,7 +21,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from radweave.base.errors import CannotWriteError, InputError
-from radweave.base.storage import read_json, sha256_file, sha256_json, temporary_folder, write_folder, write_json
+from radweave.base.hashes import sha256_file, sha256_json
+from radweave.base.json_files import read_json, write_json
+from radweave.base.storage import temporary_folder, write_folder
 from radweave.base.study import Record
 from radweave.data.cache.arrays import open_rows, stamp, write_rows
 from radweave.data.loader import Example, Features

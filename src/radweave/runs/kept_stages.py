@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from radweave.base.errors import CannotWriteError, InputError
-from radweave.base.storage import read_json, sha256_file, write_folder, write_json
+from radweave.base.hashes import sha256_file
+from radweave.base.json_files import read_json, write_json
+from radweave.base.storage import write_folder
 
 
 def save_artefact(folder: Path, model: nn.Module, parts: tuple[str, ...], state: dict[str, Any]) -> None:

@@ -19,8 +19,10 @@ from pathlib import Path
 
 from radweave.base.config import read_yaml
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_json_object
+from radweave.base.places import refuse_existing
 from radweave.base.replacing import FolderKind
-from radweave.base.storage import read_json_object, refuse_existing, remove_leftovers
+from radweave.base.storage import remove_leftovers
 from radweave.runs.folder import FORMAT, locked
 
 _MARK = ".aside"

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_folder, sha256_json
+from radweave.base.locks import one_at_a_time
 from radweave.base.provenance import arithmetic, code_hash, library_versions
-from radweave.base.storage import one_at_a_time, sha256_folder, sha256_json
 from radweave.base.study import Split
 from radweave.contract.experiment import Experiment
 from radweave.contract.model import ReportModel, device_of, encoder_name, parts_of, refuse_unknown

@@ -11,9 +11,10 @@ import torch
 
 from radweave.base.config import from_yaml, to_yaml
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_json
 from radweave.base.ontology import CLASSES
 from radweave.base.provenance import library_versions
-from radweave.base.storage import sha256_json, write_aside, write_folder, write_text
+from radweave.base.storage import write_aside, write_folder, write_text
 from radweave.contract.experiment import BuildContext, Experiment
 from radweave.contract.model import ReportModel, Shaped, Tokenizing, parts_of
 from radweave.data.cache.images import build_cache

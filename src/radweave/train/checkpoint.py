@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json_object, remove_leftovers, sha256_file, write_folder, write_json
+from radweave.base.hashes import sha256_file
+from radweave.base.json_files import read_json_object, write_json
+from radweave.base.storage import remove_leftovers, write_folder
 from radweave.train.distributed import cut_like, whole_tensor
 
 OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"

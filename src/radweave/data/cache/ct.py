@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_file, sha256_json, write_aside
+from radweave.base.hashes import sha256_file, sha256_json
+from radweave.base.storage import write_aside
 from radweave.data.cache.index import made_by
 from radweave.data.ct import CtPreprocessing, preprocess, to_bytes
 from radweave.data.reading.series import series_files

@@ -22,7 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.errors import CannotWriteError, InputError
-from radweave.base.storage import one_at_a_time, sha256_json, temporary_folder, write_json
+from radweave.base.hashes import sha256_json
+from radweave.base.json_files import write_json
+from radweave.base.locks import one_at_a_time
+from radweave.base.storage import temporary_folder
 from radweave.base.study import ImageRef, Modality
 from radweave.data.cache.ct import ScanRows
 from radweave.data.cache.index import Found, made_by

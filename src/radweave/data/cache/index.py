@@ -9,8 +9,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_json
+from radweave.base.json_files import read_json
 from radweave.base.provenance import code_hash, library_versions
-from radweave.base.storage import read_json, sha256_json
 from radweave.base.study import Record
 from radweave.data.cache.arrays import stamp
 from radweave.data.dataset import Dataset

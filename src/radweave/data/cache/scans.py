@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from radweave.base.errors import InputError
-from radweave.base.storage import write_aside, write_json
+from radweave.base.json_files import write_json
+from radweave.base.storage import write_aside
 from radweave.base.study import ImageRef
 from radweave.data.cache.arrays import stamp
 from radweave.data.cache.ct import CtCache, ScanRows

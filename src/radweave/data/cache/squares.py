@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
-from radweave.base.storage import write_folder, write_json
+from radweave.base.json_files import write_json
+from radweave.base.storage import write_folder
 from radweave.base.study import ImageRef
 from radweave.data.cache.arrays import checksum, open_rows, stamp, write_rows
 from radweave.data.cache.index import CacheIndex, Found, changed_sources, read_index

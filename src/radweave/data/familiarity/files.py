@@ -8,7 +8,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, write_folder, write_json
+from radweave.base.json_files import read_json, write_json
+from radweave.base.storage import write_folder
 from radweave.data.familiarity.descriptor import VERSION
 from radweave.data.familiarity.model import Familiarity
 

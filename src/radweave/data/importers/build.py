@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_file, write_jsonl
+from radweave.base.hashes import sha256_file
+from radweave.base.json_files import write_jsonl
 from radweave.base.study import ImageRef, Study, TargetText, View
 from radweave.data.cleaning import Cleaner, cleaner
 from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, DatasetWriter, SourceFile

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_jsonl
+from radweave.base.json_files import read_jsonl
 from radweave.base.study import LabelState, View
 from radweave.data.importers.source import (
     ImportOptions,

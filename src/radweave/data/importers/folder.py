@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_jsonl
+from radweave.base.json_files import read_jsonl
 from radweave.base.study import Modality, View
 from radweave.data.importers.source import (
     ImportOptions,

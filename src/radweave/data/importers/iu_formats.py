@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json
+from radweave.base.json_files import read_json
 from radweave.base.study import Split, View
 from radweave.data.importers.archives import parse_xml, tar_texts
 from radweave.data.importers.source import Problems, RawImage, RawStudy, split_of, text_or_none, view_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, read_jsonl
+from radweave.base.json_files import read_json, read_jsonl
 from radweave.base.study import Split, View
 from radweave.data.importers import rexrank
 from radweave.data.importers.iu_formats import (

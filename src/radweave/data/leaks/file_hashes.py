@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, sha256_file, sha256_json, write_text
+from radweave.base.hashes import sha256_file, sha256_json
+from radweave.base.json_files import read_json
+from radweave.base.storage import write_text
 from radweave.data.cache.arrays import stamp
 from radweave.data.dataset import Dataset
 

@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_json
+from radweave.base.json_files import read_json, write_json
 from radweave.base.provenance import code_hash
-from radweave.base.storage import read_json, sha256_json, write_json
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.leaks.pictures import PictureIndex, flat_scan

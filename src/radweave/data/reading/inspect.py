@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from radweave.base.errors import InputError
-from radweave.base.storage import sha256_bytes
+from radweave.base.hashes import sha256_bytes
 from radweave.base.study import Record
 from radweave.data.reading import wire
 from radweave.data.reading.dicom import DicomHeader, DicomImage, read_dicom

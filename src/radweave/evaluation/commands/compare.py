@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
+from radweave.base.json_files import write_json
+from radweave.base.places import refuse_existing
 from radweave.base.replacing import record_kind
-from radweave.base.storage import refuse_existing, write_folder, write_json, write_text
+from radweave.base.storage import write_folder, write_text
 from radweave.evaluation.commands.evaluate import labeler_for, ontology_of, run_names
 from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.judge import judge, judge_items, summarise

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_json_object, write_json
+from radweave.base.places import refuse_existing
 from radweave.base.replacing import FolderKind
-from radweave.base.storage import read_json_object, refuse_existing, write_folder, write_json, write_text
+from radweave.base.storage import write_folder, write_text
 from radweave.data.dataset import Dataset
 from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, class_frequencies

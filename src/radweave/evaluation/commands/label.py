@@ -12,9 +12,11 @@ from typing import Any
 
 from radweave.base.csv_text import csv_line
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_jsonl
 from radweave.base.ontology import CLASSES
+from radweave.base.places import refuse_existing
 from radweave.base.replacing import FileKind
-from radweave.base.storage import read_jsonl, refuse_existing, write_aside
+from radweave.base.storage import write_aside
 from radweave.base.study import LabelState
 from radweave.evaluation.pairs import check_text
 from radweave.labels import Labeler, get_labeler

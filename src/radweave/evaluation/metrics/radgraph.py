@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, sha256_file
+from radweave.base.hashes import sha256_file
+from radweave.base.json_files import read_json
 from radweave.evaluation.metrics.radgraph_network import ReadEntities, SpanNetwork, SpanSettings
 from radweave.evaluation.metrics.radgraph_reward import RADGRAPH_DEFINITIONS, Entity, best_radgraph_f1
 from radweave.evaluation.statistics import Statistic, mean_statistic

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from radweave.base.config import Config
 from radweave.base.errors import InputError
-from radweave.base.storage import write_json
+from radweave.base.json_files import write_json
 from radweave.outside.models import refuse_unusable_weights
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
