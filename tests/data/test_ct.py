@@ -11,8 +11,8 @@ import pytest
 from scipy import ndimage
 
 from image_files import edit, thorax_hu, write_series
-from radweave.base.config import override
 from radweave.base.errors import InputError
+from radweave.base.overrides import override
 from radweave.data.cache import ct as ct_cache
 from radweave.data.cache.ct import CtCache
 from radweave.data.ct import (

@@ -1,15 +1,7 @@
-"""The base of every configuration record, and one-line overrides.
-
-    override(experiment, ["model.language_model.hidden_size=256", "model.vision_encoder=resnet"])
-
-A value is read as YAML. Assigning a bare word to a component swaps it for the kind of that name, with that kind's
-defaults. A name that does not exist is answered with the names that do.
-"""
+"""The base of every configuration record, the bounds of sizes, and records as YAML."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -56,63 +48,6 @@ class Config(BaseModel):
 
 class Open:
     """Marks a mapping whose names its reader checks: overrides may give it new ones (``Annotated[dict, Open()]``)."""
-
-
-def override(config: C, assignments: Sequence[str]) -> C:
-    """Return a copy of ``config`` with ``path.to.field=value`` assignments applied in order.
-
-    Raises:
-        InputError: for a field that does not exist (with those that do) or a value that does not fit.
-    """
-    data = config.model_dump(mode="json")
-    current: Config = config
-    for assignment in assignments:
-        path, equals, text = assignment.partition("=")
-        if not equals or not path:
-            raise InputError(f"override '{assignment}' is not of the form key=value")
-        try:
-            value = parse_yaml(text)
-        except ValueError:
-            raise InputError(f"override '{assignment}': the value is not valid YAML") from None
-        _assign(data, current, path.split("."), value, path)
-        current = _validated(type(config), data, f"override '{assignment}'")
-        data = current.model_dump(mode="json")
-    return current  # type: ignore[return-value]
-
-
-def _assign(data: dict[str, Any], record: Any, keys: list[str], value: Any, path: str) -> None:
-    """Set a field of ``data``, which is what ``record`` holds."""
-    node: Any = data
-    takes_new = False
-    for depth, key in enumerate(keys):
-        if not isinstance(node, dict):
-            raise InputError(f"override '{path}': '{'.'.join(keys[:depth])}' is a plain value, it has no fields")
-        if key not in node and not (takes_new and depth == len(keys) - 1):
-            close = difflib.get_close_matches(key, node, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            where = f"'{'.'.join(keys[:depth])}'" if depth else "the experiment"
-            raise InputError(
-                f"override '{path}': {where} has no field '{key}'{hint}", expected=f"one of {', '.join(sorted(node))}"
-            )
-        if depth < len(keys) - 1:
-            node = node[key]
-            takes_new = isinstance(record, BaseModel) and _is_open(record, key)
-            record = record[key] if isinstance(record, dict) else getattr(record, key, None)
-    old = node.get(keys[-1])
-    if isinstance(old, dict) and "kind" in old and isinstance(value, str):
-        value = {"kind": value}
-    node[keys[-1]] = value
-
-
-def _is_open(record: BaseModel, field: str) -> bool:
-    return any(isinstance(mark, Open) for mark in type(record).model_fields[field].metadata)
-
-
-def _validated(kind: type[C], data: dict[str, Any], what: str) -> C:
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise InputError(f"{what}: {first_problem(error)}") from None
 
 
 def first_problem(error: ValidationError) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from radweave.base.config import override
 from radweave.base.errors import InputError, printable
+from radweave.base.overrides import override
 from radweave.base.study import Modality, Report, View
 from radweave.contract.model import ReportModel, device_of
 from radweave.data.ct import NO_SCANS, CtPreprocessing

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from radweave.base.config import override
 from radweave.base.errors import InputError
+from radweave.base.overrides import override
 
 if TYPE_CHECKING:
     from radweave.contract.experiment import Experiment

@@ -18,7 +18,7 @@ Files = Literal["shape", "tokenizer", "weights"]
 """What is wanted of a folder."""
 
 _JSON: dict[Files, tuple[str, ...]] = {
-    "shape": ("config.json",),
+    "shape": ("config.json", "preprocessor_config.json"),
     "tokenizer": (
         "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
         "config.json",

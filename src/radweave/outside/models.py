@@ -29,7 +29,7 @@ Auto = Literal["causal_lm", "encoder"]
 _CLASSES: Mapping[Auto, str] = {"causal_lm": "AutoModelForCausalLM", "encoder": "AutoModel"}
 _HUB_NAME = re.compile(r"(?:[\w][\w.-]{0,95}/)?[\w][\w.-]{0,95}", re.ASCII)
 _DOWNLOADED: Mapping[Files, tuple[str, ...]] = {
-    "shape": ("config.json",),
+    "shape": ("config.json", "preprocessor_config.json"),
     "tokenizer": ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.jinja", "config.json"),
     "weights": ("config.json", "generation_config.json", "model.safetensors", "model-*.safetensors", "*.index.json"),
 }
@@ -109,6 +109,14 @@ def read_shape(path: Path | str, *, what: str, kind: Any = None, options: Mappin
         return (kind or AutoConfig).from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **(options or {})
         )
+
+
+def model_class(shape: Any) -> Any:
+    """The class without any head that transformers has for a configuration; None if there is none."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    found = MODEL_MAPPING.get(type(shape), None)
+    return found[0] if isinstance(found, (tuple, list)) else found
 
 
 def make_shape(model_type: str, **numbers: Any) -> Any:

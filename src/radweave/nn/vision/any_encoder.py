@@ -1,0 +1,189 @@
+"""Any vision model of transformers as a vision encoder: DINOv2, RAD-DINO, SigLIP, CLIP, ConvNeXt, BEiT, MAE and others.
+
+    model.vision_encoder=transformers model.vision_encoder.path=FOLDER
+
+The checkpoint says what it is: architecture and channels by its ``config.json``, normalisation by its
+``preprocessor_config.json``. Of a model of images and texts the vision tower is taken.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from radweave.base.batch import VisionFeatures
+from radweave.base.config import Config, first_problem
+from radweave.base.errors import InputError
+from radweave.base.storage import read_json
+from radweave.base.study import Modality
+from radweave.nn.lora import LoraConfig, LoraSetting, NoLoraConfig
+from radweave.nn.vision.pretrained import WHAT, pixel_statistics
+from radweave.outside.files import one_line
+from radweave.outside.models import locate, model_class, read_model, read_shape
+
+FIELD = "vision_encoder.path"
+PREPROCESSOR = "preprocessor_config.json"
+
+
+class AnyVisionEncoder(nn.Module):
+    """A vision model of transformers that returns patch tokens in row-major grid order.
+
+    Grey images in [0, 1] are repeated to the model's channels and standardised with ``mean`` and ``std``, which are
+    kept with the weights. What stands before the patches (a class token, registers) is dropped.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, backbone: nn.Module, *, image_size: int, mean: list[float], std: list[float], dim: int = 0
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.dim = dim
+        self.channels = len(mean)
+        self.image_size = image_size
+        config: Any = backbone.config
+        self._patch = _patch_size(config)
+        self._masks = config.model_type == "vit_mae"
+        takes = inspect.signature(backbone.forward).parameters
+        self._stretch = "interpolate_pos_encoding" in takes and image_size != getattr(config, "image_size", image_size)
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
+
+    @property
+    def architecture(self) -> Any:
+        """The model's transformers configuration."""
+        return self.backbone.config
+
+    def forward(self, pixel_values: Float[Tensor, "n c h w"]) -> VisionFeatures:
+        """Encode images; ``c`` is 1 or the model's channels."""
+        pixels = pixel_values.expand(-1, self.channels, -1, -1)
+        states = self.backbone(pixel_values=(pixels - self.mean) / self.std, **self._options(pixels)).last_hidden_state
+        if states.ndim == 4:
+            return VisionFeatures(tokens=states.flatten(2).transpose(1, 2), grid=(states.shape[2], states.shape[3]))
+        rows, columns = self._grid(pixels, states.shape[1])
+        return VisionFeatures(tokens=states[:, states.shape[1] - rows * columns :], grid=(rows, columns))
+
+    def _options(self, pixels: Tensor) -> dict[str, Any]:
+        options: dict[str, Any] = {"interpolate_pos_encoding": True} if self._stretch else {}
+        if self._masks:
+            # A masked autoencoder shuffles its patches by noise; by rising numbers they keep their order.
+            rows, columns = self._grid(pixels, 0)
+            options["noise"] = torch.arange(rows * columns, device=pixels.device).float().expand(len(pixels), -1)
+        return options
+
+    def _grid(self, pixels: Tensor, tokens: int) -> tuple[int, int]:
+        """Rows and columns of the last tokens: of the patches, or of what a model that merges them has left."""
+        if self._patch is not None:
+            rows, columns = (side // patch for side, patch in zip(pixels.shape[-2:], self._patch, strict=True))
+            if not tokens or rows * columns <= tokens:
+                return rows, columns
+        side = int(tokens**0.5)
+        return side, side
+
+
+class AnyVisionConfig(Config):
+    """A vision model of transformers from the folder or hub name ``path``.
+
+    Images come in at ``data.image_size``, which the model must take: its own size, or any multiple of its patches where
+    its positions can be stretched. ``lora`` puts adapters on its linear maps, on all of them if it names no targets.
+    """
+
+    reads: ClassVar[Modality] = "xray"
+    kind: Literal["transformers"] = "transformers"
+    path: str
+    gradient_checkpointing: bool = False
+    lora: LoraSetting = NoLoraConfig()
+
+    def build(self, image_size: int, *, saved: Path | None = None) -> AnyVisionEncoder:
+        """Load the encoder; with ``saved`` only its shape, from the ``config.json`` kept in a run folder.
+
+        Raises:
+            InputError: if there is no such checkpoint, it is no vision model, or it does not take such images.
+        """
+        shape = read_shape(saved or self.path, what=WHAT)
+        shape = getattr(shape, "vision_config", shape)
+        kind = model_class(shape)
+        if kind is None or kind.main_input_name != "pixel_values":
+            raise InputError(
+                "not a vision model",
+                file=self.path,
+                field=FIELD,
+                got=shape.model_type,
+                expected="one that reads images",
+            )
+        if shape.model_type == "vit_mae":
+            shape.mask_ratio = 0.0
+        poolable = "add_pooling_layer" in inspect.signature(kind).parameters
+        options: dict[str, Any] = {"add_pooling_layer": False} if poolable else {}
+        mean, std = self._statistics(shape, saved)
+        with torch.device("meta"):
+            dim = self._width(AnyVisionEncoder(kind(shape, **options), image_size=image_size, mean=mean, std=std))
+        if saved is not None:
+            backbone = kind(shape, **options)
+        else:
+            backbone, _ = read_model(self.path, kind, what=WHAT, shape=shape, **options)
+        if self.gradient_checkpointing:
+            backbone.gradient_checkpointing_enable()
+        return AnyVisionEncoder(self._adapted(backbone), image_size=image_size, mean=mean, std=std, dim=dim)
+
+    def _width(self, empty: AnyVisionEncoder) -> int:
+        """The width of the tokens, by a pass without numbers, which also shows whether such images are taken."""
+        size = empty.image_size
+        try:
+            features = empty.eval()(torch.zeros(1, 1, size, size))
+        except (ValueError, RuntimeError) as error:
+            raise InputError(
+                f"the vision encoder does not take images of this size: {one_line(error)}",
+                file=self.path,
+                field="data.image_size",
+                got=size,
+                expected=f"{getattr(empty.architecture, 'image_size', 'its own size')}, or a multiple of its patches",
+            ) from None
+        return int(features.tokens.shape[-1])
+
+    def _statistics(self, shape: Any, saved: Path | None) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation per channel that the checkpoint's images were standardised with."""
+        channels = int(getattr(shape, "num_channels", 3))
+        # A restored run has them among its weights.
+        file = None if saved else locate(self.path, "shape", what=WHAT) / PREPROCESSOR
+        given = read_json(file) if file is not None and file.is_file() else {}
+        if not isinstance(given, dict) or given.get("do_normalize") is False:
+            return [0.0] * channels, [1.0] * channels
+        mean, std = given.get("image_mean"), given.get("image_std")
+        if mean is None or std is None:
+            return pixel_statistics(channels)
+        try:
+            numbers = _Statistics(mean=mean, std=std)
+        except ValidationError as error:
+            raise InputError(first_problem(error), file=file) from None
+        if not len(numbers.mean) == len(numbers.std) == channels or min(numbers.std) <= 0:
+            raise InputError(
+                "image_mean and image_std do not fit the model", file=file, got=(mean, std), expected=f"{channels} each"
+            )
+        return list(numbers.mean), list(numbers.std)
+
+    def _adapted(self, backbone: nn.Module) -> nn.Module:
+        if not isinstance(self.lora, LoraConfig) or self.lora.targets is not None:
+            return self.lora.apply(backbone)
+        linear = {name.rpartition(".")[2] for name, part in backbone.named_modules() if isinstance(part, nn.Linear)}
+        return self.lora.model_copy(update={"targets": tuple(sorted(linear))}).apply(backbone)
+
+
+class _Statistics(Config):
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def _patch_size(config: Any) -> tuple[int, int] | None:
+    size = getattr(config, "patch_size", None)
+    if isinstance(size, (list, tuple)) and len(size) == 2:
+        return int(size[0]), int(size[1])
+    return (size, size) if isinstance(size, int) else None
