@@ -42,3 +42,14 @@ def test_training_is_five_functions_away(monkeypatch: pytest.MonkeyPatch, toy_da
     overrides = (*TOY_OVERRIDES, *TOY_SIZES["baseline"])
     path = path_to(monkeypatch, "loss", "train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides)
     assert len(path) <= 5, path
+
+
+def test_a_report_is_five_functions_away(
+    monkeypatch: pytest.MonkeyPatch, toy_run: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    for given in (
+        (toy_dataset.image_path("images/1_0.png"),),
+        ("--data", toy_dataset.path, "--out", tmp_path / "predictions.jsonl"),
+    ):
+        path = path_to(monkeypatch, "generate", "generate", toy_run, *given)
+        assert len(path) <= 5, path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.generate.features import FeatureRecipe, build_feature_bank
 from radweave.generate.predictor import Predictor
-from radweave.generate.shards import compute_here, compute_on_ray, open_plan
+from radweave.generate.shards import compute_on_ray, open_plan, shards_to_compute
 from radweave.generate.split import generate_split
 from radweave.memory.bank import load_bank, patient_code
 from radweave.runs.restore import restore
@@ -46,18 +46,19 @@ def test_a_stopped_job_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     plan = open_plan(tmp_path / "shards", ids, shard_size=3, identity={"a": 1})
     seen: list[str] = []
 
-    def compute(study_ids: Sequence[str], path: Path) -> None:
-        if len(seen) == 6:
-            raise StoppedError
-        seen.extend(study_ids)
-        path.write_text(" ".join(study_ids))
+    def compute() -> None:
+        for number in shards_to_compute(plan, Ranks()):
+            if len(seen) == 6:
+                raise StoppedError
+            seen.extend(plan.shards[number])
+            plan.path(number).write_text(" ".join(plan.shards[number]))
 
     with pytest.raises(StoppedError):
-        compute_here(plan, compute, Ranks())
+        compute()
     plan = open_plan(tmp_path / "shards", ids, shard_size=3, identity={"a": 1})
     assert plan.missing() == [2, 3]
     seen.append("gone on")
-    compute_here(plan, compute, Ranks())
+    compute()
     assert [study_id for study_id in seen if study_id != "gone on"] == ids
     assert plan.missing() == []
     for changed in ({"identity": {"a": 2}, "shard_size": 3}, {"identity": {"a": 1}, "shard_size": 4}):

@@ -16,6 +16,7 @@ from radweave.cli import ablate as ablating
 from radweave.cli import bench as benching
 from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
+from radweave.cli import generate as generating
 
 app = typer.Typer(
     name="radweave",
@@ -46,7 +47,7 @@ app.add_typer(data.app, name="data")
 app.command("inspect")(inspect.inspect)
 app.command("methods")(reporting.methods)
 app.command("train")(reporting.train)
-app.command("generate")(reporting.generate)
+app.command("generate")(generating.generate)
 app.command("features")(features.features)
 app.command("export")(export.export)
 app.command("estimate")(estimate.estimate)

@@ -9,24 +9,25 @@ import typer
 
 from radweave.base.errors import InputError, printable
 from radweave.base.study import RESEARCH_ONLY
+from radweave.cli.options import DataInstead, Decoding, Force, Overwrite, RunFolder, Untrained
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolder,
     images: Annotated[
         list[Path] | None,
         typer.Argument(help="The views of one study or its scan, or a folder of them.", metavar="[IMAGE ...]"),
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="A dataset folder instead of images.")] = None,
+    data: DataInstead = None,
     study: Annotated[str | None, typer.Option("--study", help="Which study of the dataset.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for index.html, PNGs and evidence.json.")] = ...,  # type: ignore[assignment]
     threshold: Annotated[
         float, typer.Option(help="Probability from which a finding counts.", min=0.01, max=0.99)
     ] = 0.5,
-    force: Annotated[bool, typer.Option("--force", help="Report on a doubtful image, or one of another kind.")] = False,
-    untrained: Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")] = False,
-    decoding: Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    force: Force = False,
+    untrained: Untrained = False,
+    decoding: Decoding = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Show on one page why a draft says what it says: maps, probabilities, recalled cases, each sentence's support."""
     if (data is None) == (not images):

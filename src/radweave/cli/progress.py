@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from radweave.base.terminal import plain_console
+from radweave.cli.resuming import resumable
 
 if TYPE_CHECKING:
     from radweave.runs.stages import TrainingWatch
     from radweave.train.board import Board
+    from radweave.train.distributed import Ranks
     from radweave.train.loop import Watch
 
 # Names from files are printed with it: square brackets mean themselves.
@@ -53,6 +55,16 @@ def bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: bars.update(description, done, total)
     finally:
         bars.stop()
+
+
+@contextmanager
+def bulk(of: str) -> Iterator[tuple[Ranks, Callable[[int, int], None] | None, Callable[[int, int], None]]]:
+    """Bulk work that can be stopped: the processes that share it, a bar for reading images and one for what is made."""
+    from radweave.train.distributed import joined_ranks
+
+    advice = "the same command goes on, finished shards are kept"
+    with resumable(advice), joined_ranks() as ranks, bar("reading images") as images, bar(of) as progress:
+        yield ranks, images if ranks.is_first else None, progress
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from radweave.base.study import Split
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
-from radweave.generate.shards import Compute, compute_here, compute_on_ray, held, open_plan, shards_of
+from radweave.generate.shards import Compute, compute_on_ray, held, open_plan, shards_of, shards_to_compute
 from radweave.memory.bank import BANK, Bank, load_bank, patient_code, save_bank
 from radweave.nn.views import encode_views
 from radweave.runs.prepare import prepare
@@ -75,7 +75,9 @@ def build_feature_bank(
         if ray_workers:
             compute_on_ray(plan, recipe, workers=ray_workers, finished=finished)
         else:
-            compute_here(plan, compute, ranks, finished)
+            for number in shards_to_compute(plan, ranks):
+                compute(plan.shards[number], plan.path(number))
+                finished(number)
         if ranks.is_first:
             shards = [load_bank(plan.path(number)) for number in range(len(plan.shards))]
             rows = tuple(row for shard in shards for row in shard.rows)

@@ -111,13 +111,14 @@ def open_plan(folder: Path, study_ids: Sequence[str], *, shard_size: int, identi
     return Plan(folder, tuple(map(tuple, shards)))
 
 
-def compute_here(plan: Plan, compute: Compute, ranks: Ranks, finished: Callable[[int], None] | None = None) -> None:
-    """Compute the missing shards in this process, or this rank's share of them; return when all ranks are done."""
+def shards_to_compute(plan: Plan, ranks: Ranks) -> Iterator[int]:
+    """The missing shards, or this rank's share of them, for the caller to compute; ends when all ranks are done.
+
+    Raises:
+        InputError: at the end, if a shard is not there.
+    """
     missing: list[int] = ranks.from_first(plan.missing())
-    for number in missing[ranks.rank :: ranks.size]:
-        compute(plan.shards[number], plan.path(number))
-        if finished is not None:
-            finished(number)
+    yield from missing[ranks.rank :: ranks.size]
     ranks.wait()
     _refuse_missing(plan)
 

@@ -13,7 +13,7 @@ from typing import Any
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_jsonl, write_jsonl
 from radweave.base.provenance import code_hash, library_versions
-from radweave.base.study import Modality, Split
+from radweave.base.study import Modality, Report, Split
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
@@ -21,7 +21,7 @@ from radweave.generate.draft_file import DRAFTS
 from radweave.generate.familiar import is_unlike
 from radweave.generate.floors import floor_reports
 from radweave.generate.predictor import Predictor
-from radweave.generate.shards import Compute, Plan, compute_here, compute_on_ray, held, open_plan, shards_of
+from radweave.generate.shards import Compute, Plan, compute_on_ray, held, open_plan, shards_of, shards_to_compute
 from radweave.runs.comparisons import EVIDENCE as COMPARISONS
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
@@ -100,11 +100,12 @@ def generate_split(
             recipe = ReportRecipe(run.folder, dataset_path, split, batch_size, decoding, predictor.warnings)
             compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
         else:
-            compute_here(plan, _writer(predictor, prepared.examples, batch_size, count), ranks)
+            rows = Rows(predictor, {example.study_id: example for example in prepared.examples}, batch_size, count)
+            for number in shards_to_compute(plan, ranks):
+                write_jsonl(plan.path(number), rows.of(plan.shards[number]))
         if ranks.is_first:
             floors = floor_reports(dataset, cache, prepared.examples)
-            rows = _merged(plan, data.modality, prepared.references, floors)
-            write_jsonl(out, _counted(rows, counts))
+            write_jsonl(out, _counted(_merged(plan, data.modality, prepared.references, floors), counts))
             shutil.rmtree(plan.folder)
         ranks.wait()
     return BulkResult(
@@ -126,20 +127,24 @@ def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, ba
     }
 
 
-def _writer(
-    predictor: Predictor, examples: Sequence[Example], batch_size: int, count: Callable[[int], None] | None = None
-) -> Compute:
-    """Writes the reports of a shard as JSON lines; tells ``count`` how many more there are."""
-    known = {example.study_id: example for example in examples}
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a shard's reports, by study id. ``count`` is told of each."""
 
-    def rows(study_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-        for report in predictor.reports([known[study_id] for study_id in study_ids], batch_size=batch_size):
-            evidence, warnings = dict(report.evidence), list(report.warnings)
-            yield {"study_id": report.study_id, "hyp": report.text, "evidence": evidence, "warnings": warnings}
-            if count is not None:
-                count(1)
+    predictor: Predictor
+    examples: Mapping[str, Example]
+    batch_size: int
+    count: Callable[[int], None] = lambda more: None
 
-    return lambda study_ids, path: write_jsonl(path, rows(study_ids))
+    def of(self, study_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """One row per study, made as it is asked for."""
+        examples = [self.examples[study_id] for study_id in study_ids]
+        return map(self._row, self.predictor.reports(examples, batch_size=self.batch_size))
+
+    def _row(self, report: Report) -> dict[str, Any]:
+        self.count(1)
+        evidence, warnings = dict(report.evidence), list(report.warnings)
+        return {"study_id": report.study_id, "hyp": report.text, "evidence": evidence, "warnings": warnings}
 
 
 def _merged(
@@ -189,4 +194,5 @@ class ReportRecipe:
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
         decoding = type(run.experiment.decoding).model_validate(self.decoding)
         predictor = dataclasses.replace(Predictor.of(run, untrained=True), decoding=decoding, warnings=self.warnings)
-        return _writer(predictor, prepared.examples, self.batch_size)
+        rows = Rows(predictor, {example.study_id: example for example in prepared.examples}, self.batch_size)
+        return lambda study_ids, path: write_jsonl(path, rows.of(study_ids))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from radweave.base.batch import Batch
+from radweave.base.batch import Batch, Generation
 from radweave.base.study import Modality
 from radweave.contract.model import ReportModel, device_of
 from radweave.data.loader import Example, collate
@@ -55,9 +55,11 @@ class Drafter:
         done = 0
         while chunk := list(islice(stream, batch_size)):
             batch = collate(chunk, pad_id=int(self.tokenizer.pad_token_id)).to(device_of(self.model))
-            write = self._chosen if self.decoding.kind == "expected_utility" else self._decoded
             with torch.inference_mode():
-                written = list(write(batch))
+                if self.decoding.kind == "expected_utility":
+                    written = self._chosen(batch)
+                else:
+                    written = self._decoded(self.model.generate(batch, self.decoding))
             done += len(chunk)
             if progress is not None:
                 progress(done)
@@ -67,17 +69,16 @@ class Drafter:
                 # One that says itself why there is no draft has said it.
                 yield Draft(example, said, kept, warnings if said or one.warnings else (*warnings, EMPTY))
 
-    def _decoded(self, batch: Batch) -> Iterator[Written]:
-        """What the method's own decoder writes."""
-        generation = self.model.generate(batch, self.decoding)
-        for ids, values in zip(generation.token_ids, generation.intermediates, strict=True):
-            yield Written(decode(self.tokenizer, ids), self._evidence(ids, values))
+    def _decoded(self, generation: Generation) -> list[Written]:
+        """What the method's own decoder wrote."""
+        each = zip(generation.token_ids, generation.intermediates, strict=True)
+        return [Written(decode(self.tokenizer, ids), self._evidence(ids, values)) for ids, values in each]
 
-    def _chosen(self, batch: Batch) -> Iterator[Written]:
+    def _chosen(self, batch: Batch) -> list[Written]:
         """What has the highest expected utility under what the model sees."""
         assert self.drafting is not None, "a restored run has it"
-        for one in self.drafting.write(batch, self.decoding.expected_utility):
-            yield Written(one.text, json_value(one.evidence), one.warnings)
+        written = self.drafting.write(batch, self.decoding.expected_utility)
+        return [Written(one.text, json_value(one.evidence), one.warnings) for one in written]
 
     def _unprompted(
         self, text: str, evidence: dict[str, Any], example: Example

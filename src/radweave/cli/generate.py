@@ -1,0 +1,157 @@
+"""``radweave generate``."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from radweave.base.errors import InputError, printable
+from radweave.base.json_files import json_text
+from radweave.base.places import refuse_existing
+from radweave.base.study import RESEARCH_ONLY, Report
+from radweave.cli.options import (
+    BatchSize,
+    DataInstead,
+    Decoding,
+    Force,
+    Overwrite,
+    RayWorkers,
+    RunFolder,
+    ShardSize,
+    SplitName,
+    Untrained,
+    known_split,
+)
+
+if TYPE_CHECKING:
+    from radweave.generate.files import FileGroup
+    from radweave.generate.split import BulkResult
+
+Images = Annotated[list[Path] | None, typer.Argument(help="Image files or folders.", metavar="[IMAGE ...]")]
+Drafts = Annotated[
+    Path | None, typer.Option("--out", help="predictions.jsonl of a dataset; .jsonl, .txt or .csv for images.")
+]
+View = Annotated[
+    list[str] | None,
+    typer.Option("--view", help="frontal, lateral, pa or ap: once for all images, or once for each, in order."),
+]
+
+
+def generate(
+    run: RunFolder,
+    images: Images = None,
+    data: DataInstead = None,
+    split: SplitName = "test",
+    out: Drafts = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with evidence.")] = False,
+    one_study: Annotated[bool, typer.Option("--one-study", help="All images are views of one study.")] = False,
+    view: View = None,
+    force: Force = False,
+    untrained: Untrained = False,
+    batch_size: BatchSize = 16,
+    shard_size: ShardSize = 256,
+    ray: RayWorkers = 0,
+    decoding: Decoding = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write reports: for image files, or for a split of a dataset folder."""
+    whole = known_split(split)
+    _refuse_contradictions(images or [], data, out, view or [], overwrite=overwrite)
+    from radweave.cli.progress import bulk
+    from radweave.generate.draft_file import DRAFTS, draft_row
+    from radweave.generate.files import generate_files, group_images
+    from radweave.generate.predictor import Predictor
+    from radweave.generate.shards import held
+    from radweave.generate.split import generate_split
+    from radweave.generate.views import stated_view
+    from radweave.runs.restore import restore
+    from radweave.train.distributed import Ranks
+
+    views = [stated_view(text) for text in view or []]
+    restored = restore(run)
+    predictor = Predictor.of(restored, untrained=untrained, decoding=decoding or [])
+    if data is not None and out is not None:
+        with bulk("reports") as (ranks, seen, progress):
+            done = generate_split(
+                restored, predictor, data, whole, out, batch_size=batch_size, overwrite=overwrite, images=seen,
+                progress=progress, shard_size=shard_size, ranks=ranks, ray_workers=ray,
+            )  # fmt: skip
+        if ranks.is_first:
+            _say_done(done, out)
+        return
+    groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
+    rows = []
+    with held(out, Ranks(), overwrite=overwrite, ours=DRAFTS) if out is not None else nullcontext():
+        for result in generate_files(predictor, groups, force=force):
+            rows.append(draft_row(result))
+            _say(result, text=out is None and not as_json, warnings=not as_json)
+        _finish(rows, out, as_json=as_json)
+
+
+def _refuse_contradictions(
+    images: list[Path], data: Path | None, out: Path | None, view: list[str], *, overwrite: bool
+) -> None:
+    """Refuse options that do not go together, and an output that is there, before anything is read."""
+    if (data is None) == (not images):
+        raise InputError("give image files, or --data with a dataset folder")
+    if data is not None and out is None:
+        raise InputError("--data needs --out for the predictions", field="--out")
+    if data is not None and view:
+        raise InputError("a dataset states the views of its images", field="--view")
+    if out is None:
+        return
+    from radweave.generate.draft_file import DRAFTS, refuse_other_kind
+
+    refuse_existing(out, overwrite=overwrite, ours=DRAFTS)
+    if images:
+        refuse_other_kind(out)
+
+
+def _say_done(result: BulkResult, out: Path) -> None:
+    """What a user is told of a split."""
+    from radweave.cli.progress import console
+
+    console.print(f"{result.written} reports: {printable(out)}")
+    for study_id, reason in result.left_out.items():
+        console.print(f"left out {printable(study_id)}: {printable(reason)}", style="yellow")
+    if result.left_out:
+        console.print(f"{len(result.left_out)} studies left out", style="yellow")
+    if result.unlike:
+        console.print(f"{result.unlike} studies do not look like those the run was trained on", style="yellow")
+    if result.compared:
+        console.print(
+            f"{result.compared} sentences compared with a study that was not given: taken out", style="yellow"
+        )
+
+
+def _say(result: Report | FileGroup, *, text: bool, warnings: bool) -> None:
+    """A draft as it comes, or why there is none."""
+    if not isinstance(result, Report):
+        print(f"error: {result.refused}", file=sys.stderr)
+        return
+    if text:
+        typer.echo(f"{result.study_id}\n{result.text}\n")
+    for warning in result.warnings if warnings else ():
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def _finish(rows: list[dict[str, Any]], out: Path | None, *, as_json: bool) -> None:
+    """Write and print what there is; exit code 2 if a study was refused."""
+    from radweave.generate.draft_file import write_drafts
+
+    refused = sum("refused" in row for row in rows)
+    if out is not None and refused < len(rows):
+        write_drafts(out, rows)
+        typer.echo(f"{len(rows) - refused} reports: {out}", err=True)
+    if as_json:
+        typer.echo(json_text(rows), nl=False)
+    elif refused < len(rows):
+        typer.echo(RESEARCH_ONLY, err=True)
+    if refused:
+        if len(rows) > 1:
+            print(f"{refused} of {len(rows)} studies were refused", file=sys.stderr)
+        raise typer.Exit(2)
