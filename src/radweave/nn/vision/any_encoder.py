@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from radweave.base.batch import VisionFeatures
 from radweave.base.config import Config, first_problem
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json
+from radweave.base.json_files import read_json
 from radweave.base.study import Modality
 from radweave.nn.lora import LoraConfig, LoraSetting, NoLoraConfig
 from radweave.nn.vision.pretrained import WHAT, pixel_statistics
