@@ -83,6 +83,15 @@ def test_vocabulary_comes_from_training_reports_and_marks_rare_reference_words()
     assert Vocabulary.of(["a"], get_protocol("full")) is None
 
 
+def test_unknown_words_that_are_cut_off_are_not_counted() -> None:
+    protocol = get_protocol("r2gen_iu_60")
+    vocabulary = Vocabulary.of(["heart"] * 3, protocol)
+    long = Pair("a", "heart", ("heart " * 59 + "rare",))
+    prepared = prepare([long], protocol, vocabulary)
+    assert prepared.effects.references_cut == 1
+    assert prepared.effects.references_with_unknown_words == 0
+
+
 def test_promptmrg_cuts_references_at_100_words_and_leaves_a_trailing_blank() -> None:
     prepared = prepare([Pair("a", "clear.", (" ".join(["word"] * 150),))], get_protocol("promptmrg"))
     assert len(prepared.refs[0][0].split(" ")) == 100

@@ -16,8 +16,8 @@ from radweave.evaluation import Options, Pair, evaluate_pairs, pair_up, read_pai
 from radweave.evaluation.commands.compare import CompareRequest, run_compare
 from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
 from radweave.evaluation.commands.label import LabelRequest, run_label
-from radweave.evaluation.metrics.java import find_java_tools, one_line, ptb_tokenize
-from radweave.evaluation.metrics.meteor import MAX_WORDS, MeteorScores, Unavailable, meteor_statistics
+from radweave.evaluation.metrics.java import JavaTools, find_java_tools, one_line, ptb_tokenize
+from radweave.evaluation.metrics.meteor import MAX_WORDS, MeteorScores, Unavailable, meteor_statistics, score_line
 
 PLAIN = Options(meteor=False, floors=False, resamples=0)
 GOOD = {"study_id": "a", "hyp": "clear lungs", "ref": "the lungs are clear"}
@@ -172,7 +172,8 @@ def test_control_characters_neither_shift_nor_break_scores() -> None:
     result = evaluate_pairs(pairs, options=PLAIN)
     assert result.per_study()["a"]["BLEU_4"] == pytest.approx(1.0, abs=1e-6)
     assert result.texts.texts_with_control_characters == 2
-    assert one_line(nasty) == clean
+    assert one_line(nasty) == clean.replace("lungs", "lungs |||")
+    assert score_line(nasty, [clean]) == f"SCORE ||| {clean} ||| {clean}"
 
 
 def test_markup_and_shell_text_stays_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,6 +299,16 @@ def test_tokenizer_that_misbehaves_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(InputError, match="one line per text"):
         ptb_tokenize(["a", "b", "c"])
+
+
+def test_bars_reach_the_tokenizer_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in coco's pipeline, which replaces line breaks alone."""
+    fake_java(tmp_path, "cat")
+    tools = JavaTools(str(tmp_path / "java"), tmp_path)
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "stanford-corenlp-3.4.1.jar").touch()
+    monkeypatch.setattr("radweave.evaluation.metrics.java.find_java_tools", lambda: tools)
+    assert ptb_tokenize(["heart ||| lungs", "a|b\n||c"]) == ["heart ||| lungs", "a|b ||c"]
 
 
 def test_meteor_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

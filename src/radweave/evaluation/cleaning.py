@@ -25,7 +25,7 @@ CleanerName = Literal[
     "promptmrg_output",
     "region_prefix",
 ]
-TokenizerName = Literal["none", "words", "ptb_like", "ptb_java"]
+TokenizerName = Literal["none", "words", "ptb_like", "ptb_coco"]
 
 UNKNOWN_WORD = "<unk>"
 # A private-use character stands for <unk> while a cleaner runs, which would strip its brackets.

@@ -53,11 +53,12 @@ def prepare(pairs: Sequence[Pair], protocol: EvalProtocol, vocabulary: Vocabular
     hyps = _tokenized(raw_hyps, protocol.hypothesis)
     refs = _tokenized(raw_refs, protocol.reference)
     if vocabulary is not None:
-        mapped = [_with_unknown_words(text, vocabulary) for text in refs]
-        effects.references_with_unknown_words = sum(UNKNOWN_WORD in text.split() for text in mapped)
-        refs = mapped
+        refs = [_with_unknown_words(text, vocabulary) for text in refs]
     hyps, effects.hypotheses_cut = _cut(hyps, protocol.hypothesis.max_tokens)
     refs, effects.references_cut = _cut(refs, protocol.reference.max_tokens)
+    if vocabulary is not None:
+        # After the cut: a word that is cut off reaches no score.
+        effects.references_with_unknown_words = sum(UNKNOWN_WORD in text.split() for text in refs)
     effects.mean_hypothesis_tokens = sum(len(text.split()) for text in hyps) / max(len(hyps), 1)
     effects.mean_reference_tokens = sum(len(text.split()) for text in refs) / max(len(refs), 1)
     grouped = iter(refs)
@@ -75,7 +76,7 @@ def _tokenized(texts: Sequence[str], rule: SideRule) -> list[str]:
         return [" ".join(ptb_like_tokens(text)) for text in cleaned]
     if rule.tokenizer == "words":
         return [" ".join(text.split()) for text in cleaned]
-    if rule.tokenizer == "ptb_java":
+    if rule.tokenizer == "ptb_coco":
         from radweave.evaluation.metrics.java import ptb_tokenize
 
         return ptb_tokenize(cleaned)

@@ -93,7 +93,7 @@ PROTOCOLS: dict[str, EvalProtocol] = {
         _both("ws", "raw text, split at blanks", SideRule()),
         _both("ws_lower", "lower case, split at blanks", SideRule(cleaner="lower")),
         _both("dots", "full stops set off, nothing else (RGRG style)", SideRule(cleaner="dots")),
-        _both("ptb", "Stanford's Treebank tokenizer as coco calls it; needs Java", SideRule(tokenizer="ptb_java")),
+        _both("ptb", "Stanford's Treebank tokenizer as coco calls it; needs Java", SideRule(tokenizer="ptb_coco")),
         _both(
             "r2gen_iu",
             "R2Gen's IU X-Ray cleaner on both sides, nothing cut",

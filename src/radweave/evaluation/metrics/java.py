@@ -46,12 +46,14 @@ def find_java_tools() -> JavaTools | str:
 
 
 def one_line(text: str) -> str:
-    """Make a text safe for a line protocol: control characters and line breaks become blanks, '|||' goes."""
-    return _BLANKS.sub(" ", replace_control(text).replace("|||", " ")).strip()
+    """Make a text safe for a protocol of lines: control characters and line breaks become blanks."""
+    return _BLANKS.sub(" ", replace_control(text)).strip()
 
 
 def ptb_tokenize(texts: Sequence[str], timeout_s: float = PTB_TIMEOUT_S) -> list[str]:
     """Tokenize as coco does: Stanford's Treebank tokenizer, lower case, punctuation tokens dropped.
+
+    Bars reach the tokenizer as they stand: "|||" parts fields for METEOR alone.
 
     Raises:
         InputError: if Java or the package is missing, the time limit passes, or lines do not come back one to one.

@@ -92,8 +92,8 @@ def _alignment_sums(
     jar = tools.package / "meteor" / "meteor-1.5.jar"
     if not jar.is_file():
         return Unavailable("the jar meteor-1.5.jar is missing from pycocoevalcap")
-    lines = [_score_line(hyp, group) for hyp, group in zip(hyps, refs, strict=True)]
-    lines.append(_score_line(_SENTINEL, [_SENTINEL]))
+    lines = [score_line(hyp, group) for hyp, group in zip(hyps, refs, strict=True)]
+    lines.append(score_line(_SENTINEL, [_SENTINEL]))
     try:
         # subprocess.run kills the child on time-out and on any error, and reads while it writes.
         done = subprocess.run(
@@ -123,5 +123,11 @@ def _alignment_sums(
     return sums[:-1]
 
 
-def _score_line(hyp: str, refs: Sequence[str]) -> str:
-    return " ||| ".join(["SCORE", *(one_line(ref) for ref in refs), one_line(hyp)])
+def score_line(hyp: str, refs: Sequence[str]) -> str:
+    """One pair as the program reads it."""
+    return " ||| ".join(["SCORE", *(_field(text) for text in (*refs, hyp))])
+
+
+def _field(text: str) -> str:
+    """A text as one field of the program's lines, which "|||" parts."""
+    return one_line(text.replace("|||", " "))
