@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from radweave.base.errors import InputError
 from radweave.cli.bounds import MAX_JOBS, MAX_SEEDS
 from radweave.cli.resuming import resumable
 
@@ -18,13 +19,13 @@ Reuse = Annotated[
 
 
 def ablate(
-    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
-    dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
+    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")] = "",
+    dataset: Annotated[Path | None, typer.Argument(help="A dataset folder.")] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="key=value for all rows, METHOD:key=value for one method's", metavar="[key=value ...]"),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the table and its runs.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the table and its runs.")] = None,
     table: Annotated[str, typer.Option(help="The method's table; a wrong name lists them.")] = "",
     preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
     seeds: Annotated[int, typer.Option(help="Runs of each row.", min=1, max=MAX_SEEDS)] = 3,
@@ -40,9 +41,20 @@ def ablate(
     ] = None,
     reuse: Reuse = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    list_only: Annotated[
+        bool,
+        typer.Option("--list", help="List the tables of METHOD, or of all, and which rows are run; train nothing."),
+    ] = False,
 ) -> None:
     """Train and score the rows of a method's ablation table over seeds. The same command goes on where it stopped."""
     import json
+
+    if list_only:
+        _list(method, as_json=as_json)
+        return
+    if dataset is None or out is None:
+        missing = "DATASET" if dataset is None else "--out"
+        raise InputError("is missing", field=missing, expected="METHOD DATASET --table NAME --out DIR, or --list")
 
     from radweave.ablate import AblationRequest, AblationWatch, run_ablation
     from radweave.cli.progress import console, training_watch
@@ -75,3 +87,16 @@ def ablate(
     if result.failed:
         say(f"{result.failed} runs or rows failed; the reasons are in {out / 'table.md'}")
         raise typer.Exit(1)
+
+
+def _list(method: str, *, as_json: bool) -> None:
+    import json
+
+    from radweave.ablate.listing import all_methods, list_tables, listing_tables
+    from radweave.evaluation.tables.formats import print_tables
+
+    record = list_tables([method] if method else all_methods())
+    if as_json:
+        typer.echo(json.dumps(record, ensure_ascii=False, allow_nan=False))
+    else:
+        print_tables(listing_tables(record))

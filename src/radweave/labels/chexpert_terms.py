@@ -18,7 +18,12 @@ _LARGE = (
     "large|larger",
     "prominen*",
     "big|bigger",
+    # "Increased density behind the heart" is none of these.
+    "increase*|increasing in|of .. size|width|heart|cardiac|cardiothoracic|silhouette|mediastin*",
+    "increase*|increasing heart|cardiac|cardiothoracic|cardiomediastinal|mediastinal|size",
+    "is|are|was|were|has|have|be|been|appears|appear|not .. increased",
     "increased in? size",
+    "greater|larger|bigger than normal|expected",
     "dilat*",
     "globular",
     "magnified",
@@ -61,6 +66,23 @@ _MEDIASTINUM = Structure(
     unchanged=LabelState.UNCERTAIN,
 )
 
+# "Interstitial markings" alone are named when they are seen too well; "normal interstitium" is not a finding.
+_INTERSTITIUM = Structure(
+    nouns=("interstitium|interstitia", "interstitial .. marking|markings", "interstitial structures|architecture"),
+    abnormal=(
+        "prominen*",
+        "accentuat*",
+        "coars*",
+        "thick*",
+        "increas*",
+        "abnormal*",
+        "distort*",
+        "nodular|reticular",
+    ),
+    unchanged=LabelState.POSITIVE,
+    bare=LabelState.POSITIVE,
+)
+
 _TERMS = {
     "Enlarged Cardiomediastinum": Terms(
         findings=(
@@ -80,15 +102,23 @@ _TERMS = {
             "infiltrat*",
             "airspace|alveolar|interstitial disease|process|pattern|abnormalit*|disorder|densit*",
             "air space disease|process|abnormalit*|densit*",
-            "interstitial .. markings|prominence|thickening|coarsening",
+            "interstitial .. prominence|thickening|coarsening",
+            "increased|increase|increases in? density|densities",
+            "density|densities is|are increased",
             "interstitial lung disease",
-            "prominen*|coarse*|increased|reticular .. interstiti*",
             "scar|scars|scarring|scarred",
-            "reticular|reticulonodular|reticulation*|interstitium",
+            "prominen*|coarse*|increased|reticular .. interstitial",
+            "reticular|reticulonodular|reticulation*",
             "bronchial|peribronchial|bronchovascular .. thicken*|cuff*",
             "parenchymal disease|abnormalit*",
         ),
-        look_alikes=("scar|scars|scarring of? skin", "pleural scar*"),
+        look_alikes=(
+            "scar|scars|scarring of? skin",
+            "pleural scar*",
+            "bone|bony|osseous|metallic|calcified|calcific density|densities",
+            "increased density of|in the .. bone|bones|vertebra*|rib|ribs|breast*",
+        ),
+        structures=(_INTERSTITIUM,),
     ),
     "Lung Lesion": Terms(
         findings=(
@@ -237,7 +267,7 @@ _OTHER = (
 
 LEXICON = Lexicon(
     LABEL_SETS["chexpert14"],
-    version="1",
+    version="2",
     terms=_TERMS,
     other=_OTHER,
     other_look_alikes=("calcified|calcif* nodule that",),

@@ -62,6 +62,24 @@ _LUNG = (
     "segment|segments",
 )
 
+# What has fluid, nodes and density of its own and is no part of lungs or pleura.
+_ABDOMEN = (
+    "abdom*|intraabdominal|pelvi*|retroperiton*|periton*|intraperiton*|mesenter*|omental|omentum|ascit*",
+    "liver|hepat*|*hepatic|gallbladder|biliary|bile|pericholecystic|portal|*portal",
+    "spleen|splenic|*splenic|subcapsular",
+    "kidney|kidneys|renal|*renal|*nephric|surrenal|suprarenal|adrenal|adrenals|ureter*|bladder",
+    "pancrea*|*pancreatic|lesser sac",
+    "bowel|colon|*colic|*colonic|colonic|sigmoid|rectum|cecum|appendix|intestin*|jejun*|ile*|duoden*|gastr*|*gastric|stomach",
+    "uter*|ovar*|prostat*|inguinal|umbilic*",
+)
+_BODY_WALL = (
+    "subcutaneous|skin|cutaneous|muscle|muscles|muscular|fascia*",
+    "fascial|facial|tissue|fatty plane|planes",
+    "fat|fatty|adipose",
+    "breast|breasts|mammar*|retroareolar|gynecomast*",
+    "bone|bones|vertebra*|rib|ribs|sternum|scapul*|clavic*|shoulder|knee|joint",
+)
+
 _TERMS = {
     "Medical material": Terms(
         findings=(
@@ -75,7 +93,9 @@ _TERMS = {
             "drain|drains",
             "tube|tubes|cannula*",
             "tracheostom*",
-            "screw|screws|plate|plates|rod|rods",
+            "screw|screws|rod|rods",
+            "metal|metallic|titanium|fixation|osteosynthesis|fixator|surgical .. plate|plates",
+            "plate|plates and|, screw*",
             "medical|surgical|metallic|osteosynthesis|fixation|foreign material|materials|device|devices|body",
             "valve replacement|prosthesis",
             "metallic|mechanical valve",
@@ -89,6 +109,7 @@ _TERMS = {
             "bronchial tube|tubes",
             "contrast material",
             "omental|peritoneal implant*",
+            "lead|leads to",
         ),
     ),
     "Arterial wall calcification": Terms(
@@ -119,6 +140,7 @@ _TERMS = {
             "lap|laps",
             "lymph|lymphatic node|nodes|nodule|nodules",
         ),
+        look_alikes=("intrapulmonary|intraparenchymal|subpleural|perifissural .. lymph|lymphatic node|nodes",),
     ),
     "Emphysema": Terms(
         findings=("emphysem*",),
@@ -149,13 +171,16 @@ _TERMS = {
             "ggo|ggos",
             "opacit*|opacif*",
             "infiltrat*",
-            "density|densities .. increase|increases|increased",
+            "density|densities area|areas? increase|increases|increased",
             "increase|increases|increased in? density|densities",
             "crazy paving",
             "patchy|hazy|fuzzy|cloudy|flocculent .. shadow|shadows",
         ),
         look_alikes=(
             "sequel*|fibrot*|linear|band*|pleuroparenchymal|pleural|atelecta* .. density|densities",
+            "increase*|density|densities ... consistent|compatible|favor|favour|secondary|due|belonging"
+            " ... sequel*|fibro*|scar*|atelecta*",
+            "metallic|operative|postoperative|surgical|suture|stent|calcific .. density|densities",
             "fat|fatty .. infiltrat*|density|densities",
             "ground glass nodul*",
             "infiltrat* of|into the",
@@ -163,11 +188,9 @@ _TERMS = {
         ),
         home=_LUNG,
         elsewhere=(
-            "breast|breasts|retroareolar|gynecomast*",
-            "bone|bones|vertebra*|rib|ribs",
-            "mediastinal|mesenter*|perirenal|perigastric|omental|omentum|periton*|subcutaneous|skin|abdom*|intraabdominal",
-            "fat|fatty plane|planes|tissue|pad",
-            "liver|hepat*|gallbladder|kidney|renal|spleen|pancrea*",
+            *_ABDOMEN,
+            *_BODY_WALL,
+            "mediastinal",
             "thymus|thymic|thyroid*",
         ),
     ),
@@ -199,7 +222,8 @@ _TERMS = {
         home=("pleura*|hemithora*|intrapleural|thora*",),
         elsewhere=(
             "pericard*",
-            "abdom*|intraabdominal|perirenal|perihepatic|perisplenic|pelvi*|joint|ascit*|mediastin*",
+            *_ABDOMEN,
+            "mediastin*|shoulder|joint|scrot*",
             "sinus|sinuses|paranasal|mastoid|ear|knee",
         ),
     ),
@@ -223,4 +247,4 @@ _TERMS = {
     ),
 }
 
-LEXICON = Lexicon(LABEL_SETS["ct18"], version="1", terms=_TERMS)
+LEXICON = Lexicon(LABEL_SETS["ct18"], version="2", terms=_TERMS)

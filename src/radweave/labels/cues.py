@@ -7,6 +7,7 @@ al., J Biomed Inform 2001) and ConText (Harkema et al., 2009); the lists and the
 from __future__ import annotations
 
 from enum import Enum
+from itertools import chain
 
 from radweave.labels.phrases import PhraseBook
 
@@ -23,6 +24,7 @@ class Cue(Enum):
     EITHER = "X versus Y"
     PARTS = "X, but Y"
     NOTHING = "no change in X"
+    NO_MORE = "no increase in X"
 
 
 _SEEN = (
@@ -31,6 +33,9 @@ _SEEN = (
     "discerned|monitored|included|remarkable|watched|viewed|revealed|suggested|displayed|reported"
 )
 _BE = "is|are|was|were|be|been|being"
+_SINCE = "now|since|subsequently|recently|also|both|all|interval"
+_TAKEN = "removed|pulled|discontinued|explanted|withdrawn"
+_IN_PART = "pulled|withdrawn|retracted back|by|slightly|approximately|about|a|to|into"
 _DEGREE = "clearly|definitely|definitively|convincingly|currently|readily|well|really|clear|distinctly|now"
 
 CUES: dict[Cue, tuple[str, ...]] = {
@@ -60,8 +65,8 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "rather than",
         "instead of",
         "resolved",
-        "removal|resolution|disappearance|clearing of",
-        "clearing|removal|resolution",
+        "removal|resolution|disappearance|clearing|explantation|extraction of",
+        "clearing|removal|resolution|explantation",
         "removed",
     ),
     Cue.NEGATED: (
@@ -80,8 +85,13 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "has|have resolved|cleared|disappeared",
         "is|are|was|were|has|have been? completely|totally|entirely regressed",
         "is|are|was|were now? completely? resolved",
-        "has|have been removed|excluded",
-        "was|were|been removed",
+        "has|have been excluded",
+        f"has|have {_SINCE}? been {_SINCE}? {_TAKEN}",
+        f"is|are|was|were|been {_SINCE}? {_TAKEN}",
+        "has|have|is|are|was|were|been taken|pulled out",
+        "removed END",
+        "removed since|in|from|,|after|between|at|now|and|without|with",
+        "is|are now? out|gone END",
         "is|are none|nil|absent|negative",
         ": none|absent|negative|nil",
         ": no END",
@@ -109,6 +119,8 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "in terms of",
         "whether",
         "to be considered",
+        "correlate|correlation .. for",
+        "in the? appropriate|proper|right|correct clinical? setting|context",
         "if",
     ),
     Cue.DOUBTS_NEXT: (
@@ -125,7 +137,9 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "can|could not be? entirely|completely|definitively|totally|reliably|fully|definitely? excluded|ruled out?",
         "is|are|was|were not entirely|completely|definitively|totally|fully? excluded",
         "not entirely|completely|definitively|totally|fully? excluded",
-        "is|are|was|were possible|probable|suspected|questionable|questioned|considered|equivocal|likely|conceivable",
+        "is|are|was|were also|still|certainly?"
+        " possible|probable|suspected|questionable|questioned|considered|equivocal|likely|conceivable",
+        "suspected END",
         "is|are not well|adequately|fully|optimally evaluated|assessed",
         "to be? excluded",
         "is|are|was|were difficult|hard to exclude|assess|evaluate",
@@ -134,7 +148,8 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "( ? )",
         "?",
         "should|must|may|might|could be? considered|excluded|suspected|questioned",
-        "is|are a? consideration|possibility",
+        "is|are|remains|remain a? consideration|possibility",
+        "would|could|may|might be a? consideration|possibility",
     ),
     Cue.EITHER: ("versus|vs",),
     Cue.PARTS: (
@@ -168,7 +183,9 @@ CUES: dict[Cue, tuple[str, ...]] = {
     Cue.NOTHING: (
         "no|without further|evidence? of? significant|definite|appreciable|substantial|obvious|gross|major? interval?"
         " change|changes|difference",
-        "no|without significant|interval|definite|appreciable|substantial|apparent? increase|decrease|progression",
+        "no|without significant|interval|definite|appreciable|substantial|apparent? decrease|progression",
+        f"has|have been {_SINCE}? {_IN_PART}",
+        f"has|have|is|are|was|were|been {_SINCE}? {_IN_PART}",
         "not significantly|appreciably|substantially|much? changed|different",
         "not only|just|merely",
         "no longer",
@@ -186,17 +203,18 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "can|may be seen|observed|evaluated",
         "in contact without",
         "not calcified",
+        "most|strongly|highly|very suggestive of",
         "age indeterminate",
         "indeterminate age|in",
     ),
+    Cue.NO_MORE: ("no|without significant|interval|definite|appreciable|substantial|apparent|pathological? increase",),
 }
 
 
-def _by_length() -> PhraseBook[Cue]:
-    return PhraseBook((phrase, cue) for cue, phrases in CUES.items() for phrase in phrases)
-
-
-CUE_BOOK = _by_length()
+def cue_book(doubts: tuple[str, ...] = ()) -> PhraseBook[Cue]:
+    """All cues, and further phrases that doubt what follows them."""
+    phrases = ((phrase, cue) for cue, phrases in CUES.items() for phrase in phrases)
+    return PhraseBook(chain(phrases, ((phrase, Cue.DOUBTS) for phrase in doubts)))
 
 
 def _words(text: str) -> frozenset[str]:
@@ -209,6 +227,9 @@ FINITE_VERBS = _words("""
     became become becomes includes contain
     can could may might will would
 """)
+
+# Behind these a quality is said of what stands before: "the heart is normal".
+COPULAS = _words("is are was were remains remain appears appear seems seem")
 
 # Behind "is" or "are" these say that something is there, and tell no quality.
 SEEN = _words("""
@@ -226,6 +247,12 @@ PRESENT_QUALITIES = _words("""
     multiple several few scattered chronic old healed healing bibasilar left right stably again status
     redemonstrated known prominent interval postoperative postsurgical low hyperexpanded tortuous degenerative
     borderline
+""")
+
+# What is always there and can grow: "no increase in heart size" denies a finding, "no increase in the effusion" not.
+MEASURES = _words("""
+    size sizes density densities thickness diameter caliber calibre width ratio index marking markings heart cardiac
+    attenuation opacity interstitium vascularity volume
 """)
 
 # What makes a structure normal, and what says only that it did not change.

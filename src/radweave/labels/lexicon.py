@@ -16,7 +16,8 @@ class Structure:
     "Heart size is normal" denies cardiomegaly, "the heart is large" states it, "the heart is stable" gives
     ``unchanged``, and "the heart" alone says nothing. ``abnormal``, ``doubtful`` and ``normal`` are qualities that make
     the class positive, uncertain and negative. Without ``denied_by_normal`` the common words for normal do not deny it:
-    an aorta of normal width may well be calcified.
+    an aorta of normal width may well be calcified. ``bare`` is the state where nothing is said of it: "interstitial
+    markings" are named when they are seen too well, "normal interstitial markings" are not a finding.
     """
 
     nouns: tuple[str, ...]
@@ -25,6 +26,7 @@ class Structure:
     doubtful: tuple[str, ...] = ()
     unchanged: LabelState = LabelState.BLANK
     denied_by_normal: bool = True
+    bare: LabelState = LabelState.BLANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ class Lexicon:
     """The words of a label set.
 
     ``other`` holds findings outside the classes: they count for No Finding where the ontology has it, and as the other
-    half of "X or Y". ``not_a_finding`` names classes that leave No Finding alone. See
-    ``radweave.labels.rules.strongest`` for the last field.
+    half of "X or Y". ``not_a_finding`` names classes that leave No Finding alone. ``doubts`` are words that the label
+    set's own annotators read as doubt, and others do not. See ``radweave.labels.rules.strongest`` for the last field.
     """
 
     label_set: LabelSet
@@ -61,6 +63,7 @@ class Lexicon:
     other: tuple[str, ...] = ()
     other_look_alikes: tuple[str, ...] = ()
     not_a_finding: frozenset[str] = frozenset()
+    doubts: tuple[str, ...] = ()
     doubt_beats_denial: bool = False
 
     @property

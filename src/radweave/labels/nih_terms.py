@@ -43,12 +43,12 @@ _SHARED = (
     "Atelectasis",
     "Cardiomegaly",
     "Effusion",
-    "Pneumothorax",
     "Consolidation",
     "Edema",
 )
 
 _OWN = {
+    "Pneumothorax": Terms(findings=(*CHEXPERT14_LEXICON.terms["Pneumothorax"].findings, "pleural air")),
     "Pneumonia": Terms(findings=("pneumonia*|bronchopneumonia*",)),
     "Infiltration": Terms(findings=("infiltrat*",)),
     "Mass": Terms(findings=("mass|masses|masslike",), look_alikes=("body mass", "fat|fatty mass")),
@@ -58,13 +58,19 @@ _OWN = {
     ),
     "Fibrosis": Terms(findings=("fibrosis|fibrotic",), look_alikes=("cystic fibrosis",)),
     "Pleural_Thickening": Terms(
-        findings=("pleural .. thicken*|plaque*|scar*", "thicken* of the? .. pleura*", "apical cap|caps|thickening"),
+        findings=(
+            "pleural .. thicken*|plaque*",
+            "thicken* of|in the? .. pleura*|fissure*",
+            "fissural|fissure|interlobar .. thicken*",
+            "apical cap|caps|thickening",
+        ),
     ),
     "Hernia": Terms(findings=("herni*",), look_alikes=("inguinal|umbilical|disc|disk herni*",)),
 }
 
 LEXICON = Lexicon(
     LABEL_SETS["nih14"],
-    version="1",
+    version="2",
+    doubts=("suggestive of", "suggesting|suggests|suggest"),
     terms={name: CHEXPERT14_LEXICON.terms[NIH14_TO_CHEXPERT14[name] or name] for name in _SHARED} | _OWN,
 )

@@ -11,7 +11,7 @@ from itertools import chain
 from radweave.base.errors import InputError
 from radweave.base.ontology import NO_FINDING
 from radweave.base.study import LabelState
-from radweave.labels.cues import FINITE_VERBS, NORMAL, SEEN, UNCHANGED
+from radweave.labels.cues import COPULAS, FINITE_VERBS, NORMAL, SEEN, UNCHANGED, cue_book
 from radweave.labels.labeler import BLANK, Mention
 from radweave.labels.lexicon import Lexicon, Structure
 from radweave.labels.phrases import Match, PhraseBook, longest
@@ -64,6 +64,7 @@ class RuleLabeler:
     def __init__(self, lexicon: Lexicon, *, cached_sentences: int = _CACHED_SENTENCES) -> None:
         self._lexicon = lexicon
         self._book = PhraseBook(chain(_entries(lexicon), _predicates()))
+        self._cues = cue_book(lexicon.doubts)
         self._read_cached = lru_cache(maxsize=cached_sentences)(self._read)
 
     @property
@@ -109,7 +110,7 @@ class RuleLabeler:
         nouns = [match for match in matches if match.what.role is _Role.NOUN]
         if not findings and not nouns:
             return ()
-        scope = read_scope(sentence, findings)
+        scope = read_scope(sentence, self._cues, findings)
         readings = []
         for match in findings:
             state = scope.state(match.last)
@@ -227,8 +228,13 @@ def _structures(
         )
         for noun in longest(group):
             chosen = _predicate_of(sentence, scope, noun, predicates)
-            state = _said(sentence, scope, chosen, structure) if chosen else LabelState.BLANK
-            if chosen and state is not LabelState.BLANK:
+            if chosen is None:
+                if structure.bare is not LabelState.BLANK:
+                    state = scope.state(noun.last)
+                    yield _reading(sentence, noun.what.label, state, noun.first, noun.last)
+                continue
+            state = _said(sentence, scope, chosen, structure)
+            if state is not LabelState.BLANK:
                 first, last = min(noun.first, chosen.first), max(noun.last, chosen.last)
                 yield _reading(sentence, noun.what.label, state, first, last)
 
@@ -247,7 +253,7 @@ def _predicate_of(
     before = [match for match in inside if match.last < noun.first]
     behind = [match for match in inside if match.first > noun.last and _said_of(sentence.tokens, noun, match)]
     close = [match for match in before if _attached(sentence.tokens[match.last + 1 : noun.first])]
-    near = [match for match in before if _same_phrase(sentence.tokens[match.last + 1 : noun.first])]
+    near = [match for match in before if _reaches(sentence.tokens, match, noun)]
     for group in (overlapping, close[::-1], behind, near[::-1]):
         telling = [match for match in group if match.what.role is not _Role.UNCHANGED]
         if telling or group:
@@ -266,6 +272,15 @@ def _said_of(tokens: Sequence[str], noun: Match[_Entry], quality: Match[_Entry])
     between = tokens[noun.last + 1 : quality.first]
     joined = any(token in JOINS for token in between)
     return quality.what.role is not _Role.ABNORMAL or not joined or any(token in FINITE_VERBS for token in between)
+
+
+def _reaches(tokens: Sequence[str], quality: Match[_Entry], noun: Match[_Entry]) -> bool:
+    """Whether a quality further before a noun is said of it: not "the heart is normal, interstitial markings"."""
+    between = tokens[quality.last + 1 : noun.first]
+    of_another = quality.what.role is _Role.NORMAL and any(
+        token in COPULAS for token in tokens[max(0, quality.first - 3) : quality.first]
+    )
+    return _same_phrase(between) and not (of_another and any(token in JOINS for token in between))
 
 
 def _same_phrase(between: Sequence[str]) -> bool:

@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from radweave.base.study import LabelState
-from radweave.labels.cues import CLAUSE_OPENERS, CUE_BOOK, FINITE_VERBS, PRESENT_QUALITIES, SEEN, Cue
-from radweave.labels.phrases import Match, longest
+from radweave.labels.cues import CLAUSE_OPENERS, FINITE_VERBS, MEASURES, PRESENT_QUALITIES, SEEN, Cue
+from radweave.labels.phrases import Match, PhraseBook, longest
 from radweave.labels.text import Sentence
 
 T = TypeVar("T")
@@ -27,6 +27,25 @@ JOINS = frozenset({",", "and"})
 _STARTS_PHRASE = frozenset(
     {",", ":", "(", "may", "might", "could", "represent", "represents", "representing", "reflect", "reflects"}
     | {"reflecting", "with", "for", "of", "to", "be", "suggesting", "suggests", "suggest", "indicating"}
+)
+_STOPS_LIST = frozenset({"with", ":", "(", "no", "without", "suggesting", "suggestive", "consistent", "compatible"})
+# What comes after something went: "removal of the tube and placement of a drain".
+_EVENTS = (
+    PRESENT_QUALITIES
+    | CLAUSE_OPENERS
+    | {
+        *(
+            "placement",
+            "insertion",
+            "development",
+            "appearance",
+            "replacement",
+            "introduction",
+            "new",
+            "newly",
+            "bilateral",
+        )
+    }
 )
 _STOPS_DOUBT = frozenset({"with", ",", "and", ":", "in", "at", "suggestive", "suggesting", "consistent", "compatible"})
 
@@ -52,17 +71,21 @@ class Scope:
         return first, last
 
 
-def read_scope(sentence: Sentence, findings: Sequence[Match[T]]) -> Scope:
+def read_scope(sentence: Sentence, book: PhraseBook[Cue], findings: Sequence[Match[T]]) -> Scope:
     """Find the cues of a sentence and mark what they govern. ``findings`` are joined by "or" into doubt."""
     tokens = sentence.tokens
-    cues = longest(CUE_BOOK.matches(sentence))
+    cues = longest(book.matches(sentence))
     parts = frozenset(index for cue in cues if cue.what is Cue.PARTS for index in range(cue.first, cue.last + 1))
     scope = Scope(bytearray(len(tokens)), parts)
     for cue in cues:
         if cue.what is Cue.NEGATES:
             _mark(scope, cue.last + 1, _forward_end(tokens, cue.last + 1, parts), _NEGATED)
         elif cue.what is Cue.NEGATES_NEXT:
-            _mark(scope, cue.last + 1, _phrase_end(tokens, cue.last + 1, parts), _NEGATED)
+            _mark(scope, cue.last + 1, _list_end(tokens, cue.last + 1, parts), _NEGATED)
+        elif cue.what is Cue.NO_MORE:
+            end = _phrase_end(tokens, cue.last + 1, parts, stops=JOINS)
+            if not MEASURES.isdisjoint(tokens[cue.last + 1 : end]):
+                _mark(scope, cue.first + 1, end, _NEGATED)
         elif cue.what is Cue.NEGATED:
             _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _NEGATED)
         elif cue.what is Cue.DOUBTS:
@@ -130,12 +153,34 @@ def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int], *
     return False
 
 
-def _phrase_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
+def _list_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
+    """End of the list of what is gone: "removal of [the tube, the drain and both lines], with a new catheter"."""
+    for index in range(start, len(tokens)):
+        if index in parts or tokens[index] in FINITE_VERBS or tokens[index] in _STOPS_LIST:
+            return index
+        if index > start and tokens[index] in JOINS:
+            after = _until_join(tokens, index + 1)
+            if (after and after[0] in _EVENTS) or not FINITE_VERBS.isdisjoint(after):
+                return index
+    return len(tokens)
+
+
+def _until_join(tokens: Sequence[str], start: int) -> Sequence[str]:
+    """The words of a list's next entry."""
+    if tokens[start : start + 1] == ("and",):
+        start += 1
+    end = next((index for index in range(start, len(tokens)) if tokens[index] in JOINS), len(tokens))
+    return tokens[start:end]
+
+
+def _phrase_end(
+    tokens: Sequence[str], start: int, parts: frozenset[int], *, stops: frozenset[str] = _STOPS_DOUBT
+) -> int:
     """End of the noun phrase that an adjective such as "possible" stands before; "or" keeps it open."""
     for index in range(start, len(tokens)):
         if index in parts or tokens[index] in FINITE_VERBS:
             return index
-        if tokens[index] in _STOPS_DOUBT and index > start and "or" not in tokens[index : index + 4]:
+        if tokens[index] in stops and index > start and "or" not in tokens[index : index + 4]:
             return index
     return len(tokens)
 

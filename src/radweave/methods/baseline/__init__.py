@@ -113,6 +113,7 @@ ABLATIONS: dict[str, list[str]] = {
 TABLES: dict[str, Table] = {
     "parts": Table(
         title="Baseline: what its parts add",
+        kind="ours",
         reference="full",
         rows=(
             Row("full", headline=True),

@@ -44,6 +44,7 @@ ABLATIONS: dict[str, list[str]] = {
 TABLES: dict[str, Table] = {
     "parts": Table(
         title="Kernels: what its parts add",
+        kind="ours",
         reference="full",
         rows=(Row("full", headline=True), *(Row(name, name) for name in ABLATIONS if name != "full")),
         note="a table of our own: no paper prints these rows",
