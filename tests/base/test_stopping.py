@@ -41,6 +41,10 @@ def test_who_asks_is_told_and_a_second_interrupt_does_not_wait() -> None:
         send(signal.SIGTERM)
         send(signal.SIGTERM)
         assert asked() == signal.SIGTERM
+    with asked_to_stop() as asked:
+        send(signal.SIGTERM)
+        send(signal.SIGINT)  # a launcher's terminal after the scheduler: the exit code is that of the first
+        assert asked() == signal.SIGTERM
     with pytest.raises(StoppedError), asked_to_stop() as asked:
         send(signal.SIGINT)
         assert asked() == signal.SIGINT

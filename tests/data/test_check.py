@@ -148,6 +148,13 @@ def test_leak_between_test_and_val_counts_too(dataset: Path) -> None:
     assert report.exit_code == 1
 
 
+def test_what_stands_in_no_split_leaks_into_none(dataset: Path) -> None:
+    copy = add_image(dataset, "renamed.png", (dataset / "images" / "5.png").read_bytes())
+    report = plant(dataset, lambda rows: add_copy(rows, 5, study_id="s9", split=None, images=[copy]))
+    assert report.leaks == []
+    assert report.studies["none"] == 1
+
+
 def test_without_reading_images_the_recorded_hashes_tell(dataset: Path) -> None:
     copy = add_image(dataset, "renamed.png", (dataset / "images" / "5.png").read_bytes())
     plant(dataset, lambda rows: rows[0].update(images=[copy]))
@@ -185,6 +192,7 @@ def test_the_same_words_in_two_splits_are_a_warning_only(dataset: Path) -> None:
         ({"images": [{"path": "images/0.png", "modality": "ct"}]}, "image of another modality than the data set"),
         ({"images": [{"path": "images/0.png", "sha256": "00" * 32}]}, "image bytes differ from the recorded hash"),
         ({"prior": "s99"}, "prior is not in the data set"),
+        ({"prior": "s0"}, "schema: a study cannot be its own prior"),
     ],
 )
 def test_errors_are_named_with_their_line(dataset: Path, change: dict[str, Any], kind: str) -> None:
@@ -290,7 +298,7 @@ def test_near_texts_are_found_as_often_as_by_comparing_all_pairs() -> None:
     words = [f"word{n}" for n in range(300)]
     texts = [" ".join(random.choice(words, 60)) for _ in range(30)]
     changed = []
-    for text, changes in zip(texts, [0, 1, 2, 12, 30] * 6, strict=True):
+    for text, changes in zip(texts, [0, 1, 2, 4, 12, 30] * 5, strict=True):
         parts = text.split()
         for place in random.choice(60, changes, replace=False):
             parts[place] = "other"
@@ -346,15 +354,10 @@ def test_a_volume_that_cannot_be_read_is_an_error(shared_data: Path, tmp_path: P
     assert sum(fault.count for fault in report.errors) == 1
 
 
-def test_images_of_two_patients_in_one_study_are_an_error(shared_data: Path, tmp_path: Path) -> None:
-    from pydicom import dcmread
-
-    files = []
-    for number, patient in enumerate(("A", "B", "A")):
-        header = dcmread(shared_data / "cxr_dicom" / "files" / "RG3_RLE.dcm")
-        header.PatientID = patient
-        files.append(tmp_path / f"{number}.dcm")
-        header.save_as(files[-1])
+def test_images_of_two_patients_in_one_study_are_an_error(tmp_path: Path) -> None:
+    files = [
+        write_dicom(tmp_path / f"{number}.dcm", PatientID=patient) for number, patient in enumerate(("A", "B", "A"))
+    ]
     for name, pair, errors in (("mixed", files[:2], 1), ("sound", files[::2], 0)):
         with DatasetWriter(tmp_path / name, DatasetCard(name="x")) as writer:
             images = tuple(ImageRef(path=f"images/{file.name}") for file in pair)

@@ -107,3 +107,9 @@ def test_every_step_takes_the_empty_text_and_odd_characters(name: str) -> None:
     clean = cleaner(name)
     assert clean("").strip() in ("", ".")
     assert isinstance(clean("\x00\u2028\u202eabc <b>\r\n" * 50), str)
+
+
+def test_the_steps_of_a_name_run_from_left_to_right() -> None:
+    text = "1.\nClear lungs."
+    assert cleaner("squeeze_blanks+r2gen_iu")(text) == "clear lungs ."
+    assert cleaner("r2gen_iu+squeeze_blanks")(text) == "1 clear lungs ."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -136,12 +137,17 @@ def test_cache_key_follows_content_and_options(tmp_path: Path) -> None:
     assert place != cache.place(tmp_path / "s")
 
 
-def test_a_damaged_cache_file_is_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:200], lambda data: data[:-32], lambda data: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]],
+    ids=["cut", "without its sum", "a bit changed"],
+)
+def test_a_damaged_cache_file_is_made_anew(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     write_series(tmp_path / "s")
     cache = CtCache(tmp_path / "cache", CtPreprocessing(size=(8, 8, 8), fit="resize"))
     whole = np.array(cache.get(tmp_path / "s"))
     place = cache.place(tmp_path / "s")
-    place.write_bytes(place.read_bytes()[:200])
+    place.write_bytes(damage(place.read_bytes()))
     np.testing.assert_array_equal(cache.get(tmp_path / "s"), whole)
 
 

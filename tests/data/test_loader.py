@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,23 @@ def test_every_epoch_holds_each_study_once_and_resumes_at_any_step(count: int, s
     assert sorted(study for batch in batches for study in batch) == sorted(f"s{index}" for index in range(count))
     for first in range(len(batches)):
         assert [batch.study_ids for batch in loader.epoch(epoch, first)] == batches[first:]
+
+
+def test_every_epoch_and_every_seed_has_an_order_of_its_own() -> None:
+    examples = [example(index) for index in range(12)]
+
+    def order(seed: int, epoch: int) -> tuple[str, ...]:
+        (batch,) = StudyLoader(examples, 12, 0, seed=seed, shuffle=True).epoch(epoch)
+        return tuple(batch.study_ids)
+
+    assert len({order(seed, epoch) for seed in range(3) for epoch in range(3)}) == 9
+    assert order(2, 1) == order(2, 1)
+
+
+def test_a_study_without_labels_is_told_from_one_whose_report_says_nothing() -> None:
+    labelled = replace(example(1), class_states=(0, 1, 2))
+    assert collate([example(2), labelled], pad_id=0).class_labels.tolist() == [[-1, -1, -1], [0, 1, 2]]  # type: ignore[union-attr]
+    assert collate([example(2)], pad_id=0).class_labels is None
 
 
 def test_augmentation_depends_on_seed_epoch_and_step_only() -> None:
@@ -95,6 +113,21 @@ def test_augmentation_stays_in_range_and_never_mirrors() -> None:
     assert (left > right).all()
 
 
+@pytest.mark.parametrize("size", [(48, 48), (32, 64), (64, 32)])
+def test_images_are_turned_and_not_sheared(size: tuple[int, int]) -> None:
+    """A disc in the middle stays a disc of pixels, in an image of any shape."""
+    rows, columns = np.ogrid[: size[0], : size[1]]
+    disc = np.hypot(rows - (size[0] - 1) / 2, columns - (size[1] - 1) / 2) < 12
+    pixels = torch.from_numpy(disc).float().expand(8, 1, *size)
+    turns = LightAugmentation(rotation_degrees=45, shift=0, zoom=0, contrast=0)
+    moved = turns.apply(pixels, torch.Generator().manual_seed(0))
+    # The rim is one pixel wide and blurred by the interpolation; sheared by 45 degrees, half of the disc is elsewhere.
+    assert float((moved - pixels).abs().sum((1, 2, 3)).max()) < 0.1 * float(disc.sum())
+    bar = torch.zeros(8, 1, 48, 48)
+    bar[..., 20:28, :] = 1
+    assert float((turns.apply(bar, torch.Generator().manual_seed(0)) - bar).abs().max()) > 0.5
+
+
 @pytest.mark.parametrize("shape", [(40, 20), (20, 40), (30, 30), (7, 100)])
 def test_a_square_keeps_the_aspect_ratio(shape: tuple[int, int]) -> None:
     square = to_square(np.ones(shape, dtype=np.float32), 20)
@@ -102,6 +135,9 @@ def test_a_square_keeps_the_aspect_ratio(shape: tuple[int, int]) -> None:
     assert max(rows, columns) == 20
     assert min(rows, columns) == max(1, round(20 * min(shape) / max(shape)))
     assert set(np.unique(square)) <= {0, 255}
+    for there in ((square > 0).any(1), (square > 0).any(0)):
+        before, after = int(there.argmax()), int(there[::-1].argmax())
+        assert abs(before - after) <= 1, "in the middle"
 
 
 def test_frontal_views_come_first() -> None:

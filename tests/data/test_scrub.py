@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from image_files import write_dicom
 from radweave.base.errors import InputError
 from radweave.cli.data import app
 from radweave.data.dataset import Dataset
@@ -50,6 +51,8 @@ def test_ordinary_words_and_measures_stay(text: str) -> None:
 def test_listed_names_and_own_ids_are_marked_in_any_case() -> None:
     text = "SMITH-JONES, smith and Jones; study cxr77 of p0012; Smithson."
     assert scrubbed(text, "Smith-Jones", ids=("CXR77", "p0012")) == "___-___, ___ and ___; study ___ of ___; Smithson."
+    # Words of an id are ordinary words.
+    assert scrubbed("Left lung of case 77.", ids=("left-lung-77a",)) == "Left lung of case 77."
 
 
 @pytest.mark.parametrize("text", ["a" * 100_000, "1-" * 50_000, "A." * 50_000, "Dr " * 33_000, "+(111) " * 14_000])
@@ -59,15 +62,11 @@ def test_texts_of_any_shape_are_done_with_at_once(text: str) -> None:
 
 
 @pytest.fixture
-def source(shared_data: Path, tmp_path: Path) -> Path:
+def source(tmp_path: Path) -> Path:
     """A radiograph whose header names a patient that the report names too."""
-    from pydicom import dcmread
-
     folder = tmp_path / "source"
     folder.mkdir()
-    header = dcmread(shared_data / "cxr_dicom" / "files" / "RG3_RLE.dcm")
-    header.PatientName, header.PatientID = NAME, RECORD
-    header.save_as(folder / "a.dcm")
+    write_dicom(folder / "a.dcm", PatientName=NAME, PatientID=RECORD)
     row = {"image": "a.dcm", "study_id": "s1", "patient_id": "p881", "findings": "Anna Zzcanary (P881, 778): clear."}
     row["indication"] = "Cough since 5/1/2020, says Kowalska."
     (folder / "data.jsonl").write_text(json.dumps(row) + "\n")

@@ -41,6 +41,7 @@ def test_all_sections_of_a_full_report() -> None:
 def test_a_preliminary_reading_before_the_final_report_is_dropped() -> None:
     text = "WET READ: Large effusion.\nIMPRESSION: Wet.\n________\n" + FULL
     assert parse_sections(text) == parse_sections(FULL)
+    assert parse_sections("IMPRESSION: Wet.\nFINAL REPORT\nFINDINGS: Clear.") == Sections(findings="Clear.")
 
 
 def test_text_under_a_heading_that_names_the_images_is_findings() -> None:

@@ -194,6 +194,9 @@ def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeyp
     assert line.startswith("1 images of 'test' seem to be changed copies of images of 'train'")
     monkeypatch.setattr(near_copies, "_found", lambda *_: pytest.fail("compared again"))
     assert near_copies.near_copies(dataset, cache) == [line]
+    monkeypatch.setattr(near_copies, "_found", lambda *_: ["compared again"])
+    as_image(chest(3)).save(tmp_path / "data" / "images" / "2.png")  # the manifest is as it was, the pixels are not
+    assert near_copies.near_copies(dataset, build_cache(dataset, size=96)) == ["compared again"]
     assert near_copies.near_copies(dataset, build_cache(dataset, size=32)) == []
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grimp
 import numpy as np
 import pytest
 import torch
@@ -199,10 +200,27 @@ def test_options_version_and_code_make_another_cache(dataset: Dataset, monkeypat
     monkeypatch.setattr(cache_index, "code_hash", lambda *rooms: "edited")
     assert not set(keys()) & set(first)
     monkeypatch.undo()
+    monkeypatch.setattr(cache_index, "library_versions", lambda: {"pillow": "another"})
+    assert not set(keys()) & set(first)
+    monkeypatch.undo()
     assert keys() == first
     manifest = dataset.manifest_path
     manifest.write_text(manifest.read_text().replace('"toy', '"toy2') + "\n")
     assert not set(keys()) & set(first)
+
+
+def test_all_that_makes_pixels_of_files_is_in_the_key() -> None:
+    """Whatever the caches import of the rooms of data, but for what keeps files: a new maker of pixels is noticed."""
+    keeping = ("radweave.data.cache", "radweave.data.dataset", "radweave.data.manifest")
+    graph = grimp.build_graph("radweave", cache_dir=None)
+    makers = {
+        name
+        for cached in ("radweave.data.cache.squares", "radweave.data.cache.ct")
+        for name in graph.find_modules_directly_imported_by(cached)
+        if name.startswith("radweave.data.") and not name.startswith(keeping)
+    }
+    assert len(makers) > 3
+    assert {name for name in makers if not name.startswith(cache_index.READING)} == set()
 
 
 def test_a_scan_that_was_replaced_gives_the_new_voxels(scans: Dataset) -> None:

@@ -358,6 +358,16 @@ def test_evidence_holds_cases_with_distances_routes_states_and_maps() -> None:
     assert not any("is_prior" in case for case in shown["recalled"])
 
 
+def test_maps_have_the_rows_and_columns_of_the_image() -> None:
+    context = toy_context()
+    model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
+    wide = replace(example(context, 40), source=np.random.default_rng(40).integers(0, 255, (1, 32, 64)).astype(np.uint8))
+    (shown,) = model.generate(batch_of(context, wide), GREEDY).intermediates
+    rows, columns = Seen(model, batch_of(context, wide)).image.views.grid
+    assert rows < columns
+    assert {found.shape for found in shown["attention_maps"].values()} == {(1, rows, columns)}
+
+
 def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
     context = toy_context()
     model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
