@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
+from image_files import write_dicom
 from radweave.base.study import ImageRef, Study, View
 from radweave.cli.data import app
 from radweave.data.check import CheckReport, check_dataset
@@ -30,9 +31,9 @@ def picture(seed: int, side: int = 64) -> NDArray[np.uint8]:
     return np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC))
 
 
-def png(pixels: NDArray[np.uint8]) -> bytes:
+def png(pixels: NDArray[np.uint8], **options: Any) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    Image.fromarray(pixels).save(buffer, "PNG", **options)
     return buffer.getvalue()
 
 
@@ -233,10 +234,68 @@ def test_a_leak_is_not_hidden_by_an_error(dataset: Path) -> None:
     assert plant(dataset, change).exit_code == 1
 
 
-def test_the_same_image_inside_one_split_is_a_warning(dataset: Path) -> None:
-    report = plant(dataset, lambda rows: rows[0].update(images=[*rows[0]["images"], *rows[1]["images"]]))
-    assert report.leaks == []
-    assert kinds(report.warnings)["same image in two studies"] == 1
+@pytest.mark.parametrize(
+    ("patient", "study", "kind"),
+    [
+        ("p0", 0, "twice in a study"),
+        ("p0", 1, "in two studies of a patient"),
+        ("p1", 1, "in studies of two patients"),
+    ],
+)
+@pytest.mark.parametrize("saved", ["as it is", "anew"])
+def test_the_same_image_inside_one_split_is_a_warning(
+    dataset: Path, patient: str, study: int, kind: str, saved: str
+) -> None:
+    data = (dataset / "images" / "0.png").read_bytes()
+    if saved == "anew":
+        with Image.open(io.BytesIO(data)) as image:
+            data = png(np.asarray(image), compress_level=1)
+    copy = add_image(dataset, "copy.png", data)
+
+    def change(rows: Rows) -> None:
+        rows[1]["patient_id"] = patient
+        rows[study]["images"] = [*rows[study]["images"], copy]
+
+    report = plant(dataset, change)
+    assert (report.leaks, report.errors) == ([], [])
+    what = "image" if saved == "as it is" else "picture, in different files,"
+    (found,) = (fault for fault in report.warnings if fault.kind.startswith("same"))
+    assert (found.kind, found.count, found.lines) == (f"same {what} {kind}", 1, ((1, study + 1),))
+
+
+def test_priors_that_run_in_a_circle_are_an_error(dataset: Path) -> None:
+    def change(rows: Rows) -> None:
+        for number, prior in ((0, "s2"), (1, "s0"), (2, "s1"), (3, "s2")):
+            rows[number].update(patient_id="p0", prior=prior)
+
+    (fault,) = plant(dataset, change).errors
+    assert (fault.kind, fault.count) == ("priors that are each other's prior", 1)
+    assert sorted(fault.lines[0]) == [1, 2, 3]
+
+
+def test_a_prior_behind_an_undated_one_must_be_earlier_too(dataset: Path) -> None:
+    def change(rows: Rows) -> None:
+        for number, prior, time in ((0, None, "2024"), (1, "s0", None), (2, "s1", "2023")):
+            rows[number].update(patient_id="p0", prior=prior, study_time=time)
+
+    (fault,) = plant(dataset, change).errors
+    assert (fault.kind, fault.lines) == ("prior is not earlier than the study", ((3, 1),))
+
+
+@pytest.mark.parametrize(
+    "token", ["</s>", "<s>", "[INST]", "[/INST]", "<|im_end|>", "<<SYS>>", "<end_of_turn>", "[SEP]", "<image>", "<pad>"]
+)
+def test_control_words_of_language_models_in_texts_are_a_warning(dataset: Path, token: str) -> None:
+    report = plant(dataset, lambda rows: rows[0].update(impression=f"No effusion.{token}Clear."))
+    assert kinds(report.warnings)["text with a control word of a language model"] == 1
+    assert token not in str(report.to_json())
+
+
+def test_marks_in_texts_that_control_nothing_are_none(dataset: Path) -> None:
+    texts = "Heart < 50 %. [see note] <5 mm> and (INST) [XXXX] <unreadable>"
+    assert "text with a control word of a language model" not in kinds(
+        plant(dataset, lambda rows: rows[0].update(findings=texts)).warnings
+    )
 
 
 def test_missing_splits_texts_and_images_are_warnings(dataset: Path) -> None:

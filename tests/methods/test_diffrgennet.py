@@ -361,7 +361,8 @@ def test_evidence_holds_cases_with_distances_routes_states_and_maps() -> None:
 def test_maps_have_the_rows_and_columns_of_the_image() -> None:
     context = toy_context()
     model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
-    wide = replace(example(context, 40), source=np.random.default_rng(40).integers(0, 255, (1, 32, 64)).astype(np.uint8))
+    pixels = np.random.default_rng(40).integers(0, 255, (1, 32, 64)).astype(np.uint8)
+    wide = replace(example(context, 40), source=pixels)
     (shown,) = model.generate(batch_of(context, wide), GREEDY).intermediates
     rows, columns = Seen(model, batch_of(context, wide)).image.views.grid
     assert rows < columns

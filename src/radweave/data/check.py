@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,16 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from radweave.base.errors import InputError
 from radweave.base.study import SPLITS, ImageRef, Study
+from radweave.data.control_words import has_control_word
 from radweave.data.dataset import Dataset
 from radweave.data.leaks.file_hashes import content_hash
 from radweave.data.leaks.identity import comparable_id
 from radweave.data.leaks.near_copies import PAIRS
 from radweave.data.leaks.near_duplicates import TextIndex
 from radweave.data.leaks.pictures import SAME_WEAKEST, PictureIndex, flat_scan
+from radweave.data.priors import prior_faults
 
 MOST_EXAMPLES = 10
 LENGTH_BINS = (0, 1, 10, 20, 40, 60, 80, 100, 150, 200, 300)
@@ -201,6 +205,9 @@ class _Check:
         for missing, kind in ((not study.images, "image"), (not words, "target text"), (not study.split, "split")):
             if missing:
                 self.warnings.add(f"study without {kind}", line)
+        texts = (study.report, study.findings, study.impression, study.indication, study.comparison, study.technique)
+        if any(has_control_word(text) for text in (*texts, *study.regions.values()) if text):
+            self.warnings.add("text with a control word of a language model", line)
 
     def _check_image(self, image: ImageRef, line: int, position: int, split: str) -> None:
         if image.modality != self.dataset.card.modality:
@@ -212,9 +219,11 @@ class _Check:
             digest = content_hash(path) if self.reads_images or recorded is None else recorded
             if recorded is not None and digest != recorded:
                 self.errors.add("image bytes differ from the recorded hash", line)
-            self._compare_file(digest, line, split)
+            places = self.files[bytes.fromhex(digest)[:16]]
+            is_new = not places
+            self._compare_content("image", places, line, split, "same image in two splits")
             if self.reads_images:
-                patient = self._look(path, image, position, split)
+                patient = self._look(path, image, position, split, is_new=is_new)
                 if patient is not None:
                     self._compare_headers(patient, line, split)
         except InputError as error:
@@ -222,35 +231,41 @@ class _Check:
         except OSError as error:
             self.errors.add(f"image cannot be read: {error.strerror}", line)
 
-    def _compare_file(self, digest: str, line: int, split: str) -> None:
-        places = self.files[bytes.fromhex(digest)[:16]]
+    def _compare_content(self, what: str, places: dict[str, int], line: int, split: str, leak: str) -> None:
+        """Note the same content twice in a split, a leak across two. ``places``: where it was met before."""
         first = places.get(split)
         if first is not None:
-            self.warnings.add(
-                "same image twice in a study" if first == line else "same image in two studies", first, line
-            )
-        self._meet(places, split, line, "same image in two splits")
+            patient, other = (self.patient_of[bisect_left(self.line_of, each)] for each in (first, line))
+            studies = "in two studies of a patient" if patient == other else "in studies of two patients"
+            self.warnings.add(f"same {what} {'twice in a study' if first == line else studies}", first, line)
+        self._meet(places, split, line, leak)
 
-    def _look(self, path: Path, image: ImageRef, position: int, split: str) -> str | None:
+    def _look(self, path: Path, image: ImageRef, position: int, split: str, *, is_new: bool) -> str | None:
         """Decode an image and keep what its picture or its voxels look like; the header's patient, as a digest.
+
+        ``is_new``: no file of the same bytes was met, so that an equal picture is another file's.
 
         Raises:
             InputError: if it cannot be read.
         """
+        values: NDArray[Any]
         if image.modality == "xray":
             from radweave.data.reading.images import read_radiograph
 
             radiograph = read_radiograph(path)
-            self.pictures.add(position, split, np.asarray(radiograph.pixels))
-            return radiograph.patient_key
-        from radweave.data.reading.volumes import read_volume
+            values, flat, patient = radiograph.pixels, np.asarray(radiograph.pixels), radiograph.patient_key
+        else:
+            from radweave.data.reading.volumes import read_volume
 
-        volume = read_volume(path)
-        content = str(volume.hu.shape).encode() + np.ascontiguousarray(volume.hu).tobytes()
-        places = self.voxels[hashlib.blake2b(content, digest_size=16).digest()]
-        self._meet(places, split, self.line_of[position], DIFFERENT_FILES)
-        self.pictures.add(position, split, flat_scan(volume.hu))
-        return volume.patient_key
+            volume = read_volume(path)
+            values, flat, patient = volume.hu, flat_scan(volume.hu), volume.patient_key
+        if is_new:
+            content = str(values.shape).encode() + np.ascontiguousarray(values).tobytes()
+            places = self.voxels[hashlib.blake2b(content, digest_size=16).digest()]
+            line = self.line_of[position]
+            self._compare_content("picture, in different files,", places, line, split, DIFFERENT_FILES)
+        self.pictures.add(position, split, flat)
+        return patient
 
     def _compare_headers(self, patient: str, line: int, split: str) -> None:
         """Images of one study must be of one patient; across splits, shared ids may be a de-identifier's doing."""
@@ -264,8 +279,7 @@ class _Check:
 
     def finish(self) -> CheckReport:
         """What needs all studies: priors, pictures saved anew, texts."""
-        for position, prior in self.priors:
-            self._check_prior(position, self.position_of.get(prior))
+        self._check_priors()
         self._compare_pictures()
         self._compare_texts()
         for split in SPLITS:
@@ -287,16 +301,15 @@ class _Check:
                 if lines not in self.leaked_lines and lines[::-1] not in self.leaked_lines:
                     self._leak(", ".join((DIFFERENT_FILES, *pair.changes)), *lines)
 
-    def _check_prior(self, position: int, prior: int | None) -> None:
-        line = self.line_of[position]
-        if prior is None:
-            self.errors.add("prior is not in the data set", line)
-            return
-        if self.patient_of[prior] != self.patient_of[position]:
-            self.errors.add("prior is of another patient", line)
-        now, before = self.time_of[position], self.time_of[prior]
-        if now is not None and before is not None and before >= now:
-            self.errors.add("prior is not earlier than the study", line)
+    def _check_priors(self) -> None:
+        prior_of: dict[int, int] = {}
+        for position, name in self.priors:
+            if name in self.position_of:
+                prior_of[position] = self.position_of[name]
+            else:
+                self.errors.add("prior is not in the data set", self.line_of[position])
+        for fault in prior_faults(prior_of, self.patient_of, self.time_of):
+            self.errors.add(fault.kind, *(self.line_of[study] for study in fault.studies[:MOST_EXAMPLES]))
 
     def _compare_texts(self) -> None:
         """Val and test studies whose text stands in train too, word for word or nearly."""
@@ -355,8 +368,9 @@ def _studies(manifest: Path, errors: _Tally) -> Iterator[tuple[int, Study]]:
                 yield line, Study.model_validate(json.loads(raw.decode("utf-8")))
             except ValidationError as error:
                 problem = error.errors(include_url=False, include_input=False)[0]
-                place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str))
-                errors.add(f"schema: {place}: {problem['msg'].removeprefix('Value error, ')}", line)
+                place = ".".join(part for part in problem["loc"] if isinstance(part, str))
+                what = problem["msg"].removeprefix("Value error, ")
+                errors.add(": ".join(part for part in ("schema", place, what) if part), line)
             except (ValueError, RecursionError):
                 errors.add("schema: the line is not valid JSON", line)
 
