@@ -14,7 +14,7 @@ from pydicom.uid import JPEG2000Lossless, JPEGLSLossless, RLELossless
 
 from image_files import CANARY, chest, compressed, dataset, edit, save, write_baseline_jpeg, write_dicom
 from radweave.base.study import View
-from radweave.data.reading.dicom import display, read_dicom, window
+from radweave.data.reading.dicom import display, read_dicom, significant_bits, window
 from radweave.data.reading.images import read_radiograph
 
 DEPTHS = (8, 10, 12, 14, 16)
@@ -153,6 +153,9 @@ def test_overlay_bits_above_the_image_are_cut_off(tmp_path: Path) -> None:
     marked = values | (np.indices(values.shape).sum(axis=0) % 2) << 14
     path = save(dataset(marked, bits=10), tmp_path / "overlay.dcm")
     np.testing.assert_allclose(pixels(path), image, atol=near(10))
+    # Also where the library that reads the file has not cut them off.
+    header = read_dicom(path).header
+    assert significant_bits(np.array([5 | 1 << 14, 1023 | 7 << 10], np.uint16), header).tolist() == [5, 1023]
 
 
 def test_image_in_the_upper_bits(tmp_path: Path) -> None:

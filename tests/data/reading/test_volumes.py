@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from image_files import edit, thorax_hu, write_metaimage, write_series
 from radweave.base.errors import InputError
 from radweave.data.reading.hounsfield import chest_warnings, value_warnings
+from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.reading.volumes import Geometry, StoredVolume, read_stored, read_volume, to_standard
 
 SPACING = (1.25, 1.5, 2.0)
@@ -143,19 +145,55 @@ def test_oblique_is_warned_about(tmp_path: Path) -> None:
     assert any("oblique" in text and "12.0 degrees" in text for text in volume.warnings)
 
 
-def test_slope_and_intercept_of_nifti(tmp_path: Path) -> None:
-    hu = thorax_hu()
-    image = nib.Nifti1Image(np.ascontiguousarray((hu.astype(np.int32) + 1024).astype(np.uint16).T), np.eye(4))
-    image.header.set_slope_inter(1, -1024)
-    path = tmp_path / "a.nii"
-    with path.open("wb") as file:  # nibabel drops slope and intercept when it saves integers itself
-        image.header["vox_offset"] = 352
-        image.header["magic"] = b"n+1"
+def nifti_with_scale(path: Path, stored: NDArray[np.int16], slope: float, intercept: float) -> Path:
+    """nibabel drops slope and intercept when it saves integers itself."""
+    image = nib.Nifti1Image(np.ascontiguousarray(stored.T), np.eye(4))
+    image.header["scl_slope"], image.header["scl_inter"] = slope, intercept
+    image.header["vox_offset"], image.header["magic"] = 352, b"n+1"
+    with path.open("wb") as file:
         image.header.write_to(file)
         file.write(np.asarray(image.dataobj).tobytes(order="F"))
-    loaded = read_stored(path)
+    return path
+
+
+def test_slope_and_intercept_of_nifti(tmp_path: Path) -> None:
+    hu = thorax_hu()
+    loaded = read_stored(nifti_with_scale(tmp_path / "a.nii", (hu + 1024).astype(np.int16), 1, -1024))
     np.testing.assert_array_equal(loaded.values, hu)
     assert loaded.values.dtype == np.int16
+    halves = read_stored(nifti_with_scale(tmp_path / "b.nii", (2 * hu + 2048).astype(np.int16), 0.5, -1024))
+    np.testing.assert_array_equal(halves.values, hu)
+    plain = read_stored(nifti_with_scale(tmp_path / "c.nii", hu.astype(np.int16), 0, 0))
+    np.testing.assert_array_equal(plain.values, hu)
+    assert not any("scl_slope" in text for text in plain.warnings)
+
+
+@pytest.mark.parametrize(
+    ("slope", "intercept", "said"),
+    [
+        (1e-30, 0, "to 6.29e-28"),
+        (1e-30, -1024, "-1024 to -1024"),
+        (1e-5, 0, "to 0.00629"),
+        (-1, 0, "slope"),
+        (1e30, 0, "1e+30"),
+    ],
+)
+def test_a_slope_that_leaves_no_hounsfield_units_is_refused_with_what_it_gives(
+    tmp_path: Path, slope: float, intercept: float, said: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        read_volume(nifti_with_scale(tmp_path / "a.nii", thorax_hu().astype(np.int16), slope, intercept))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("slope", "intercept"), [(0, -1024), (float("nan"), 0)])
+def test_a_scale_that_cannot_be_applied_is_doubted_with_its_values(
+    tmp_path: Path, slope: float, intercept: float
+) -> None:
+    volume = read_volume(nifti_with_scale(tmp_path / "a.nii", thorax_hu().astype(np.int16), slope, intercept))
+    (doubt,) = (text for text in volume.warnings if text.startswith(DOUBTFUL))
+    assert f"{slope:g}" in doubt
+    assert f"{intercept:g}" in doubt
 
 
 def test_a_nifti_without_orientation_says_so(tmp_path: Path) -> None:

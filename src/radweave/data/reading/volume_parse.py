@@ -56,7 +56,7 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
         raw.seek(0)
         stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
         try:
-            image, pixdim = _nifti_image(stream, zipped=zipped)
+            image, start = _nifti_image(stream, zipped=zipped)
             check_size(image.shape, image.get_data_dtype().itemsize, path.stat().st_size if zipped else None)
             values = np.asanyarray(image.dataobj.get_unscaled())
             rest = read_to_end(stream) if zipped else path.stat().st_size - image.dataobj.offset - values.nbytes
@@ -72,17 +72,26 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
     result = {
         "affine_ras": _floats(image.affine) if sform > 0 or qform > 0 else None,
         "qform_ras": _floats(header.get_qform()) if sform > 0 and qform > 0 else None,
-        "pixdim_mm": [_finite(v) for v in pixdim],
+        "pixdim_mm": [_finite(float(v)) for v in start["pixdim"][1:4]],
         "units": header.get_xyzt_units()[0],
         "slope": _finite(slope),
         "intercept": _finite(intercept),
-        "doubts": [MORE] if rest else [],
+        "doubts": [*_scale_doubts(start), *([MORE] if rest else [])],
     }
     return {"nifti": result}, {"values": sendable(values.reshape(values.shape[:3]).T)}
 
 
-def _nifti_image(stream: Any, *, zipped: bool) -> tuple[Any, list[float]]:
-    """The image, its data still unread, and the voxel sizes as the file has them; nibabel makes them positive."""
+def _scale_doubts(start: Any) -> list[str]:
+    """NIfTI-1 applies no scale where the slope is 0; who wrote an intercept beside it meant something else."""
+    slope, intercept = float(start["scl_slope"]), float(start["scl_inter"])
+    is_none = (slope == 0 and intercept == 0) or (math.isnan(slope) and math.isnan(intercept))
+    if is_none or (slope != 0 and math.isfinite(slope)):
+        return []
+    return [f"scl_slope {slope:g} and scl_inter {intercept:g} cannot be applied; the stored values are taken as HU"]
+
+
+def _nifti_image(stream: Any, *, zipped: bool) -> tuple[Any, Any]:
+    """The image, its data still unread, and the header as the file has it; nibabel changes voxel sizes and scale."""
     start = stream.read(NIFTI2_HEADER)
     stream.seek(0)
     if start[344:347] == b"ni1" or start[4:7] == b"ni2":
@@ -94,10 +103,10 @@ def _nifti_image(stream: Any, *, zipped: bool) -> tuple[Any, list[float]]:
     try:
         size = NIFTI2_HEADER if kind is nib.Nifti2Image else NIFTI1_HEADER
         header = kind.header_class(start[:size], check=False)
-        pixdim, offset = header["pixdim"][1:4], float(header["vox_offset"])
+        offset = float(header["vox_offset"])
         if not offset <= size + MAX_EXTENSION_BYTES:  # nibabel reads all of it
             raise InputError("too much lies before the voxels", field="vox_offset", expected="at most 1 MB")
-        return kind.from_stream(stream), [float(v) for v in pixdim]
+        return kind.from_stream(stream), header
     except InputError:
         raise
     except (ValueError, TypeError, OverflowError, ImageFileError, HeaderDataError):

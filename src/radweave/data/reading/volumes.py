@@ -29,6 +29,8 @@ VolumeSource = Literal["nifti", "nrrd", "metaimage", "dicom"]
 READ_TIMEOUT_S: Final = 120.0
 AIR_HU: Final = -1024
 MAX_HU: Final = 31_000
+MIN_SPAN_HU: Final = 1.0
+"""What rounds to one value is no image."""
 # Of slope and intercept: beyond it, no stored value but 0 is a Hounsfield unit.
 MAX_SCALE: Final = 1e6
 MAX_ANISOTROPY: Final = 8.0
@@ -240,12 +242,14 @@ def rescaled(values: wire.Array, slope: float | None, intercept: float | None, p
     """Apply slope and intercept; the type stays whole where both and the values are whole numbers.
 
     Raises:
-        InputError: if they are larger than any scanner's.
+        InputError: if they are larger than any scanner's, or turn dark into bright.
     """
     slope, intercept = (slope if slope else 1.0), intercept or 0.0
     if not (abs(slope) <= MAX_SCALE and abs(intercept) <= MAX_SCALE):
         raise InputError("slope or intercept cannot be used", file=path, got=f"{slope:g} and {intercept:g}",
                          expected=f"at most {MAX_SCALE:g}")  # fmt: skip
+    if slope < 0:
+        raise InputError("the slope is negative: air would be denser than bone", file=path, got=f"{slope:g}")
     if slope == 1 and intercept == 0:
         return values
     if values.dtype.kind in "iu" and slope == int(slope) and intercept == int(intercept):
@@ -273,8 +277,9 @@ def checked(volume: StoredVolume, path: Path) -> StoredVolume:
         if bad:
             warnings.append(f"{bad} voxels are NaN or infinite; they are taken as air")
             values = np.where(np.isfinite(values), values, AIR_HU)
-    if values.min() == values.max():
-        raise InputError("all voxels are equal: there is no image", file=path)
+    low, high = float(values.min()), float(values.max())
+    if high - low < MIN_SPAN_HU:  # by a slope near 0, say
+        raise InputError("all voxels are equal: there is no image", file=path, got=f"{low:g} to {high:g}")
     spacing = volume.geometry.spacing_xyz_mm
     if max(spacing) > MAX_ANISOTROPY * min(spacing):
         warnings.append(f"voxels are {max(spacing) / min(spacing):.0f} times longer in one direction than in another")
