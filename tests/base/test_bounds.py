@@ -93,3 +93,11 @@ def test_a_size_out_of_reach_is_one_clear_line(change: str) -> None:
     with pytest.raises(InputError, match=rf"{field}.*(less|greater) than or equal to|{field}.*less than") as caught:
         resolve("baseline", "tiny", [change])
     assert "\n" not in str(caught.value)
+
+
+def test_a_least_length_above_the_greatest_names_both() -> None:
+    with pytest.raises(InputError, match=r"min_new_tokens 200 is above max_new_tokens 96") as caught:
+        resolve("baseline", "tiny", ["decoding.min_new_tokens=200"])
+    assert "\n" not in str(caught.value)
+    lengths = resolve("baseline", "tiny", ["decoding.min_new_tokens=200", "decoding.max_new_tokens=200"]).decoding
+    assert (lengths.min_new_tokens, lengths.max_new_tokens) == (200, 200)

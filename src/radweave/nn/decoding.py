@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from radweave.base.config import MAX_TOKENS, Config, Seed, Tokens
@@ -56,6 +56,15 @@ class DecodingConfig(Config):
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: Seed = 0
     unprompted_comparisons: Literal["remove", "keep"] = "remove"
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> DecodingConfig:
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"min_new_tokens {self.min_new_tokens} is above max_new_tokens {self.max_new_tokens}: nothing can be"
+                " written"
+            )
+        return self
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from image_files import chest, write_dicom
 from radweave.base.errors import InputError
 from radweave.base.study import View
 from radweave.data.reading.images import read_radiograph, sniff, undo_stretch
+from radweave.data.reading.integrity import DOUBTFUL
 
 
 def grey8() -> np.ndarray:
@@ -118,3 +119,19 @@ def test_swapped_black_and_white_is_warned_about(tmp_path: Path) -> None:
     swapped = read_radiograph(write_dicom(tmp_path / "b.dcm", PhotometricInterpretation="MONOCHROME1"))
     assert straight.warnings == ()
     assert any("swapped" in text for text in swapped.warnings)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "progressive.jpg"])
+@pytest.mark.parametrize("more", [b"GIF89a and more", b"\xff\xd8\xff\xe0 another", b"\0" * 40 + b"x", b"x"])
+def test_what_lies_behind_an_image_is_doubted_and_padding_is_not(tmp_path: Path, name: str, more: bytes) -> None:
+    path = saved(tmp_path / name, grey8(), **({"progressive": True} if "progressive" in name else {}))
+    whole = path.read_bytes()
+    plain = read_radiograph(path)
+    path.write_bytes(whole + b"\0\0\r\n" * 100)
+    assert read_radiograph(path).warnings == plain.warnings == ()
+    path.write_bytes(whole + more)
+    found = read_radiograph(path)
+    (doubt,) = found.warnings
+    assert doubt.startswith(DOUBTFUL)
+    assert "behind the end of the image" in doubt
+    np.testing.assert_array_equal(found.pixels, plain.pixels)

@@ -288,3 +288,19 @@ def test_a_picture_is_no_volume(tmp_path: Path) -> None:
     paths = write_series(tmp_path / "s")
     with pytest.raises(InputError, match="give the folder"):
         read_volume(paths[0])
+
+
+@pytest.mark.parametrize("kind", ["a.mha", "a.nrrd", "a.nii.gz"])
+def test_what_lies_behind_packed_voxels_is_doubted_and_padding_is_not(tmp_path: Path, kind: str) -> None:
+    hu, path = thorax_hu().astype(np.int16), tmp_path / kind
+    if kind == "a.mha":
+        write_metaimage(path, hu, compressed=True)
+    elif kind == "a.nrrd":
+        nrrd.write(str(path), hu.T, {"encoding": "gzip", "spacings": [1.0, 1.0, 1.0]})
+    else:
+        write_nifti(path, hu)
+    whole, plain = path.read_bytes(), read_volume(path)
+    path.write_bytes(whole + bytes(300))
+    assert read_volume(path).warnings == plain.warnings
+    path.write_bytes(whole + b"more")
+    assert [text for text in read_volume(path).warnings if text.startswith(DOUBTFUL)]

@@ -54,6 +54,7 @@ class Layout:
 
     ``interval``: MCUs between two restart markers, 0 for none. ``sampling``: of each component, across and down.
     ``refined``: of each component's 64 coefficients, how many low bits are still missing (None: all of them).
+    ``end``: the place behind the end marker, None where there is none.
     """
 
     frame: Frame | None = None
@@ -63,6 +64,7 @@ class Layout:
     sampling: dict[int, tuple[int, int]] = field(default_factory=dict)
     first_scan: bytes = b""
     refined: dict[int, list[int | None]] = field(default_factory=dict)
+    end: int | None = None
 
     @property
     def is_progressive(self) -> bool:
@@ -187,7 +189,7 @@ def layout_of(data: bytes) -> Layout:
     codes = np.frombuffer(data, np.uint8)[marks + 1]
     # 0 stands for a data byte of 0xFF; 0xFF is a fill byte before a marker.
     marks, codes = marks[(codes != 0) & (codes != 0xFF)], codes[(codes != 0) & (codes != 0xFF)]
-    while position + 4 <= len(data):
+    while position + 2 <= len(data):
         if data[position] != 0xFF:
             break
         marker = data[position + 1]
@@ -195,6 +197,7 @@ def layout_of(data: bytes) -> Layout:
             position += 1
             continue
         if marker == _END:
+            layout.end = position + 2
             break
         body = data[position + 4 : position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")]
         position += 4 + len(body)

@@ -173,9 +173,9 @@ def _skip(file: BinaryIO, header: _Header, need: int) -> int:
 
 
 def _bytes(file: BinaryIO, need: int, left: int, *, compressed: bool) -> tuple[bytes, int]:
-    """``need`` bytes of voxels, and how many bytes are left over in uncompressed data."""
+    """``need`` bytes of voxels, and how many bytes are left over behind them."""
     if compressed:
-        return inflate_exactly(file.read(), need), 0
+        return inflate_exactly(file.read(), need)
     if left < need:
         raise InputError("truncated: fewer voxels than the header declares")
     return file.read(need), left - need

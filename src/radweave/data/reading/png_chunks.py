@@ -13,8 +13,8 @@ from radweave.base.errors import InputError
 SIGNATURE_BYTES: Final = 8
 
 
-def check_chunks(data: bytes) -> None:
-    """Walk over the chunks up to IEND; what follows it is no part of the image.
+def check_chunks(data: bytes) -> int:
+    """Walk over the chunks up to IEND; the place behind it, where the image ends.
 
     Raises:
         InputError: if one is cut or its checksum differs, or IEND is missing.
@@ -27,6 +27,6 @@ def check_chunks(data: bytes) -> None:
         if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
             raise InputError("the image data is damaged: a checksum of the PNG differs")
         if bytes(view[position + 4 : position + 8]) == b"IEND":
-            return
+            return end + 4
         position = end + 4
     raise InputError("truncated: the PNG has no end")

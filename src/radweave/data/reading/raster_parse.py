@@ -15,6 +15,7 @@ from radweave.data.reading import jpeg_ends, wire
 from radweave.data.reading.png_chunks import check_chunks
 
 _EXIF_ORIENTATION = 0x0112
+_PADDING = b"\0\r\n "
 _MODES = ("1", "L", "LA", "I;16", "I;16B", "I", "P", "PA", "RGB", "RGBA")
 
 
@@ -66,9 +67,14 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
 def _compare(data: bytes, kind: str, decoded: wire.Array) -> list[str]:
     """What the file has to find damage with: a PNG is refused for it, a JPEG doubted."""
     if kind == "PNG":
-        check_chunks(data)
-        return []
-    return jpeg_ends.doubts(data, decoded, _decode_jpeg)
+        return _behind(data, check_chunks(data))
+    return jpeg_ends.doubts(data, decoded, _decode_jpeg) + _behind(data, jpeg_ends.layout_of(data).end)
+
+
+def _behind(data: bytes, end: int | None) -> list[str]:
+    """A doubt where more than padding lies behind the image: a second file, or parts of the first that were moved."""
+    rest = 0 if end is None else len(data[end:].strip(_PADDING))
+    return [f"{rest} bytes lie behind the end of the image"] if rest else []
 
 
 def _decode_jpeg(data: bytes) -> wire.Array:

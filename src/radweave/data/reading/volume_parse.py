@@ -5,9 +5,8 @@ Sizes come from the header and are checked before anything is inflated or alloca
 
 from __future__ import annotations
 
-import gzip
+import io
 import math
-import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from nibabel.spatialimages import HeaderDataError
 
 from radweave.base.errors import InputError
 from radweave.data.reading import wire
-from radweave.data.reading.inflate import MORE, bunzip_exactly, inflate_exactly, read_to_end
+from radweave.data.reading.inflate import MORE, GzipStream, bunzip_exactly, inflate_exactly, read_to_end
 
 MAX_VALUE_BYTES: Final = 2 << 30
 # Real scans deflate two- to fivefold; the format's limit is 1032. A large volume far beyond is made to fill memory.
@@ -54,16 +53,19 @@ def parse_nifti(request: dict[str, Any]) -> wire.Message:
     with path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+        zipped_stream = GzipStream(raw)
+        stream: Any = io.BufferedReader(zipped_stream) if zipped else raw
         try:
             image, start = _nifti_image(stream, zipped=zipped)
             check_size(image.shape, image.get_data_dtype().itemsize, path.stat().st_size if zipped else None)
             values = np.asanyarray(image.dataobj.get_unscaled())
-            rest = read_to_end(stream) if zipped else path.stat().st_size - image.dataobj.offset - values.nbytes
+            rest = (
+                read_to_end(stream) + zipped_stream.rest
+                if zipped
+                else path.stat().st_size - image.dataobj.offset - values.nbytes
+            )
         except InputError:
             raise
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise InputError("truncated or damaged: the compressed data is cut or not what its checksum says") from None
         except (OSError, ValueError, ImageFileError):
             raise InputError("truncated or damaged: fewer voxels than the header declares") from None
     header = image.header
@@ -171,7 +173,7 @@ def _check_units(header: Any) -> None:
 
 
 def _nrrd_values(data: bytes, header: Any, file_bytes: int) -> tuple[wire.Array, int]:
-    """The voxels, and how many bytes are left over behind uncompressed ones."""
+    """The voxels, and how many bytes are left over behind them."""
     sizes = tuple(int(n) for n in header.get("sizes", ()))
     try:
         kind = np.dtype(nrrd.reader._determine_datatype(header))
@@ -185,16 +187,16 @@ def _nrrd_values(data: bytes, header: Any, file_bytes: int) -> tuple[wire.Array,
         raise InputError("skips bytes before its data, which is not supported", field="byte skip")
     need = math.prod(sizes) * kind.itemsize
     if encoding in _NRRD_RAW:
-        plain = data
+        plain, behind = data, 0
     elif encoding in _NRRD_GZIP:
-        plain = inflate_exactly(data, need)
+        plain, behind = inflate_exactly(data, need)
     elif encoding in _NRRD_BZIP:
-        plain = bunzip_exactly(data, need)
+        plain, behind = bunzip_exactly(data, need)
     else:
         raise InputError("has an encoding that is not read", field="encoding", expected="raw, gzip or bzip2")
     if len(plain) < need:
         raise InputError("truncated: fewer voxels than the header declares")
-    return np.frombuffer(plain, dtype=kind, count=math.prod(sizes)).reshape(sizes[2::-1]), len(plain) - need
+    return np.frombuffer(plain, dtype=kind, count=math.prod(sizes)).reshape(sizes[2::-1]), len(plain) - need + behind
 
 
 def _to_lps(vectors: Any, space: str) -> list[list[float | None]]:
