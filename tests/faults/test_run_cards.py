@@ -14,7 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from radweave.base.config import parse_yaml
+from radweave.base.config import parse_yaml, read_yaml
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_file, sha256_json
 from radweave.cli import main
@@ -297,3 +297,11 @@ def test_memories_that_the_method_cannot_have_are_refused(run: Path) -> None:
     rewrite_card(run, files=hash_files(run))
     with pytest.raises(InputError, match="memories: this method has no memories"):
         restore(run)
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml"])
+def test_a_giant_file_is_refused_before_it_is_read(light_run: Path, name: str) -> None:
+    os.truncate(light_run / name, 40 << 30)  # of holes: it takes no space here
+    with pytest.raises(InputError, match="too large") as refused:
+        read_card_alone(light_run) if name == "run.json" else read_yaml(light_run / name)
+    assert str(refused.value.file) == str(light_run / name)

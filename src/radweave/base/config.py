@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from radweave.base.errors import InputError
+from radweave.base.json_files import refuse_large
 
 C = TypeVar("C", bound="Config")
 
@@ -38,6 +39,10 @@ Voxels = Annotated[int, Field(ge=1, le=1024)]
 Hounsfield = Annotated[int, Field(ge=-32_768, le=32_767)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 """What numpy, scikit-learn and torch all take."""
+
+
+MAX_YAML_BYTES = 1 << 20
+"""Of a configuration: a resolved experiment has some 10 kB, and a megabyte takes seconds to parse."""
 
 
 class Config(BaseModel):
@@ -106,9 +111,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a file of plain values by name.
 
     Raises:
-        InputError: if the file is missing, not YAML, or holds another value.
+        InputError: if the file is missing, too large, not YAML, or holds another value.
     """
     try:
+        refuse_large(path, MAX_YAML_BYTES)
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("file is missing", file=path) from None

@@ -11,6 +11,10 @@ from typing import Any
 from radweave.base.errors import InputError
 from radweave.base.storage import write_aside, write_text
 
+MAX_JSON_BYTES = 1 << 30
+"""Of any JSON file; the index of a cache of a million images has some 200 MB."""
+MAX_CARD_BYTES = 16 << 20
+"""Of the card of a run, which names its files and parts; one has some 10 kB."""
 _NUMBERS = re.compile(r"\[\n\s+((?:(?:-?\d[\d.eE+-]*|null),?\s+)+)\]")
 
 
@@ -37,13 +41,25 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def read_json(path: Path) -> Any:
+def refuse_large(path: Path, most: int) -> None:
+    """Refuse a file before it is read into memory and parsed.
+
+    Raises:
+        InputError: if it has more than ``most`` bytes.
+    """
+    if (size := path.stat().st_size) > most:
+        raise InputError("too large for a file of its kind", file=path, got=f"{size} bytes", expected=f"at most {most}")
+
+
+def read_json(path: Path, *, most: int = MAX_JSON_BYTES) -> Any:
     """Read a JSON file.
 
     Raises:
-        InputError: if it is missing, not JSON, or holds half of a surrogate pair, which no file can be written with.
+        InputError: if it is missing, has more than ``most`` bytes, is not JSON, or holds half of a surrogate pair,
+            which no file can be written with.
     """
     try:
+        refuse_large(path, most)
         data = path.read_bytes()
         value = parse_json(data)
         if b"\\ud" in data.lower():
@@ -55,13 +71,13 @@ def read_json(path: Path) -> Any:
         raise InputError(f"not valid JSON: {error}", file=path) from None
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path, *, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        InputError: if the file is missing, not JSON, or holds another value.
+        InputError: as ``read_json``, or if the file holds another value.
     """
-    value = read_json(path)
+    value = read_json(path, most=most)
     if not isinstance(value, dict):
         raise InputError("not a JSON object", file=path, got=type(value).__name__)
     return value

@@ -27,7 +27,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_file, sha256_json
-from radweave.base.json_files import read_json_object
+from radweave.base.json_files import MAX_CARD_BYTES, read_json_object
 from radweave.base.locks import exclusive
 from radweave.base.storage import write_text
 from radweave.base.study import RESEARCH_ONLY, Notice, Record
@@ -158,7 +158,7 @@ def read_card_alone(folder: Path) -> RunCard:
         unfinished = (folder / "checkpoints").is_dir() or (folder / "config.yaml").is_file()
         hint = "training has not finished; go on with 'radweave train ... --resume'" if unfinished else "no run folder"
         raise InputError(f"run.json is missing: {hint}", file=folder)
-    values = read_json_object(path)
+    values = read_json_object(path, most=MAX_CARD_BYTES)
     if values.get("format") != FORMAT:
         raise InputError("not the card of a run", file=path, field="format", expected=FORMAT)
     if values.get("version") != FORMAT_VERSION:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from radweave.base.config import read_yaml
 from radweave.base.errors import InputError
-from radweave.base.json_files import read_json_object
+from radweave.base.json_files import MAX_CARD_BYTES, read_json_object
 from radweave.base.places import refuse_existing
 from radweave.base.replacing import FolderKind
 from radweave.base.storage import remove_leftovers
@@ -124,7 +124,7 @@ def named_files(folder: Path) -> list[str]:
         InputError: if ``run.json`` is not the card of a run.
     """
     path = folder / "run.json"
-    card = read_json_object(path)
+    card = read_json_object(path, most=MAX_CARD_BYTES)
     files = card.get("files")
     if card.get("format") != FORMAT or not isinstance(files, dict):
         raise InputError("not the card of a run", file=path)

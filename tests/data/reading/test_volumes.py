@@ -146,7 +146,7 @@ def test_oblique_is_warned_about(tmp_path: Path) -> None:
 
 
 def nifti_with_scale(path: Path, stored: NDArray[np.int16], slope: float, intercept: float) -> Path:
-    """nibabel drops slope and intercept when it saves integers itself."""
+    """Nibabel drops slope and intercept when it saves integers itself."""
     image = nib.Nifti1Image(np.ascontiguousarray(stored.T), np.eye(4))
     image.header["scl_slope"], image.header["scl_inter"] = slope, intercept
     image.header["vox_offset"], image.header["magic"] = 352, b"n+1"
