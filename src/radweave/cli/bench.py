@@ -11,15 +11,26 @@ from radweave.cli.ablate import Jobs, Meteor, Reuse
 from radweave.cli.bounds import MAX_SEEDS, MAX_STUDIES
 from radweave.cli.resuming import resumable
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="key=value, METHOD:key=value, SET:key=value or SET:METHOD:key=value", metavar="[key=value ...]"
+    ),
+]
+HeadlineSeeds = Annotated[int | None, typer.Option(help="Runs on the headline sets, if more.", min=1, max=MAX_SEEDS)]
+HeadlineMethods = Annotated[
+    str, typer.Option(help="Methods with more seeds there, with commas between; all if not given.")
+]
+Precision = Annotated[
+    str | None, typer.Option(help="float32 or bfloat16 in every stage; the presets' own if not given.")
+]
+PhantomStudies = Annotated[int | None, typer.Option(help="Phantom radiographs to draw.", min=10, max=MAX_STUDIES)]
+NoPace = Annotated[bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")]
+
 
 def bench(
     out: Annotated[Path, typer.Argument(help="Folder of drawn data, runs and pages.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="key=value, METHOD:key=value, SET:key=value or SET:METHOD:key=value", metavar="[key=value ...]"
-        ),
-    ] = None,
+    overrides: Overrides = None,
     xray: Annotated[Path | None, typer.Option(help="Dataset folder of radiographs instead of phantoms.")] = None,
     ct: Annotated[Path | None, typer.Option(help="Dataset folder of CT instead of phantoms.")] = None,
     iu: Annotated[Path | None, typer.Option(help="Dataset folder of IU X-Ray; it is run if given.")] = None,
@@ -27,27 +38,17 @@ def bench(
     methods: Annotated[str, typer.Option(help="Only these, with commas between; the baseline always runs.")] = "",
     preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
     seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1, max=MAX_SEEDS)] = 3,
-    headline_seeds: Annotated[
-        int | None, typer.Option(help="Runs on the headline sets, if more.", min=1, max=MAX_SEEDS)
-    ] = None,
+    headline_seeds: HeadlineSeeds = None,
     headline_sets: Annotated[str, typer.Option(help="Sets with more seeds, with commas between.")] = "xray",
-    headline_methods: Annotated[
-        str, typer.Option(help="Methods with more seeds there, with commas between; all if not given.")
-    ] = "",
-    precision: Annotated[
-        str | None, typer.Option(help="float32 or bfloat16 in every stage; the presets' own if not given.")
-    ] = None,
+    headline_methods: HeadlineMethods = "",
+    precision: Precision = None,
     jobs: Jobs = 1,
-    phantom_studies: Annotated[
-        int | None, typer.Option(help="Phantom radiographs to draw.", min=10, max=MAX_STUDIES)
-    ] = None,
+    phantom_studies: PhantomStudies = None,
     ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10, max=MAX_STUDIES)] = None,
     reuse: Reuse = None,
     pages: Annotated[Path | None, typer.Option(help="Where the pages go, if not to OUT/results.")] = None,
     meteor: Meteor = False,
-    no_pace: Annotated[
-        bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")
-    ] = False,
+    no_pace: NoPace = False,
     no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
 ) -> None:
     """Train and compare all methods on the same data: scores, tests, floors, evidence, costs, as pages."""
@@ -79,15 +80,12 @@ def bench(
         pace=not no_pace,
     )
 
-    def say(text: str) -> None:
-        console.print(text)
-
     with resumable(f"the same command goes on (its runs as with --resume), what is known so far is in {out}"):
-        result = run_bench(request, say)
+        result = run_bench(request, console.print)
     print_tables([short_table(found) for found in result.sets.values() if found.full])
-    say(f"pages: {result.page}")
+    console.print(f"pages: {result.page}")
     if result.failed:
-        say(f"{result.failed} runs or methods failed; the pages name them")
+        console.print(f"{result.failed} runs or methods failed; the pages name them")
         raise typer.Exit(1)
 
 

@@ -56,28 +56,21 @@ def import_verb(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Build a dataset folder from a downloaded data set."""
+    given = dict(locals())
+    options = {name: given[name] for name in given if name not in ("kind", "source", "out", "overwrite")}
     from radweave.cli.progress import bar
     from radweave.data.importers import import_dataset, options_from
 
-    options = options_from(
-        target=target,
-        cleaning=cleaning,
-        split=split,
-        seed=seed,
-        keep=keep,
-        images=images,
-        annotation=annotation,
-        views=tuple(view for view in views.upper().split(",") if view),
-        separator=separator,
-        labeler=labeler,
-        link=link,
-        verify=verify,
-        scrub=scrub or scrub_names is not None,
-        scrub_names=scrub_names,
+    chosen = options_from(
+        **options
+        | {
+            "views": tuple(view for view in views.upper().split(",") if view),
+            "scrub": scrub or scrub_names is not None,
+        }
     )
     with bar("reading studies") as progress:
         dataset = import_dataset(
-            kind, source, out, options=options, overwrite=overwrite, progress=lambda count: progress(count, None)
+            kind, source, out, options=chosen, overwrite=overwrite, progress=lambda count: progress(count, None)
         )
     counts = dataset.card.counts
     splits = ", ".join(f"{counts[f'studies_{s}']} {s}" for s in ("train", "val", "test") if f"studies_{s}" in counts)

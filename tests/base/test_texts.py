@@ -1,0 +1,77 @@
+"""What pages, docstrings and comments name is there: modules, files, pages and their headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from toys import ROOT
+
+SOURCE = ROOT / "src" / "radweave"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+CODE = [*SOURCE.rglob("*.py"), *(ROOT / "bench").glob("*.py")]
+DOTTED = re.compile(r"\bradweave((?:\.[A-Za-z]\w*)+)")
+FILE = re.compile(r"(?<![\w./*{<-])(?:[a-z_]\w*/)+\w+\.(?:py|toml|md)\b")
+ROOM = re.compile(r"`([a-z_]+)/(?:NAME/)?`")
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+ELSEWHERE = ("scripts/data.py", "modules/data_ct.py")
+"""Files of others' projects, from which we deviate."""
+
+
+def lines(paths: list[Path]) -> Iterator[tuple[str, str]]:
+    """Each line with its place; the change log speaks of what was."""
+    for path in paths:
+        if path.name != "CHANGELOG.md":
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                yield f"{path.relative_to(ROOT)}:{number}", line
+
+
+def is_there(dotted: str) -> bool:
+    """Whether ``.room.module.name`` is a module, or stands in the text of one."""
+    place = SOURCE
+    names = dotted.strip(".").split(".")
+    while names and (place / names[0]).is_dir():
+        place /= names.pop(0)
+    file = place / f"{names.pop(0)}.py" if names and (place / f"{names[0]}.py").is_file() else place / "__init__.py"
+    return not names or re.search(rf"\b{names[0]}\b", file.read_text(encoding="utf-8")) is not None
+
+
+def test_modules_that_are_named_exist() -> None:
+    found = [(where, name) for where, line in lines([*PAGES, *CODE]) for name in DOTTED.findall(line)]
+    assert len(found) > 1000
+    assert [(where, name) for where, name in found if not is_there(name)] == []
+    assert not is_there(".base.storage.sha256_file")
+    assert not is_there(".serve.predictor")
+
+
+def test_files_that_are_named_exist() -> None:
+    tops = (ROOT, SOURCE, SOURCE.parent, ROOT / "docs")
+    found = [(where, name) for where, line in lines([*PAGES, *CODE]) for name in FILE.findall(line)]
+    assert len(found) > 100
+    missing = [(where, name) for where, name in found if not any((top / name).is_file() for top in tops)]
+    assert {name for _, name in missing} == set(ELSEWHERE), missing
+
+
+def test_the_page_of_the_house_has_every_room() -> None:
+    table = [line for line in (ROOT / "docs" / "architecture.md").read_text().splitlines() if line.startswith("|")]
+    named = [room for line in table for room in ROOM.findall(line)]
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and list(path.glob("*.py"))}
+    assert sorted(named) == sorted(rooms)
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links spell them."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for link in LINK.findall(page.read_text(encoding="utf-8")):
+            if "://" in link:
+                continue
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), (page.name, link)
+            assert not anchor or anchor in anchors(target), (page.name, link)
