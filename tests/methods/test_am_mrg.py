@@ -21,18 +21,21 @@ from radweave.memory.bank import Bank, load_bank, patient_code
 from radweave.methods import resolve
 from radweave.methods.am_mrg import model as am_mrg
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
-from radweave.methods.am_mrg.memory import ReportMemoryConfig
+from radweave.methods.am_mrg.memory import NoMemory, ReportMemoryConfig
 from radweave.methods.am_mrg.model import AmMrgModel, Seen, pooled
 from radweave.methods.am_mrg.regions import (
+    CappedDraw,
     Region,
+    apart,
     build_visual_bank,
-    draw_studies,
     find_regions,
     masked_views,
     region_patterns,
+    stated_diseases,
 )
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_bank, draw_reports, report_sentences
-from radweave.nn.hopfield import AttentionRuleConfig
+from radweave.nn import hopfield
+from radweave.nn.hopfield import AttentionRuleConfig, Patterns
 from radweave.nn.text_encoder import LsaTextEncoder
 from radweave.nn.views import ViewTokens
 from radweave.runs.restore import Run, restore
@@ -101,9 +104,9 @@ def test_image_queries_learn_from_what_is_asked_of_the_disease_queries() -> None
     assert (gradient[4:].abs().amax(1) > 0).all()
 
 
-def test_regions_are_cells_above_the_threshold_or_the_strongest_six() -> None:
+def test_regions_are_cells_above_the_threshold_strongest_first() -> None:
     cells = torch.tensor([[[0.9, 0.2], [0.75, 0.8]], [[0.1, 0.76], [0.3, 1.0]]])
-    found = find_regions(cells, threshold=0.75, most=6)
+    found = find_regions(cells, threshold=0.75)
     assert [(region.view, region.row, region.column) for region in found] == [
         (1, 1, 1),
         (0, 0, 0),
@@ -111,8 +114,18 @@ def test_regions_are_cells_above_the_threshold_or_the_strongest_six() -> None:
         (1, 0, 1),
     ]
     assert [round(region.activation, 2) for region in found] == [1.0, 0.9, 0.8, 0.76]
-    assert find_regions(cells, threshold=0.0, most=3) == found[:3]
-    assert find_regions(cells * 0.5, threshold=0.75, most=6) == []
+    assert find_regions(cells * 0.5, threshold=0.75) == []
+
+
+def test_of_cells_that_share_tokens_the_strongest_is_a_region_and_six_are_six() -> None:
+    # 14 x 14 cells on a 7 x 7 grid, as Swin has: four cells share a token.
+    cells = [Region(0, 2, 4, 0.9), Region(0, 3, 5, 0.8), Region(1, 3, 5, 0.8), Region(0, 4, 4, 0.7)]
+    assert [region.activation for region in apart(cells, (7, 7), 16, 224, most=6)] == [0.9, 0.8, 0.7]
+    assert apart(cells, (7, 7), 16, 224, most=2) == [cells[0], cells[2]]
+    # As many as asked for, though the four strongest cells are one token.
+    all_cells = [Region(0, row, column, 1.0) for row in range(14) for column in range(14)]
+    assert len(apart(all_cells, (7, 7), 16, 224, most=6)) == 6
+    assert apart(all_cells, (14, 14), 16, 224, most=6) == all_cells[:6]
 
 
 def test_the_masked_image_is_equation_1() -> None:
@@ -129,26 +142,31 @@ def test_the_masked_image_is_equation_1() -> None:
 def test_a_region_is_the_mean_of_the_tokens_that_its_cell_touches() -> None:
     tokens = torch.rand(1, 16, 3)
     grid = tokens.view(4, 4, 3)
-    kept, patterns = region_patterns(tokens, (4, 4), [Region(0, 0, 1, 0.9)], cell=16, image_size=32)
+    patterns = region_patterns(tokens, (4, 4), [Region(0, 0, 1, 0.9)], cell=16, image_size=32)
     torch.testing.assert_close(patterns[0], grid[0:2, 2:4].mean((0, 1)))
-    # 14 x 14 cells on a 7 x 7 grid, as Swin has: four cells share a token, and are one region.
     coarse = torch.rand(1, 49, 3)
-    cells = [Region(0, 2, 4, 0.9), Region(0, 3, 5, 0.8), Region(0, 4, 4, 0.7)]
-    kept, patterns = region_patterns(coarse, (7, 7), cells, cell=16, image_size=224)
-    assert [region.activation for region in kept] == [0.9, 0.7]
+    cells = [Region(0, 2, 4, 0.9), Region(0, 4, 4, 0.7)]
+    patterns = region_patterns(coarse, (7, 7), cells, cell=16, image_size=224)
     torch.testing.assert_close(patterns, torch.stack([coarse[0, 7 + 2], coarse[0, 14 + 2]]))
 
 
-def test_of_a_frequent_disease_a_seeded_draw_is_mined() -> None:
-    states = torch.zeros(50, 3, dtype=torch.long)
-    states[:, 0] = 1
-    states[7, 1] = 1
-    drawn = dict(draw_studies(states, 10, seed=1))
-    assert sum(0 in numbers for numbers in drawn.values()) == 10
-    assert 1 in drawn[7]
-    assert not any(2 in numbers for numbers in drawn.values())
-    assert drawn == dict(draw_studies(states, 10, seed=1))
-    assert drawn != dict(draw_studies(states, 10, seed=2))
+def test_every_study_is_looked_at_for_the_diseases_that_it_states() -> None:
+    states = torch.tensor([[1, 0, 2], [0, 2, 3], [1, 1, -1], [0, 0, 1]])
+    assert stated_diseases(states) == [(0, [0]), (2, [0, 1]), (3, [2])]
+
+
+def test_a_draw_holds_its_cap_and_gives_each_the_same_chance() -> None:
+    counts = [0] * 30
+    for seed in range(400):
+        draw: CappedDraw[int] = CappedDraw(10, [seed, 0])
+        for number in range(30):
+            draw.offer(number)
+            assert len(draw.kept()) == min(number + 1, 10)
+        assert draw.kept() == sorted(set(draw.kept())), "in the order of the split"
+        for number in draw.kept():
+            counts[number] += 1
+    # 400 draws of a third each: standard deviation 9.4.
+    assert all(abs(count - 400 / 3) < 5 * 9.5 for count in counts)
 
 
 class _Encoder(nn.Module):
@@ -213,16 +231,21 @@ def test_patterns_are_of_the_masked_image_and_the_seed_decides_which_stay(toy_da
     for number, row in enumerate(bank.rows):
         of_image.setdefault((row["study_id"], row["disease"]), []).append(number)
     assert any(len(numbers) > 1 for numbers in of_image.values())
+    # A map is highest somewhere: no study that states a disease is without a region of it.
+    assert len(of_image) == int((view.class_states == 1).sum())
     for (study_id, _), numbers in of_image.items():
         regions = [Region(bank.rows[n]["view"], *bank.rows[n]["cell"], bank.rows[n]["activation"]) for n in numbers]
         pixels = torch.from_numpy(examples[study_id].pixels).float()[:, None] / 255
         with torch.no_grad():
             encoded = encoder(masked_views(pixels, regions, 16))
-            _, expected = region_patterns(encoded.tokens, encoded.grid, regions, 16, 32)
+            expected = region_patterns(encoded.tokens, encoded.grid, regions, 16, 32)
         torch.testing.assert_close(bank.tensors["patterns"][numbers], expected, rtol=1e-4, atol=1e-6)
-    # All studies are looked at, and of their regions the seed lets some stay.
+    # All studies are looked at, and of their regions the seed lets some stay: as many as there may be.
     config = am_mrg.RegionConfig(threshold=0.5, regions_per_disease=7)
-    assert int((view.class_states == 1).sum(0).max()) <= 7
+    diseases = [row["disease"] for row in bank.rows]
+    capped = [row["disease"] for row in build_visual_bank(view, encoder, _score, config).rows]
+    for name in view.classes:
+        assert capped.count(name) == min(7, diseases.count(name)), name
     one, other = (build_visual_bank(replace(view, seed=seed), encoder, _score, config).rows for seed in (3, 4))
     assert one != other
 
@@ -311,11 +334,23 @@ def test_a_study_recalls_what_weighs_most_and_never_its_own_patient() -> None:
     assert not torch.allclose(again.tokens[1], found.tokens[1])
 
 
-def test_patterns_are_normalised_once_and_an_empty_memory_recalls_nothing() -> None:
-    memory = memory_of(toy_bank())
-    values = memory.patterns.values
-    torch.testing.assert_close(values.mean(1), torch.zeros(20), rtol=0, atol=1e-5)
-    torch.testing.assert_close(values.square().mean(1), torch.ones(20), rtol=1e-4, atol=0)
+def test_a_bank_is_read_as_it_is_and_an_empty_memory_recalls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopfield, "MAX_SCORES", 60)
+    bank = toy_bank()
+    memory = memory_of(bank)
+    held, given = memory.patterns.values, bank.tensors["patterns"]
+    assert held.data_ptr() == given.data_ptr(), "no copy, normalised or not"
+    states = torch.randn(3, 2, 6, requires_grad=True)
+    found = memory(states, ["p0", "p3", "a stranger"])
+    # The same network over patterns that were normalised as a whole.
+    whole = Patterns(torch.nn.functional.layer_norm(given, (8,)), memory.patterns.owners)
+    expected = memory.network(states.flatten(0, 1), whole, found.askers).output.view(3, 2, 10)
+    torch.testing.assert_close(found.tokens, expected, rtol=1e-6, atol=1e-6)
+    weight = torch.randn(3, 2, 10)
+    parameters = [states, *memory.network.parameters()]
+    ours, theirs = (torch.autograd.grad((out * weight).sum(), parameters) for out in (found.tokens, expected))
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
     empty = memory_of(Bank({"patterns": torch.zeros(0, 1)}, ()))
     found = empty(torch.randn(2, 3, 6), ["a", "b"])
     assert torch.isfinite(found.tokens).all()
@@ -374,6 +409,22 @@ def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> N
         _, mask = Seen(model, toy_batch(run, views=2)).prefix
     begin = 1
     assert mask.sum() == begin + 2 * 4 + 3 + 2 * 14
+
+
+def test_what_a_disease_recalls_stands_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eq. 8-9: F' = {(v_1, r_1), (v_2, r_2), ...}; a memory that is off leaves the other's tokens as they are."""
+    model: AmMrgModel = run.model  # type: ignore[assignment]
+    seen = Seen(model, toy_batch(run))
+    with torch.no_grad():
+        prefix, mask = seen.prefix
+        recalled = prefix[0][mask[0]][-28:]
+        for number in range(14):
+            torch.testing.assert_close(recalled[2 * number], seen.regions.tokens[0, number])
+            torch.testing.assert_close(recalled[2 * number + 1], seen.reports.tokens[0, number])
+        monkeypatch.setattr(model, "visual_memory", NoMemory(model.language_model.width))
+        alone = Seen(model, toy_batch(run))
+        prefix, mask = alone.prefix
+        torch.testing.assert_close(prefix[0][mask[0]][-14:], alone.reports.tokens[0])
 
 
 def test_what_the_image_queries_say_reaches_the_language_model(run: Run) -> None:

@@ -30,7 +30,7 @@ def loop_weights(kind: CamKind, A: Tensor, G: Tensor) -> list[float]:
             weight = 0.0
             for s in range(places):
                 g = float(G[s, c])
-                if abs(2 * g**2 + total * g**3) > 1e-7:
+                if g != 0:
                     weight += g**2 / (2 * g**2 + total * g**3) * max(g, 0.0)
             weights.append(weight)
         else:
@@ -39,14 +39,30 @@ def loop_weights(kind: CamKind, A: Tensor, G: Tensor) -> list[float]:
     return weights
 
 
+def loop_eigen(A: Tensor) -> list[float]:
+    """Power iteration on the covariance of the channels, from numbers; the sign that goes with the mean activation."""
+    places, channels = A.shape
+    means = [sum(float(A[s, c]) for s in range(places)) / places for c in range(channels)]
+    centred = [[float(A[s, c]) - means[c] for c in range(channels)] for s in range(places)]
+    vector = [1.0 + 0.1 * c for c in range(channels)]
+    for _ in range(3000):
+        projected = [sum(row[c] * vector[c] for c in range(channels)) for row in centred]
+        vector = [sum(projected[s] * centred[s][c] for s in range(places)) for c in range(channels)]
+        length = sum(value**2 for value in vector) ** 0.5
+        vector = [value / length for value in vector]
+    projected = [sum(row[c] * vector[c] for c in range(channels)) for row in centred]
+    brightness = [sum(float(A[s, c]) for c in range(channels)) / channels for s in range(places)]
+    average = sum(brightness) / places
+    together = sum(p * (b - average) for p, b in zip(projected, brightness, strict=True))
+    return projected if together >= 0 else [-value for value in projected]
+
+
 def loop_map(kind: CamKind, A: Tensor, G: Tensor) -> Tensor:
     places, channels = A.shape
     if kind == "hirescam":
         values = [sum(float(G[s, c] * A[s, c]) for c in range(channels)) for s in range(places)]
     elif kind == "eigencam":
-        _, _, right = torch.linalg.svd(A, full_matrices=False)
-        projected = A @ right[0]
-        values = (projected if projected.sum() >= 0 else -projected).tolist()
+        values = loop_eigen(A)
     else:
         weights = loop_weights(kind, A, G)
         values = [sum(weights[c] * float(A[s, c]) for c in range(channels)) for s in range(places)]
@@ -62,6 +78,47 @@ def test_a_map_is_its_formula(kind: CamKind) -> None:
     torch.testing.assert_close(maps, expected, **CLOSE)
     assert (maps >= 0).all()
     assert maps.any()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("kind", CAM_KINDS)
+def test_a_map_is_its_formula_however_small_the_gradients_are(kind: CamKind, size: float) -> None:
+    """Behind a mean over 196 tokens gradients are a thousandth of what they are behind one token."""
+    activations, gradients = draw(2, 49, 5, seed=2).abs(), draw(2, 49, 5, seed=3) * size
+    expected = torch.stack([loop_map(kind, a, g) for a, g in zip(activations, gradients, strict=True)])
+    assert expected.any()
+    peak = float(expected.max())
+    maps = class_activation_map(kind, activations, gradients)
+    torch.testing.assert_close(maps / peak, expected / peak, **CLOSE)
+    single = class_activation_map(kind, activations.float(), gradients.float())
+    # Float32, where a share 1 / (2 + S g) may divide by little.
+    torch.testing.assert_close(single / peak, (expected / peak).float(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_share_without_denominator_counts_as_nothing() -> None:
+    """2 g^2 + S g^3 is zero at g = -2 / S: there no share is defined, and the map stays finite."""
+    activations = torch.full((1, 4, 1), -0.5)
+    gradients = torch.tensor([1.0, 0.5, 0.0, -1.0]).view(1, 4, 1)
+    maps = class_activation_map("gradcam++", activations, gradients)
+    assert torch.isfinite(maps).all()
+    # The first place's denominator vanishes; of the second it is 1: weight 0.5, times the activation, below zero.
+    assert (maps == 0).all()
+    assert float(class_activation_map("gradcam++", activations, -gradients * 0.5).max()) == 0
+    positive = class_activation_map("gradcam++", activations.abs(), gradients)
+    torch.testing.assert_close(positive, torch.full((1, 4), 0.5 * (1 / 4 + 0.5 / 3)))
+
+
+def test_an_eigen_map_is_of_what_differs_between_places() -> None:
+    """A large constant in every channel is no structure; the sign is that of the brighter places."""
+    pattern = draw(1, 12, 1).abs()
+    activations = 50.0 + pattern * torch.tensor([1.0, 2.0, -0.5], dtype=torch.float64)
+    found = class_activation_map("eigencam", activations, torch.zeros_like(activations))[0]
+    centred = pattern[0, :, 0] - pattern.mean()
+    torch.testing.assert_close(found / found.max(), centred.clamp(min=0) / centred.max(), **CLOSE)
+    # Tokens behind a LayerNorm have the same mean everywhere; then the strongest place decides.
+    flat = F.layer_norm(draw(1, 12, 6, seed=5), (6,))
+    one, other = (class_activation_map("eigencam", sign * flat, flat) for sign in (1.0, -1.0))
+    torch.testing.assert_close(one, other, **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["gradcam", "hirescam"])
@@ -92,13 +149,14 @@ def toy_views(batch: int = 3) -> ViewTokens:
     return ViewTokens(tokens, mask, torch.ones(batch, 2, dtype=torch.long), (3, 4))
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-9])
 @pytest.mark.parametrize("kind", CAM_KINDS)
-def test_views_of_a_study_share_a_peak_and_studies_nothing(kind: CamKind) -> None:
+def test_views_of_a_study_share_a_peak_and_studies_nothing(kind: CamKind, size: float) -> None:
     torch.manual_seed(0)
     head = nn.Linear(6, 4).double()
 
     def score(tokens: Tensor) -> Tensor:
-        return head(tokens.tanh().mean((1, 2)))
+        return head(tokens.tanh().mean((1, 2))) * size
 
     maps = view_maps(kind, toy_views(), score, [1, 3])
     assert maps.shape == (2, 3, 2, 3, 4)
@@ -118,12 +176,26 @@ def test_a_map_points_at_the_place_that_decides() -> None:
         assert int(found.flatten().argmax()) == 6, kind
 
 
-def test_cells_are_means_of_the_enlarged_map() -> None:
-    maps = draw(2, 4, 4).abs()
-    cells = cell_means(maps, 64, 16)
-    enlarged = F.interpolate(maps[:, None], size=(64, 64), mode="bilinear", align_corners=False)[:, 0]
-    for row in range(4):
-        for column in range(4):
-            part = enlarged[:, 16 * row : 16 * row + 16, 16 * column : 16 * column + 16]
-            torch.testing.assert_close(cells[:, row, column], part.mean((1, 2)), **CLOSE)
-    assert cell_means(maps, 40, 16).shape == (2, 3, 3)
+@pytest.mark.parametrize(("tokens", "image", "cell"), [(4, 64, 16), (8, 64, 16), (2, 64, 16), (7, 40, 16), (3, 40, 16)])
+def test_cells_are_means_of_the_tokens_that_they_cover(tokens: int, image: int, cell: int) -> None:
+    maps = draw(2, tokens, tokens).abs()
+    cells = cell_means(maps, image, cell)
+    count = -(-image // cell)
+    assert cells.shape == (2, count, count)
+    for row in range(count):
+        for column in range(count):
+            values = [
+                maps[:, y * tokens // image, x * tokens // image]
+                for y in range(row * cell, min(row * cell + cell, image))
+                for x in range(column * cell, min(column * cell + cell, image))
+            ]
+            torch.testing.assert_close(cells[:, row, column], torch.stack(values).mean(0), **CLOSE)
+
+
+def test_a_token_that_stands_alone_keeps_its_height() -> None:
+    """Smoothed, it would fall below a threshold of 0.75 of itself, and its study would have no region."""
+    maps = torch.zeros(1, 14, 14)
+    maps[0, 5, 9] = 1.0
+    cells = cell_means(maps, 224, 16)
+    assert float(cells.max()) == 1.0
+    assert int(cells.flatten().argmax()) == 5 * 14 + 9

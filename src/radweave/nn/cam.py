@@ -5,14 +5,17 @@ and G = dy/dA gradients of one class's score y, both (N, S, D), S positions; eve
 
     gradcam    relu(sum_c w_c A_c),  w_c = mean_s G_sc                      Selvaraju et al., ICCV 2017
     gradcam++  the same,  w_c = sum_s a_sc relu(G_sc),
-               a_sc = G_sc^2 / (2 G_sc^2 + sum_t A_tc G_sc^3)               Chattopadhay et al., WACV 2018
+               a_sc = G_sc^2 / (2 G_sc^2 + sum_t A_tc G_sc^3)
+                    = 1 / (2 + sum_t A_tc G_sc)                             Chattopadhay et al., WACV 2018
     hirescam   relu(sum_c G_sc A_sc)                                        Draelos and Carin, 2020
     xgradcam   relu(sum_c w_c A_c),  w_c = sum_s G_sc A_sc / sum_s A_sc     Fu et al., BMVC 2020
-    eigencam   relu(A v), v the first right singular vector of A            Muhammad and Yeasin, IJCNN 2020
+    eigencam   relu(C v), C_sc = A_sc - mean_t A_tc,
+               v the first right singular vector of C                       Muhammad and Yeasin, IJCNN 2020
 
-eigencam knows no class. Deviations: gradcam++ is for y = exp(score); the factor exp(score) is the same at all positions
-and drops out where maps are scaled to their peak. A singular vector has no sign: it gets the one that makes the map's
-sum positive.
+No formula compares gradients with a constant: they shrink with the number of positions. eigencam knows no class.
+Deviations: gradcam++ is for y = exp(score); the factor exp(score) is the same at all positions and drops out where maps
+are scaled to their peak. eigencam's paper does not centre, the library that AM-MRG's authors used does. A singular
+vector has no sign: it gets the one that correlates with the mean activation of each position.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from radweave.nn.views import ViewTokens
 
 CamKind = Literal["gradcam", "gradcam++", "hirescam", "xgradcam", "eigencam"]
 CAM_KINDS: tuple[CamKind, ...] = ("gradcam", "gradcam++", "hirescam", "xgradcam", "eigencam")
-EPSILON = 1e-7
+# Sums that cancel to this share of what was added hold nothing but rounding.
+CANCELLED = 1e-6
 
 Score = Callable[[Tensor], Tensor]
 """From tokens of any shape (B, ...) to scores (B, K); a study's scores depend on its own tokens only."""
@@ -53,21 +57,26 @@ def _channel_weights(kind: CamKind, activations: Tensor, gradients: Tensor) -> T
     if kind == "gradcam":
         return gradients.mean(1)
     if kind == "gradcam++":
-        square = gradients.square()
-        denominator = 2 * square + activations.sum(1, keepdim=True) * square * gradients
-        share = torch.where(denominator.abs() > EPSILON, square / denominator, torch.zeros_like(square))
+        denominator = 2 + activations.sum(1, keepdim=True) * gradients
+        share = torch.where(denominator.abs() > 2 * CANCELLED, 1 / denominator, torch.zeros_like(denominator))
         return (share * F.relu(gradients)).sum(1)
     total = activations.sum(1)
-    safe = torch.where(total.abs() > EPSILON, total, torch.full_like(total, EPSILON))
-    return (gradients * activations).sum(1) / safe
+    stands = total.abs() > CANCELLED * activations.abs().sum(1)
+    return torch.where(stands, (gradients * activations).sum(1) / total, torch.zeros_like(total))
 
 
 def _eigen_map(activations: Tensor) -> Tensor:
-    # The largest eigenvector of A^T A is the first right singular vector of A; doubles, for a steady direction.
+    # The largest eigenvector of C^T C is the first right singular vector of C; doubles, for a steady direction.
     wide = activations.double()
-    vector = torch.linalg.eigh(wide.transpose(1, 2) @ wide).eigenvectors[:, :, -1]
-    maps = torch.einsum("nsd,nd->ns", wide, vector)
-    sign = torch.where(maps.sum(1, keepdim=True) < 0, -1.0, 1.0)
+    centred = wide - wide.mean(1, keepdim=True)
+    vector = torch.linalg.eigh(centred.transpose(1, 2) @ centred).eigenvectors[:, :, -1]
+    maps = torch.einsum("nsd,nd->ns", centred, vector)
+    brightness = centred.mean(2)
+    together = (maps * brightness).sum(1, keepdim=True)
+    # Behind a LayerNorm the mean activation is the same everywhere; then the strongest place is made a positive one.
+    strongest = maps.gather(1, maps.abs().argmax(1, keepdim=True))
+    vague = together.abs() <= CANCELLED * maps.norm(dim=1, keepdim=True) * wide.norm(dim=2).mean(1, keepdim=True)
+    sign = torch.where(torch.where(vague, strongest, together) < 0, -1.0, 1.0)
     return (maps * sign).to(activations.dtype)
 
 
@@ -97,11 +106,16 @@ def view_maps(
         found = class_activation_map(kind, flat, gradient.reshape(flat.shape)).view(batch, num_views, height, width)
         found = found * views.view_mask[:, :, None, None]
         peak = found.flatten(1).amax(1)[:, None, None, None]
-        maps.append(found / peak.clamp(min=EPSILON))
+        maps.append(found / peak.clamp(min=torch.finfo(found.dtype).tiny))
     return torch.stack(maps) if maps else flat.new_zeros(0, batch, num_views, height, width)
 
 
 def cell_means(maps: Float[Tensor, "n h w"], image_size: int, cell: int) -> Float[Tensor, "n rows columns"]:
-    """Mean of each map, enlarged to the image, over square cells of ``cell`` pixels."""
-    enlarged = F.interpolate(maps[:, None], size=(image_size, image_size), mode="bilinear", align_corners=False)
-    return F.avg_pool2d(enlarged, cell, ceil_mode=True, count_include_pad=False)[:, 0]
+    """Mean of each map over square cells of ``cell`` pixels of the image that its tokens tile.
+
+    A pixel has the value of its token. Smoothed between tokens, a token that stands alone would lose almost half its
+    height, and a threshold close to the peak would find nothing there.
+    """
+    row, column = (torch.arange(image_size, device=maps.device) * side // image_size for side in maps.shape[1:])
+    enlarged = maps[:, row[:, None], column[None]]
+    return F.avg_pool2d(enlarged[:, None], cell, ceil_mode=True, count_include_pad=False)[:, 0]

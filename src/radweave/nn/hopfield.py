@@ -38,17 +38,22 @@ class Patterns:
     """A memory: ``values`` (N, P), and who owns each pattern (N), as numbers; ``NO_OWNER`` where that does not matter.
 
     A state never sees the patterns of its own owner, so that a study does not recall itself while it is learned.
-    ``values`` may be mapped from a file: it is read in chunks.
+    ``values`` may be mapped from a file: it is read in chunks. ``normalised`` patterns go through LayerNorm (without
+    weights) as they are read.
     """
 
     values: Float[Tensor, "n p"]
     owners: Int[Tensor, " n"] | None = None
+    normalised: bool = False
 
     def scores(
         self, queries: Float[Tensor, "r p"], askers: Int[Tensor, " r"] | None, rows: slice
     ) -> tuple[Float[Tensor, "r c"], Float[Tensor, "c p"]]:
         """Inner products with the patterns of ``rows``, minus infinity for the asker's own; and those patterns."""
-        chunk = self.values[rows].to(queries.device, queries.dtype)
+        chunk = self.values[rows].to(queries.device)
+        if self.normalised:
+            chunk = F.layer_norm(chunk, chunk.shape[1:])
+        chunk = chunk.to(queries.dtype)
         scores = queries @ chunk.T
         if askers is not None and self.owners is not None:
             owners = self.owners[rows].to(queries.device)
@@ -75,8 +80,11 @@ class _Recall(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, values: Tensor, askers: Tensor | None, owners: Tensor | None) -> Any:
-        memory = Patterns(values, owners)
+    def forward(
+        ctx: Any, queries: Tensor, values: Tensor, askers: Tensor | None, owners: Tensor | None, normalised: bool
+    ) -> Any:
+        assert not (normalised and ctx.needs_input_grad[1]), "patterns that learn are not normalised on the way"
+        memory = Patterns(values, owners, normalised)
         top = queries.new_full((len(queries), 1), -torch.inf)
         total = torch.zeros_like(top)
         summed = queries.new_zeros(len(queries), values.shape[1])
@@ -95,6 +103,7 @@ class _Recall(torch.autograd.Function):
         seen = total > 0
         log_total = torch.where(seen, top + torch.log(total.clamp(min=tiny)), torch.zeros_like(total))
         ctx.save_for_backward(queries, values, averages, log_total, askers, owners)
+        ctx.normalised = normalised
         ctx.mark_non_differentiable(log_total)
         return averages, log_total
 
@@ -102,7 +111,7 @@ class _Recall(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         queries, values, averages, log_total, askers, owners = ctx.saved_tensors
         gradient = gradients[0]
-        memory = Patterns(values, owners)
+        memory = Patterns(values, owners, ctx.normalised)
         shared = (gradient * averages).sum(dim=1, keepdim=True)
         d_queries = torch.zeros_like(queries)
         d_values = torch.zeros_like(values) if ctx.needs_input_grad[1] else None
@@ -113,7 +122,7 @@ class _Recall(torch.autograd.Function):
             d_queries += d_scores @ chunk
             if d_values is not None:
                 d_values[rows] = weights.T @ gradient + d_scores.T @ queries
-        return d_queries, d_values, None, None
+        return d_queries, d_values, None, None, None
 
 
 def recall(
@@ -123,8 +132,16 @@ def recall(
 
     The scores of all queries with all patterns are never held at once, neither here nor for the gradient.
     """
-    averages: Tensor = _Recall.apply(queries, memory.values, askers, memory.owners)[0]  # type: ignore[no-untyped-call]
+    averages: Tensor = _recall(queries, memory, askers)[0]
     return averages
+
+
+def _recall(queries: Tensor, memory: Patterns, askers: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Averages, and per query the logarithm of the sum of its exponentials."""
+    pair: tuple[Tensor, Tensor] = _Recall.apply(  # type: ignore[no-untyped-call]
+        queries, memory.values, askers, memory.owners, memory.normalised
+    )
+    return pair
 
 
 @torch.no_grad()
@@ -135,7 +152,7 @@ def strongest(
     states, heads, _ = queries.shape
     flat = queries.flatten(0, 1)
     per_head = None if askers is None else askers.repeat_interleave(heads)
-    log_total = _Recall.apply(flat, memory.values, per_head, memory.owners)[1]  # type: ignore[no-untyped-call]
+    log_total = _recall(flat, memory, per_head)[1]
     best = flat.new_full((states, 0), 0.0)
     rows = torch.zeros(states, 0, dtype=torch.long, device=flat.device)
     for part in memory.chunks(len(flat)):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
@@ -31,8 +30,8 @@ class Recollection:
 class HopfieldMemory(nn.Module):
     """f_i^* = Hopfield(f_i, X) for every disease token f_i (Eq. 6), in the language model's width.
 
-    The bank is not part of the weights: it is a file of the run. Its patterns are normalised once, when it is set. A
-    study never recalls patterns of its own patient; otherwise it would find its own report while it is trained.
+    The bank is not part of the weights: it is a file of the run, read as it is, in chunks that are normalised on the
+    way. A study never recalls patterns of its own patient; otherwise it would find its own report while it is trained.
     Until a bank is set the memory is empty and nothing is recalled.
     """
 
@@ -51,16 +50,16 @@ class HopfieldMemory(nn.Module):
     def remember(self, bank: Bank) -> None:
         """Take a bank with ``patterns`` (N, P)."""
         self.owners = bank.owners()
-        values = bank.tensors["patterns"].reshape(len(bank), -1 if len(bank) else self.pattern_dim).float()
-        self.patterns = Patterns(F.layer_norm(values, values.shape[1:]), self.owners.patient_of_row)
+        values = bank.tensors["patterns"].reshape(len(bank), -1 if len(bank) else self.pattern_dim)
+        self.patterns = Patterns(values, self.owners.patient_of_row, normalised=True)
         self.rows = bank.rows
 
     def forward(self, states: Float[Tensor, "batch classes dim"], patient_ids: Sequence[str]) -> Recollection:
         """Associate the disease tokens of each study with the bank."""
-        if self.patterns.values.device != states.device:
-            owners = self.patterns.owners
-            moved = None if owners is None else owners.to(states.device)
-            self.patterns = Patterns(self.patterns.values.to(states.device), moved)
+        held, device = self.patterns, states.device
+        if held.values.device != device:
+            owners = None if held.owners is None else held.owners.to(device)
+            self.patterns = replace(held, values=held.values.to(device), owners=owners)
         askers = self.owners.patients_of(patient_ids).to(states.device).repeat_interleave(states.shape[1])
         found = self.network(states.flatten(0, 1), self.patterns, askers)
         return Recollection(found.output.unflatten(0, states.shape[:2]), found.queries, askers)

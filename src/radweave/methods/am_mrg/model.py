@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Generation
-from radweave.base.config import Config, Grid, Prompt
+from radweave.base.config import Grid, Prompt
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
@@ -73,11 +72,11 @@ class Seen(SeenBatch["AmMrgModel"]):
     @cached_property
     def prefix(self) -> Slot:
         """[F; Q_f; F'] in their slots of the prompt (Eq. 10)."""
-        model, recalled = self.model, [self.regions.tokens, self.reports.tokens]
+        model = self.model
         slots = {
             "image": connect_views(model.connector, pooled(self.views, model.image_grid)),
             "queries": all_there(model.query_projection(self.reading.image)),
-            "memory": all_there(torch.cat(recalled, dim=1)),
+            "memory": all_there(paired(self.regions.tokens, self.reports.tokens)),
         }
         return model.prompt.splice(model.language_model.embed, slots)
 
@@ -249,13 +248,17 @@ def pooled(views: ViewTokens, side: int | None) -> ViewTokens:
     return ViewTokens(small.reshape(batch, num_views, -1, dim), views.view_mask, views.view_ids, (side, side))
 
 
-class TokenProjectionConfig(Config):
+def paired(
+    regions: Float[Tensor, "batch regions width"], reports: Float[Tensor, "batch reports width"]
+) -> Float[Tensor, "batch both width"]:
+    """F': what each disease recalled from both memories, one disease after the other (Eq. 8-9)."""
+    both = [tokens for tokens in (regions, reports) if tokens.shape[1]]
+    return torch.stack(both, dim=2).flatten(1, 2) if both else regions
+
+
+def query_projection(dim: int, width: int) -> nn.Module:
     """Q_f to the language model's width: linear and LayerNorm, as for the other visual tokens."""
-
-    norm_eps: float = Field(default=1e-5, gt=0)
-
-    def build(self, dim: int, width: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(dim, width), nn.LayerNorm(width, eps=self.norm_eps))
+    return nn.Sequential(nn.Linear(dim, width), nn.LayerNorm(width))
 
 
 class AmMrgModelConfig(ModelConfig):
@@ -274,7 +277,6 @@ class AmMrgModelConfig(ModelConfig):
     uncertain: UncertainPolicy = "negative"
     image_grid: Grid | None = None
     connector: ConnectorConfig
-    query_projection: TokenProjectionConfig = TokenProjectionConfig()
     language_model: LanguageModelConfig
     prompt: Prompt
     prompt_format: PromptFormat = "plain"
@@ -293,7 +295,7 @@ class AmMrgModelConfig(ModelConfig):
             visual_memory=part("visual_memory", lambda: self.visual_memory.build(state_dim, dim, width)),
             report_memory=part("report_memory", lambda: self.report_memory.build(state_dim, text.width, width)),
             connector=part("connector", lambda: self.connector.build(dim, width)),
-            query_projection=part("query_projection", lambda: self.query_projection.build(state_dim, width)),
+            query_projection=part("query_projection", lambda: query_projection(state_dim, width)),
             language_model=language_model,
             prompt=context.prompt(self.prompt, self.prompt_format, "image", "queries", "memory"),
             classes=classes,

@@ -1,19 +1,23 @@
 """From class activation maps to the visual bank: regions that stand for a disease, as the encoder sees them.
 
-Per study and positive disease: the map, its mean in cells of 16 x 16 pixels, the cells above tau (the six strongest
-where there are more), the image with all else set to 0 (Eq. 1), and of its encoding the tokens at those cells.
+Per training study and positive disease: the map, its mean in cells of 16 x 16 pixels, the cells above tau (the six
+strongest where there are more), the image with all else set to 0 (Eq. 1), and of its encoding the tokens at those
+cells. All studies are mined, and of a disease's regions a draw fills its cap.
 
-Source: Wang et al., AM-MRG, Sec. III-B and III-C, Fig. 4.
-Deviations: a region's pattern is the mean of the encoder's tokens that its cell touches; cells that touch the same
-tokens are one region. The paper's code encodes every cell enlarged to a whole image and projects the result with random
-weights; Eq. 1 masks, and here the Hopfield network's own projections are the only ones.
+Source: Wang et al., AM-MRG, Sec. III-B, III-C and IV-B, Fig. 4.
+Deviations: the map is not smoothed between tokens before cells are averaged (``cell_means``). A region's pattern is the
+mean of the encoder's tokens that its cell touches; cells that touch the same tokens are one region. The paper's code
+encodes every cell enlarged to a whole image and projects the result with random weights; Eq. 1 masks, and here the
+Hopfield network's own projections are the only ones.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +37,10 @@ from radweave.nn.views import encode_views
 STUDIES_AT_ONCE = 16
 Score = Callable[[Tensor, Tensor], Tensor]
 """From the tokens of all views (B, V, S, D) and their mask (B, V) to disease logits (B, K)."""
+Span = tuple[int, int]
+Item = TypeVar("Item")
+Mined = tuple[Tensor, dict[str, Any]]
+"""A region's pattern, and its row in the bank."""
 
 
 class RegionConfig(Config):
@@ -55,13 +63,23 @@ class Region:
     activation: float
 
 
-def find_regions(cells: Float[Tensor, "views rows columns"], threshold: float, most: int) -> list[Region]:
-    """Cells whose mean exceeds ``threshold``, strongest first, at most ``most``; equals in reading order."""
+def find_regions(cells: Float[Tensor, "views rows columns"], threshold: float) -> list[Region]:
+    """Cells whose mean exceeds ``threshold``, strongest first; equals in reading order."""
     flat = cells.flatten()
-    order = torch.argsort(flat, descending=True, stable=True)[:most]
+    order = torch.argsort(flat, descending=True, stable=True)[: int((flat > threshold).sum())]
     views, rows, columns = (axis.tolist() for axis in np.unravel_index(order.cpu().numpy(), tuple(cells.shape)))
     places = zip(views, rows, columns, flat[order].tolist(), strict=True)
-    return [Region(view, row, column, value) for view, row, column, value in places if value > threshold]
+    return [Region(view, row, column, value) for view, row, column, value in places]
+
+
+def apart(regions: Sequence[Region], grid: tuple[int, ...], cell: int, image_size: int, most: int) -> list[Region]:
+    """The first ``most`` regions, leaving out those that touch the same tokens as one before them."""
+    found: dict[tuple[int, Span, Span], Region] = {}
+    for region in regions:
+        found.setdefault((region.view, *touched(region, grid, cell, image_size)), region)
+        if len(found) == most:
+            break
+    return list(found.values())
 
 
 def masked_views(
@@ -75,64 +93,80 @@ def masked_views(
     return pixels * mask
 
 
-def touched(first: int, cell: int, image_size: int, tokens: int) -> tuple[int, int]:
-    """The range of token rows (or columns) that the cell starting at pixel ``first`` overlaps."""
-    last = min(first + cell, image_size)
-    return first * tokens // image_size, -(-last * tokens // image_size)
+def touched(region: Region, grid: tuple[int, ...], cell: int, image_size: int) -> tuple[Span, Span]:
+    """The ranges of token rows and columns that a region's cell overlaps."""
+    spans = []
+    for first, tokens in zip((region.row * cell, region.column * cell), grid, strict=True):
+        last = min(first + cell, image_size)
+        spans.append((first * tokens // image_size, -(-last * tokens // image_size)))
+    return spans[0], spans[1]
 
 
 def region_patterns(
     tokens: Float[Tensor, "views s d"], grid: tuple[int, ...], regions: Sequence[Region], cell: int, image_size: int
-) -> tuple[list[Region], Float[Tensor, "n d"]]:
-    """Mean token of each region; of regions that touch the same tokens the strongest is kept."""
-    height, width = grid
-    kept, patterns, seen = [], [], set()
+) -> Float[Tensor, "n d"]:
+    """Mean token of each region."""
+    patterns = []
     for region in regions:
-        rows = touched(region.row * cell, cell, image_size, height)
-        columns = touched(region.column * cell, cell, image_size, width)
-        if (region.view, rows, columns) in seen:
-            continue
-        seen.add((region.view, rows, columns))
-        view = tokens[region.view].view(height, width, -1)
-        kept.append(region)
+        rows, columns = touched(region, grid, cell, image_size)
+        view = tokens[region.view].view(*grid, -1)
         patterns.append(view[slice(*rows), slice(*columns)].mean((0, 1)))
-    return kept, torch.stack(patterns) if patterns else tokens.new_zeros(0, tokens.shape[-1])
+    return torch.stack(patterns)
 
 
-def draw_studies(
-    class_states: Int[Tensor, "studies classes"], per_disease: int, seed: int
-) -> list[tuple[int, list[int]]]:
-    """Which studies are looked at for which diseases: of each disease at most ``per_disease`` with a positive label.
+def stated_diseases(class_states: Int[Tensor, "studies classes"]) -> list[tuple[int, list[int]]]:
+    """(row, diseases) of every study with a positive label."""
+    rows = (class_states == POSITIVE).tolist()
+    found = [(row, [number for number, positive in enumerate(states) if positive]) for row, states in enumerate(rows)]
+    return [(row, diseases) for row, diseases in found if diseases]
 
-    Returns:
-        (row, diseases) by row. The draw hangs on the labels and the seed only.
+
+class CappedDraw(Generic[Item]):
+    """At most ``most`` of what is offered, drawn so that each has the same chance, whatever their number is.
+
+    Every offer gets a random key, and the smallest keys stay: no more than ``most`` are ever held.
     """
-    wanted: dict[int, list[int]] = {}
-    for number in range(class_states.shape[1]):
-        rows = torch.nonzero(class_states[:, number] == POSITIVE).flatten().numpy()
-        order = np.random.default_rng([seed, number]).permutation(rows)[:per_disease]
-        for row in order.tolist():
-            wanted.setdefault(row, []).append(number)
-    return sorted(wanted.items())
+
+    def __init__(self, most: int, seed: Sequence[int]) -> None:
+        self._most = most
+        self._random = np.random.default_rng(seed)
+        self._offered = 0
+        self._heap: list[tuple[float, int, Item]] = []
+
+    def offer(self, item: Item) -> None:
+        entry = (-self._random.random(), self._offered, item)
+        self._offered += 1
+        if len(self._heap) < self._most:
+            heapq.heappush(self._heap, entry)
+        else:
+            heapq.heappushpop(self._heap, entry)
+
+    def kept(self) -> list[Item]:
+        """What stays, in the order in which it was offered."""
+        return [item for _, _, item in sorted(self._heap, key=itemgetter(1))]
 
 
 @torch.no_grad()
 def build_visual_bank(training: TrainingView, encoder: nn.Module, score: Score, config: RegionConfig) -> Bank:
-    """Mine the training split: ``patterns`` (N, D), and rows with study, patient code, disease, view, cell, activation.
+    """Mine the whole training split: ``patterns`` (N, D), and rows with study, patient code, disease, view, cell,
+    activation.
 
-    Of a disease with more regions than allowed a seeded draw stays, so that no study fills the bank.
+    Of a disease with more regions than allowed a seeded draw stays, so that no study fills the bank; one with fewer
+    has all there are.
     """
     device = next(encoder.parameters()).device
-    wanted = draw_studies(training.class_states, config.regions_per_disease, training.seed)
-    patterns: list[list[Tensor]] = [[] for _ in training.classes]
-    rows: list[list[dict[str, Any]]] = [[] for _ in training.classes]
+    wanted = stated_diseases(training.class_states)
+    draws: list[CappedDraw[Mined]] = [
+        CappedDraw(config.regions_per_disease, [training.seed, number]) for number in range(len(training.classes))
+    ]
     for start in range(0, len(wanted), STUDIES_AT_ONCE):
         chunk = wanted[start : start + STUDIES_AT_ONCE]
         batch = collate([training.examples[row] for row, _ in chunk], pad_id=training.pad_id).to(device)
         for number, found, row in _mine(batch, [diseases for _, diseases in chunk], encoder, score, config):
-            patterns[number].append(found)
-            rows[number].append({**row, "disease": training.classes[number]})
-    return _capped(patterns, rows, config.regions_per_disease, training.seed)
+            draws[number].offer((found, {**row, "disease": training.classes[number]}))
+    kept = [mined for draw in draws for mined in draw.kept()]
+    patterns = torch.stack([pattern for pattern, _ in kept]) if kept else torch.zeros(0, 1)
+    return Bank({"patterns": patterns}, tuple(row for _, row in kept))
 
 
 def _mine(
@@ -150,13 +184,14 @@ def _mine(
     for study, numbers in enumerate(diseases):
         for number in numbers:
             cell_map = cells[asked.index(number), study]
-            regions = find_regions(cell_map, config.threshold, config.regions_per_image)
-            if not regions:
+            above = find_regions(cell_map, config.threshold)
+            regions = apart(above, views.grid, config.cell, size, config.regions_per_image)
+            if not regions:  # a map without any positive place
                 continue
             masked = masked_views(batch.pixel_values[study], regions, config.cell)
             encoded = encoder(masked)
-            kept, found = region_patterns(encoded.tokens, encoded.grid, regions, config.cell, size)
-            for region, pattern in zip(kept, found.cpu(), strict=True):
+            found = region_patterns(encoded.tokens, encoded.grid, regions, config.cell, size)
+            for region, pattern in zip(regions, found.cpu(), strict=True):
                 row = {
                     "study_id": batch.study_ids[study],
                     "patient": patient_code(batch.patient_ids[study]),
@@ -166,14 +201,3 @@ def _mine(
                 }
                 mined.append((number, pattern, row))
     return mined
-
-
-def _capped(patterns: list[list[Tensor]], rows: list[list[dict[str, Any]]], most: int, seed: int) -> Bank:
-    kept_patterns, kept_rows = [], []
-    for number, found in enumerate(patterns):
-        order = np.random.default_rng([seed, number, 1]).permutation(len(found))[:most]
-        for place in sorted(order.tolist()):
-            kept_patterns.append(found[place])
-            kept_rows.append(rows[number][place])
-    stacked = torch.stack(kept_patterns) if kept_patterns else torch.zeros(0, 1)
-    return Bank({"patterns": stacked}, tuple(kept_rows))

@@ -83,8 +83,14 @@ class FeatureDifference(nn.Module):
     def forward(
         self, image: Float[Tensor, "batch dim"], cases: Float[Tensor, "batch cases dim"]
     ) -> Float[Tensor, "batch cases dim"]:
-        out: Tensor = self.mlp(distances(image, cases, self.dot_scale)[..., self.columns])
+        out: Tensor = self.mlp(self.apart(image, cases)[..., self.columns])
         return out
+
+    def apart(
+        self, image: Float[Tensor, "batch dim"], cases: Float[Tensor, "batch cases dim"]
+    ) -> Float[Tensor, "batch cases 3"]:
+        """All three distances, as they go into the network."""
+        return distances(image, cases, self.dot_scale)
 
     def of(self, image: Float[Tensor, "batch dim"], cases: Cases) -> Cases:
         """A token for what each case differs in."""
@@ -94,7 +100,11 @@ class FeatureDifference(nn.Module):
 class NoDifference(nn.Module):
     """No change features, and no difference pass ("w/o Feature Difference" of Table 2)."""
 
-    dot_scale: DotScale = "sqrt_dim"
+    def apart(
+        self, image: Float[Tensor, "batch dim"], cases: Float[Tensor, "batch cases dim"]
+    ) -> Float[Tensor, "batch cases 3"]:
+        """The distances, as evidence alone."""
+        return distances(image, cases)
 
     def of(self, image: Float[Tensor, "batch dim"], cases: Cases) -> Cases:
         return Cases(cases.tokens[:, :0], cases.present[:, :0], cases.is_prior[:, :0])

@@ -28,7 +28,6 @@ from radweave.methods.diffrgennet.difference import (
     FeatureDifference,
     FeatureDifferenceConfig,
     NoDifference,
-    distances,
 )
 from radweave.methods.diffrgennet.diseases import DiseaseStates, DiseaseStatesConfig
 from radweave.methods.diffrgennet.evidence import ImageTokens, StudyFindings, priors_by_row
@@ -89,7 +88,7 @@ class Seen(SeenBatch["DiffRGenNetModel"]):
             similar=similar,
             changes=changes,
             difference=model.aggregation.difference(marked, changes.present, *place),
-            apart=distances(image.mean, cases.tokens, model.difference.dot_scale),
+            apart=model.difference.apart(image.mean, cases.tokens),
             logits=model.diseases(image.mean, (similar.tokens * weight).sum(1) / weight.sum(1).clamp(min=1)),
             priors=priors_by_row(self.batch),
         )

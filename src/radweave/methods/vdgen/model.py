@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Generation
-from radweave.base.config import Config, Prompt
+from radweave.base.config import Prompt
 from radweave.base.errors import InputError
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
@@ -152,29 +151,10 @@ class VdgenModel(ReportModel):
         return replace(views, tokens=self.vision_norm(views.tokens).masked_fill(~present, 0.0))
 
 
-class LayerNormConfig(Config):
-    """LayerNorm over the channels of each token, as in the paper."""
-
-    kind: Literal["layer"] = "layer"
-
-    def build(self, dim: int) -> nn.Module:
-        return nn.LayerNorm(dim)
-
-
-class NoNormConfig(Config):
-    """The encoder's tokens as they are."""
-
-    kind: Literal["none"] = "none"
-
-    def build(self, dim: int) -> nn.Module:
-        return nn.Identity()
-
-
 class VdgenModelConfig(ModelConfig):
     """Parts of VDGen. ``prompt`` is text with the slot ``{image}``; ``prompt_format`` is as in the baseline."""
 
     vision_encoder: VisionEncoderConfig
-    vision_norm: Annotated[LayerNormConfig | NoNormConfig, Field(discriminator="kind")] = LayerNormConfig()
     connector: ConnectorConfig
     vse: EquilibrationConfig = SelfEquilibrationConfig()
     did: DistillationConfig = DiseaseDistillationConfig()
@@ -191,7 +171,7 @@ class VdgenModelConfig(ModelConfig):
         did = context.part("did", lambda: self.did.build(dim, width))
         return VdgenModel(
             vision_encoder=encoder,
-            vision_norm=self.vision_norm.build(dim),
+            vision_norm=nn.LayerNorm(dim),
             connector=context.part("connector", lambda: self.connector.build(dim, width)),
             vse=context.part("vse", lambda: self.vse.build(dim)),
             did=did,

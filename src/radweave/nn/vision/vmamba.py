@@ -256,8 +256,6 @@ def _initialise_linear(module: nn.Module) -> None:
 VMAMBA_BASE = VMambaConfig(channels=3)
 VMAMBA_SMALL = VMambaConfig(channels=3, dims=(96, 192, 384, 768), drop_path=0.3)
 VMAMBA_TINY = VMambaConfig(channels=3, dims=(96, 192, 384, 768), depths=(2, 2, 8, 2), ssm_ratio=1.0, drop_path=0.2)
-# Small enough for two CPU cores.
-VMAMBA_MINI = VMambaConfig(dims=(32, 64, 128, 192), depths=(1, 1, 2, 1), ssm_ratio=1.0, mlp_ratio=2.0, drop_path=0.0)
 
 _PUBLISHED = {
     "patch_embed.0": "embedding.0.conv",
