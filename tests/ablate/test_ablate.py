@@ -282,7 +282,8 @@ def test_a_table_is_checked(change: dict[str, Any], message: str) -> None:
         Table(**{"title": "", "rows": (Row("a"),), "reference": "a", **change})
 
 
-def test_every_methods_tables_can_be_planned(toy_dataset: Dataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", ["tiny", "small", "paper"])
+def test_every_methods_tables_can_be_planned(toy_dataset: Dataset, tmp_path: Path, preset: str) -> None:
     """Every row of every table of every method builds its configuration, with a place for the weights it needs."""
     from radweave.methods import load_method, method_names
 
@@ -291,7 +292,8 @@ def test_every_methods_tables_can_be_planned(toy_dataset: Dataset, tmp_path: Pat
             if name == "toy":
                 continue
             weights = tuple(f"{row.slug}:{field}=/weights" for row in table.rows for field in row.needs)
-            plan = make_plan(AblationRequest(method, toy_dataset.path, name, tmp_path, overrides=weights))
+            request = AblationRequest(method, toy_dataset.path, name, tmp_path, preset=preset, overrides=weights)
+            plan = make_plan(request)
             assert {row.row.label: row.refused for row in plan.rows if row.refused} == {}
             assert [row.row.label for row in plan.rows if row.skipped and not row.row.printed] == []
 

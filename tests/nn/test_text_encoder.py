@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, BertTokenizerFast, LlamaConfig, LlamaModel, PreTrainedTokenizerFast
 
 from radweave.base.errors import InputError
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
@@ -86,3 +87,19 @@ def test_it_comes_back_from_what_a_run_keeps(bert: Path, tmp_path: Path) -> None
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot load a text encoder"):
         PretrainedTextEncoderConfig(path=str(tmp_path / "none")).build()
+
+
+def test_a_language_model_encodes_too_and_needs_no_padding_token(tmp_path: Path) -> None:
+    """Table VIII of AM-MRG; Llama's tokenizer cannot pad."""
+    words = {word: number for number, word in enumerate(("<unk>", "<s>", "</s>", "no", "effusion", "heart"))}
+    vocabulary = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, unk_token="<unk>", eos_token="</s>")
+    assert tokenizer.pad_token is None
+    tokenizer.save_pretrained(str(tmp_path))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    LlamaModel(LlamaConfig(vocab_size=len(words), **sizes)).save_pretrained(str(tmp_path))
+    encoder = PretrainedTextEncoderConfig(path=str(tmp_path)).build()
+    together = encoder.encode(["no effusion heart no effusion", "heart"])
+    torch.testing.assert_close(together[1], encoder.encode(["heart"])[0], rtol=0, atol=1e-5)
+    assert encoder.width == 16

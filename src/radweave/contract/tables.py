@@ -20,7 +20,7 @@ A method's module holds ``TABLES: dict[str, Table]`` beside ``PRESETS`` and ``AB
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,6 +44,11 @@ Paper = Mapping[str, Mapping[str, float]]
 
 TableKind = Literal["main", "ablation", "ours"]
 """Against other systems, what a paper's parts do, and tables that no paper prints."""
+
+
+def scored(names: Sequence[str], values: Sequence[float | None]) -> dict[str, float]:
+    """Metric -> the number printed for it; None where the paper has a dash or cannot be read."""
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,12 +83,17 @@ class LsaTextEncoder(nn.Module):
 
 
 class PretrainedTextEncoder(nn.Module):
-    """A BERT-type encoder from a folder; the mean of its last hidden states over the words of a text."""
+    """A BERT-type encoder or a language model from a folder; the mean of its last hidden states over the words of a text.
+
+    Language models often have no padding token; their end token pads, and is masked.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, max_tokens: int) -> None:
         super().__init__()
         self.model: Any = model
         self.tokenizer = tokenizer
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
         self.max_tokens = max_tokens
         self.requires_grad_(False)
 
@@ -113,6 +118,7 @@ class PretrainedTextEncoder(nn.Module):
         inputs = self.tokenizer(
             list(texts),
             padding=True,
+            padding_side="right",
             truncation=True,
             max_length=self.max_tokens,
             return_tensors="pt",
@@ -142,7 +148,7 @@ class LsaTextEncoderConfig(Config):
 
 
 class PretrainedTextEncoderConfig(Config):
-    """Any BERT-type encoder that transformers loads from a folder or hub name, with its own tokenizer."""
+    """Any text model that transformers loads from a folder or hub name, with its own tokenizer."""
 
     kind: Literal["pretrained"] = "pretrained"
     path: str
