@@ -208,6 +208,64 @@ def test_dmsr_recalls_the_best_study_that_is_not_the_query_or_of_its_patient() -
         assert alone[0].study_id != f"s{number}", "a study is barred also where its patient is not known"
 
 
+def test_standardised_logits_are_compared_in_units_of_their_spread() -> None:
+    torch.manual_seed(3)
+    # Rare diseases: every logit is far below zero, and what differs between studies is little beside that.
+    visual, logits = torch.randn(30, 5), torch.randn(30, 3) * torch.tensor([0.5, 1.0, 0.0]) - 6
+    rows = tuple({"study_id": f"s{n}", "patient": patient_code(f"p{n}"), "text": f"text {n}"} for n in range(30))
+    retrieval = Dmsr(alpha=0.3, max_tokens=9, standardised=True)
+    retrieval.remember({BANK: Bank({"visual": visual, "logits": logits}, rows)})
+    means = [sum(float(value) for value in logits[:, k]) / 30 for k in range(2)]
+    spreads = [math.sqrt(sum((float(value) - means[k]) ** 2 for value in logits[:, k]) / 30) for k in range(2)]
+    scaled = torch.tensor([[(float(row[k]) - means[k]) / spreads[k] for k in range(2)] + [0.0] for row in logits])
+    names = [f"s{number}" for number in range(30)]
+    for number, found in enumerate(retrieval.recall(visual, logits, names, ["someone"] * 30)):
+        assert found is not None
+        scores = [
+            0.3 * cosine(visual[number], visual[other]) + 0.7 * cosine(scaled[number], scaled[other])
+            for other in range(30)
+        ]
+        scores[number] = -2
+        best = max(range(30), key=scores.__getitem__)
+        assert found.study_id == f"s{best}"
+        assert found.disease == pytest.approx(cosine(scaled[number], scaled[best]), abs=1e-4)
+        assert found.combined == pytest.approx(scores[best], abs=1e-4)
+    raw = Dmsr(alpha=0.3, max_tokens=9)
+    raw.remember({BANK: Bank({"visual": visual, "logits": logits}, rows)})
+    others = [item for item in raw.recall(visual, logits, names, ["someone"] * 30) if item is not None]
+    assert min(item.disease for item in others) > 0.9, "raw ones say of every study that it is alike"
+
+
+def test_a_study_that_may_recall_nothing_is_not_told_of_a_similar_report() -> None:
+    """Its prompt is the one without retrieval; that of its batch mate holds the whole sentence."""
+    context = toy_context()
+    sentence = "model.exemplar_prompt='The report of a similar one reads: {exemplar} .'"
+    model = toy_model(context, sentence)
+    # All the bank is of one patient: that patient's own study may recall none of it.
+    memory = [example(context, index, patient="p0") for index in range(4, 8)]
+    model = with_memory(model, context, memory)
+    batch = batch_of(context, example(context, 0, patient="p0"), example(context, 1, patient="another"))
+    prefix, mask = Seen(model, batch).prefix
+    image = 4 + 1
+    assert int(mask[0].sum()) == 1 + image, "no dangling words"
+    text = model.generate(batch, GREEDY).intermediates[1]["recalled"][0]["text"]
+    words = [
+        *encode(context.tokenizer, "The report of a similar one reads: "),
+        *encode(context.tokenizer, text),
+        *encode(context.tokenizer, " ."),
+    ]
+    wanted = model.language_model.embed(torch.tensor(words))
+    assert torch.equal(prefix[1][mask[1]][1 : 1 + len(words)], wanted)
+    assert int(mask[1].sum()) == 1 + len(words) + image
+    # The same while the language model learns to read its context: no report of another patient, no sentence.
+    ids, there = model.prompts.exemplar_sentence(
+        torch.tensor([[5, 6], [0, 0]]), torch.tensor([[True] * 2, [False] * 2])
+    )
+    assert there[0].all()
+    assert not there[1].any()
+    assert ids.shape == there.shape
+
+
 def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
     context = toy_context()
     model = toy_model(context)
@@ -276,8 +334,9 @@ def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_us
         assert torch.equal(in_use[study][mask[study]][1 : 1 + len(ids)], wanted)
         assert torch.equal(in_training[study][mask[study]][1 : 1 + len(ids)], wanted)
     cut, there = model.prompts.exemplar_ids([TOY_REPORTS["left"], None], 3)
-    assert cut[0].tolist() == encode(context.tokenizer, TOY_REPORTS["left"])[:3]
-    assert there.tolist() == [[True] * 3, [False] * 3]
+    end = encode(context.tokenizer, "\n")
+    assert cut[0].tolist() == [*encode(context.tokenizer, TOY_REPORTS["left"])[:3], *end]
+    assert there.tolist() == [[True] * (3 + len(end)), [False] * (3 + len(end))]
 
 
 def test_the_evidence_of_a_study() -> None:
@@ -362,11 +421,18 @@ def test_stages_train_what_the_paper_trains_and_tiny_its_language_model_too() ->
     assert PRESETS["paper"]().stages.language.epochs == 0, "there the language model comes pretrained"
 
 
-def test_the_tables_name_rows_that_exist() -> None:
+def test_the_tables_name_rows_that_exist_and_have_the_papers_numbers() -> None:
+    assert {"main", "table4", "table5"} <= set(TABLES)
     for table in TABLES.values():
         for row in table.rows:
             assert row.ablation is None or row.ablation in ABLATIONS
-            assert set(row.paper) == {"CheXpert Plus", "IU X-Ray"}
+            assert row.paper or table.kind == "ours", row.label
+    main = {row.label: row for row in TABLES["main"].rows}
+    assert len(main) == 24
+    assert main["Ours"].paper["IU X-Ray"]["CIDEr"] == 0.634
+    assert main["MambaXray"].paper["CheXpert Plus"]["CE_F1"] == 0.335
+    assert "BLEU_1" not in main["DCL"].paper["MIMIC-CXR"]
+    assert set(TABLES["table5"].rows[0].paper) == {"CheXpert Plus", "IU X-Ray"}
 
 
 def test_a_language_model_is_pretrained_on_text_alone() -> None:

@@ -83,7 +83,7 @@ class LsaTextEncoder(nn.Module):
 
 
 class PretrainedTextEncoder(nn.Module):
-    """A BERT-type encoder or a language model from a folder; the mean of its last hidden states over the words of a text.
+    """A BERT-type encoder or a language model from a folder; the mean of its last hidden states over a text's words.
 
     Language models often have no padding token; their end token pads, and is masked.
     """

@@ -87,8 +87,8 @@ TABLES: dict[str, Table] = {
             ),
         ),
         metrics=(*LANGUAGE, *CLINICAL),
-        note="the paper's IU X-Ray figures are for findings; MIMIC-CXR and CheXpert Plus are not run here; of Table III "
-        "we have AM-MRG's figures from the text only",
+        note="the paper's IU X-Ray figures are for findings; MIMIC-CXR and CheXpert Plus are not run here; "
+        "of Table III we have AM-MRG's figures from the text only",
     ),
     "table4": Table(
         title="Table IV: the two memories",
@@ -172,7 +172,7 @@ TABLES: dict[str, Table] = {
             _text_encoder("Bio_ClinicalBERT", "Bio_ClinicalBERT", *FULL_SCORES),
             Row("as configured"),
         ),
-        note="the preset 'paper' is configured with Bio_ClinicalBERT; sizes of the language models that encode are not given",
+        note="the preset 'paper' is configured with Bio_ClinicalBERT; the sizes of the language models are not given",
     ),
     "table9": Table(
         title="Table IX: the activation map",

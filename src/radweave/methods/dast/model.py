@@ -24,7 +24,7 @@ from radweave.methods.dast.retrieval import Banked, Dmsr, DmsrConfig, Exemplar, 
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.disease_tokens import DiseaseReading, DiseaseTokens, DiseaseTokensConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
-from radweave.nn.prompt import PromptFormat, Slot
+from radweave.nn.prompt import PromptFormat, Slot, nothing
 from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.text_pretraining import finding_names, hint_generator, similar_reports, word_hints
@@ -64,7 +64,7 @@ class Seen(SeenBatch["DastModel"]):
         ids, mask = model.prompts.exemplar_ids(texts, model.retrieval.max_tokens)
         embed, device = model.language_model.embed, image[0].device
         slots = {"image": image, "exemplar": (embed(ids.to(device)), mask.to(device))}
-        return model.retrieval.template(model.prompts).splice(embed, slots)
+        return model.prompts.template.splice(embed, slots)
 
     def disease(self) -> Tensor:
         return binary_loss(self.reading.logits, given(self.batch.class_labels), self.model.uncertain)
@@ -82,13 +82,14 @@ class Seen(SeenBatch["DastModel"]):
         named, named_mask = finding_names(class_labels, model.prompts.class_names, generator)
         words, words_mask = word_hints(labels, generator, largest_share=0.15)
         embed = model.language_model.embed
-        slots = {"image": (embed(torch.cat([named, words], dim=1)), torch.cat([named_mask, words_mask], dim=1))}
-        template = model.prompts.plain
+        image = embed(torch.cat([named, words], dim=1)), torch.cat([named_mask, words_mask], dim=1)
+        exemplar = nothing(image)
         # Every other batch has exemplars, so that one language model serves with and without a retrieval.
         if torch.rand(1, generator=generator) < 0.5:
-            ids, mask = similar_reports(labels, class_labels, batch.patient_ids, generator)
-            slots["exemplar"], template = (embed(ids), mask), model.prompts.with_exemplar
-        return prompted_loss(self, template.splice(embed, slots))
+            similar = similar_reports(labels, class_labels, batch.patient_ids, generator)
+            ids, mask = model.prompts.exemplar_sentence(*similar)
+            exemplar = embed(ids), mask
+        return prompted_loss(self, model.prompts.template.splice(embed, {"image": image, "exemplar": exemplar}))
 
     def _image(self) -> Slot:
         """LN(P [V; fused]) (Eq. 7): one projection for all tokens; appended ones count as of unknown view."""
@@ -196,7 +197,7 @@ class DastModel(ReportModel):
 
 class DastModelConfig(ModelConfig):
     """Parts of the model. ``prompt`` has the slot ``{image}``, ``exemplar_prompt`` the slot ``{exemplar}`` and stands
-    before it, unless there is no retrieval.
+    before it, for each study that has an exemplar.
 
     ``uncertain`` says what an uncertain label counts as in stage 1.
     """

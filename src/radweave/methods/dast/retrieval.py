@@ -3,6 +3,9 @@
 Source: the paper's Eq. 8. score = alpha cos(v, v_i) + (1 - alpha) cos(c, c_i), with v the mean visual feature and c the
 disease logits. It is one inner product of the vectors [sqrt(alpha) v/|v|; sqrt(1 - alpha) c/|c|], so an exact index
 over those finds the best study.
+
+Raw logits of rare diseases are all far below zero, so that c points the same way for nearly every study and the cosine
+tells little. ``standardised`` logits, (c - mean) / std per class over the bank, are an option; the paper has raw ones.
 """
 
 from __future__ import annotations
@@ -22,8 +25,6 @@ from radweave.base.config import Config, Tokens
 from radweave.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
 from radweave.memory.bank import Bank, report_rows
 from radweave.memory.index import ExactIndex, Index
-from radweave.methods.dast.prompts import Prompts
-from radweave.nn.prompt import PromptTemplate
 
 BANK = "exemplars"
 
@@ -52,9 +53,6 @@ class NoRetrieval(nn.Module):
 
     max_tokens = 0
 
-    def template(self, prompts: Prompts) -> PromptTemplate:
-        return prompts.plain
-
     def banks(self, studies: Iterable[Banked]) -> dict[str, Bank]:
         return {}
 
@@ -72,17 +70,17 @@ class Dmsr(nn.Module):
     nothing.
     """
 
-    def __init__(self, alpha: float, max_tokens: int, build_index: BuildIndex = ExactIndex) -> None:
+    def __init__(
+        self, alpha: float, max_tokens: int, build_index: BuildIndex = ExactIndex, standardised: bool = False
+    ) -> None:
         super().__init__()
         self.alpha = alpha
         self.max_tokens = max_tokens
+        self.standardised = standardised
         self.bank: Bank | None = None
+        self.scale: LogitScale | None = None
         self.build_index = build_index
         self.index: Index | None = None
-
-    def template(self, prompts: Prompts) -> PromptTemplate:
-        """The prompt that says what the example is."""
-        return prompts.with_exemplar
 
     def banks(self, studies: Iterable[Banked]) -> dict[str, Bank]:
         """The bank of all training studies."""
@@ -98,7 +96,8 @@ class Dmsr(nn.Module):
         if BANK not in banks:
             return
         bank = banks[BANK]
-        vectors = composite(bank.tensors["visual"], bank.tensors["logits"], self.alpha)
+        self.scale = LogitScale.of(bank.tensors["logits"]) if self.standardised else None
+        vectors = composite(bank.tensors["visual"], self._compared(bank.tensors["logits"]), self.alpha)
         self.bank, self.index = bank, self.build_index(vectors, bank.owners())
 
     @torch.no_grad()
@@ -112,7 +111,7 @@ class Dmsr(nn.Module):
         """The best training study for each query, never its own study or patient; None where there is no other."""
         if self.bank is None or self.index is None:
             return [None] * len(study_ids)
-        visual, logits = visual.cpu(), logits.cpu()
+        visual, logits = visual.cpu(), self._compared(logits.cpu())
         scores, rows = self.index.search(
             composite(visual, logits, self.alpha), 1, study_ids=study_ids, patient_ids=patient_ids
         )
@@ -121,6 +120,9 @@ class Dmsr(nn.Module):
             for number, (row, score) in enumerate(zip(rows[:, 0].tolist(), scores[:, 0].tolist(), strict=True))
         ]
 
+    def _compared(self, logits: Tensor) -> Tensor:
+        return logits if self.scale is None else self.scale.standardise(logits)
+
     def _exemplar(self, visual: Tensor, logits: Tensor, row: int, score: float) -> Exemplar:
         assert self.bank is not None
         found = self.bank.rows[row]
@@ -128,9 +130,25 @@ class Dmsr(nn.Module):
             study_id=found["study_id"],
             text=found["text"],
             visual=float(F.cosine_similarity(visual, self.bank.tensors["visual"][row], dim=0)),
-            disease=float(F.cosine_similarity(logits, self.bank.tensors["logits"][row], dim=0)),
+            disease=float(F.cosine_similarity(logits, self._compared(self.bank.tensors["logits"][row]), dim=0)),
             combined=score,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LogitScale:
+    """Mean and standard deviation of each class's logit over the bank (K), which holds training studies alone."""
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, logits: Float[Tensor, "rows classes"]) -> LogitScale:
+        return cls(logits.mean(0), logits.std(0, correction=0))
+
+    def standardise(self, logits: Float[Tensor, "*rows classes"]) -> Float[Tensor, "*rows classes"]:
+        """(c - mean) / std; 0 for a class whose logit never varies."""
+        return torch.where(self.std > 0, (logits - self.mean) / self.std, torch.zeros_like(logits))
 
 
 def composite(
@@ -153,16 +171,18 @@ class NoRetrievalConfig(Config):
 class DmsrConfig(Config):
     """The nearest training study's report. ``alpha`` weighs images against diseases; the paper does not give it.
 
-    ``max_tokens`` cuts the report that is put into the prompt.
+    ``max_tokens`` cuts the report that is put into the prompt. ``standardised`` compares logits in units of their
+    spread over the training studies.
     """
 
     kind: Literal["dmsr"] = "dmsr"
     alpha: float = Field(default=0.5, ge=0, le=1)
     max_tokens: Tokens = 128
+    standardised: bool = False
     index: IndexConfig = ExactIndexConfig()
 
     def build(self) -> Dmsr:
-        return Dmsr(self.alpha, self.max_tokens, self.index.build())
+        return Dmsr(self.alpha, self.max_tokens, self.index.build(), self.standardised)
 
 
 RetrievalConfig = Annotated[NoRetrievalConfig | DmsrConfig, Field(discriminator="kind")]
