@@ -231,7 +231,7 @@ def test_patterns_are_of_the_masked_image_and_the_seed_decides_which_stay(toy_da
     for number, row in enumerate(bank.rows):
         of_image.setdefault((row["study_id"], row["disease"]), []).append(number)
     assert any(len(numbers) > 1 for numbers in of_image.values())
-    # A map is highest somewhere: no study that states a disease is without a region of it.
+    # These maps all have a positive place: no study that states a disease is without a region of it.
     assert len(of_image) == int((view.class_states == 1).sum())
     for (study_id, _), numbers in of_image.items():
         regions = [Region(bank.rows[n]["view"], *bank.rows[n]["cell"], bank.rows[n]["activation"]) for n in numbers]

@@ -181,12 +181,11 @@ TABLES: dict[str, Table] = {
         note="banks are equally large where every disease has its cap of regions; on few data see table9-equal",
     ),
     "table9-equal": Table(
-        title="Table IX with banks of one size: the strongest region of each image alone",
+        title="Table IX with banks of a size: the strongest region of each image alone",
         kind="ours",
         reference="GradCAM",
         rows=tuple(Row(name, name if name in MAPS else None, overrides=(ONE_REGION,)) for name in (*MAPS, "GradCAM")),
-        note="every map is highest somewhere, so each bank has one region for every study and disease it states, up to "
-        "the cap",
+        note="one region for every study and disease it states, up to the cap, but for maps without any positive place",
     ),
     "table10": Table(
         title="Table X: the decoder",
