@@ -20,7 +20,7 @@ A method's module holds ``TABLES: dict[str, Table]`` beside ``PRESETS`` and ``AB
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -126,3 +126,13 @@ class Table:
         for metric in self.metrics:
             if metric not in METRICS:
                 raise InputError("no such metric", field="metrics", got=metric, expected=", ".join(METRICS))
+
+
+OURS = "a table of our own: no paper prints these rows"
+
+
+def parts_table(method: str, ablations: Iterable[str]) -> Table:
+    """A table of our own: the method as it is, and each of these ablations of it; ``full`` is the method."""
+    rows = (Row(name, name) for name in ablations if name != "full")
+    title = f"{method}: what its parts add"
+    return Table(title, (Row("full", headline=True), *rows), reference="full", note=OURS, kind="ours")

@@ -17,7 +17,7 @@ from radweave.contract.sizes import (
     warm,
 )
 from radweave.contract.stage import full
-from radweave.contract.tables import Row, Table
+from radweave.contract.tables import Table, parts_table
 from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
@@ -111,14 +111,5 @@ ABLATIONS: dict[str, list[str]] = {
 }
 
 TABLES: dict[str, Table] = {
-    "parts": Table(
-        title="Baseline: what its parts add",
-        kind="ours",
-        reference="full",
-        rows=(
-            Row("full", headline=True),
-            *(Row(name, name) for name in ABLATIONS if name not in ("full", FROZEN_WRITER)),
-        ),
-        note="a table of our own: no paper prints these rows",
-    ),
+    "parts": parts_table("Baseline", (name for name in ABLATIONS if name != FROZEN_WRITER)),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radweave.contract.tables import Row, Table
+from radweave.contract.tables import OURS, Row, Table
 
 WITHOUT_DIFFERENCE = "w/o Feature Difference"
 TRANSFORMER = "w/o FAM w Transformer"
@@ -96,6 +96,6 @@ TABLES: dict[str, Table] = {
             *(Row(name, name) for name in ("w/o logit adjustment", "class prior by frequency", "w/o retrieval")),
         ),
         metrics=_COLUMNS,
-        note="a table of our own: no paper prints these rows",
+        note=OURS,
     ),
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from radweave.contract.experiment import DataConfig
 from radweave.contract.sizes import TINY_XRAY
-from radweave.contract.tables import Row, Table
+from radweave.contract.tables import Table, parts_table
 from radweave.data.transforms import NoAugmentation
 from radweave.methods.kernels.descriptors import SIZE
 from radweave.methods.kernels.model import KernelsExperiment, KernelsModelConfig
@@ -42,11 +42,5 @@ ABLATIONS: dict[str, list[str]] = {
 }
 
 TABLES: dict[str, Table] = {
-    "parts": Table(
-        title="Kernels: what its parts add",
-        kind="ours",
-        reference="full",
-        rows=(Row("full", headline=True), *(Row(name, name) for name in ABLATIONS if name != "full")),
-        note="a table of our own: no paper prints these rows",
-    ),
+    "parts": parts_table("Kernels", ABLATIONS),
 }
