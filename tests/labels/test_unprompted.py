@@ -283,3 +283,40 @@ def test_real_reports_lose_comparisons_only(shared_data: Path) -> None:
     # Every eighth, for time; bench/unprompted_comparisons.py goes through all.
     for text in texts[::8]:
         check(text)
+
+
+@pytest.mark.parametrize(
+    ("draft", "wanted"),
+    [
+        # what a semicolon joined stands alone, and ends
+        ("Cardiomegaly is stable; edema has resolved.", "Cardiomegaly."),
+        ("No acute change; stable cardiomegaly.", "Cardiomegaly."),
+        ("Mild edema; stable.", "Mild edema."),
+        ("There is still a small effusion.", "There is a small effusion."),
+        ("A small effusion is still seen.", "A small effusion is seen."),
+        ("Mild if any stable edema.", "Mild if any edema."),
+    ],
+)
+def test_what_stays_is_a_sentence_of_its_own(draft: str, wanted: str) -> None:
+    assert without(draft) == wanted
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        # one adjective would reach over to another finding
+        *("Stable small left and new right effusion.", "Old, unchanged fractures and new nodule."),
+        *("Mild yet stable edema.", "New effusion if prior was normal.", "Apart from new left effusion, unchanged."),
+        # compares in other words
+        *("Lungs no worse.", "Worse.", "Same as before.", "No effusion anymore.", "Still no effusion."),
+        *("Effusion has returned.", "Effusion is back.", "Pneumonia has recurred.", "Nodule has doubled."),
+        *("Nodule has shrunk.", "Nodule is growing.", "The heart got bigger.", "The effusion is the same."),
+        *("Failure to clear of the left opacity.", "Left opacity yet to clear.", "Effusion without alteration."),
+    ],
+)
+def test_a_comparison_in_rare_words_is_left_out_whole(sentence: str) -> None:
+    assert without(sentence) == ""
+
+
+def test_words_of_comparison_with_another_sense_stay() -> None:
+    assert without("At the same level of the spine, a fracture.") == "At the same level of the spine, a fracture."

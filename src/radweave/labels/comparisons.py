@@ -59,7 +59,12 @@ _COMPARISON = re.compile(
     r"|(?:appears?|become|is|are|slightly|mildly|somewhat|much) (?:larger|smaller|bigger|worse|better|clearer|denser)"
     rf"(?!{_PLACE}| (?:seen|visuali[sz]ed|appreciated|demonstrated|evaluated|defined))"
     rf"|(?:more|less) (?:confluent|conspicuous|prominent|pronounced|extensive|dense)(?!{_PLACE})"
-    r"|better (?:aerat|inspir|expan)\w*|up from|down from"
+    r"|better (?:aerat|inspir|expan)\w*|up from|down from|still|any ?more|status quo"
+    r"|(?:fail\w*|yet|slow(?:er)?) to (?:clear|resolve|improve)|without (?:\w+ )?alteration|grew|shrank|(?:is|are) growing"
+    r"|(?:has|have) (?:\w+ )?(?:returned|recurred|come back|doubled|tripled|halved|shrunk)"
+    r"|no (?:worse|better|larger|smaller|bigger|clearer|denser)"
+    r"|(?:got|gotten|grown) (?:larger|smaller|bigger|worse|better)"
+    r"|(?:is|are|appears?|remains?|looks?) (?:back|the same)(?=\s*(?:$|[.,;]))"
     r"|similar[- ]appearing|similar (?:in )?(?:appearance|size|position|configuration)"
     rf"|(?:is|are|appears?|looks?) similar(?! to)|similar to (?:the |that |slightly |on )*(?:{EARLIER}|xxxx|last)"
     r"|the same (?:as|appearance|size)|essentially the same"
@@ -68,13 +73,14 @@ _COMPARISON = re.compile(
     rf"|(?:prior|previous) (?:\w+ ){{0,4}}?{_SHOWN}"
     r"|(?:from|than|to|the|on|in)\s+(?:the\s+)?(?:prior|previous)(?=\s*(?:$|[,.)]|on|of|dated)))\b"
     r"|, (?:\w+ )?(?:increased|decreased|similar|larger|smaller|worse)(?=\s*(?:$|[,.;]))|(?:^|[.;]\s+)similar\b"
+    r"|^\W*(?:worse|better|same)(?=\s*(?:$|[.,;]))"
 )
 
 # Advice runs to the end of its sentence or to what it rests on.
 _ON = r"(?:(?!\b(?:as|because|given|although|though|but|which)\b)[^.;])*"
 _CHANGE = r"(?:resolution|resolving|stability|clearing|improvement|progression|changes?|persistence|resolve|clear)"
 _ADVICE = (
-    rf"(?:recommend\w*|consider|consideration|correlate|if|advise|(?:would|we|^\W*)\s?suggest)\b{_ON}"
+    rf"(?:recommend\w*|consider|consideration|correlate|if(?! any\b)|advise|(?:would|we|^\W*)\s?suggest)\b{_ON}"
     r"|(?:interval|continued|short[- ]term|serial|further)?\s?(?:follow[- ]?ups?|attention|surveillance|monitoring"
     r"|correlation|comparison|repeat|interval (?:film|exam\w*|study|imaging))\b[^.;,]{0,120}?"
     rf"\b(?:recommended|suggested|advised|helpful|useful|needed|required|warranted|reasonable|of help|indicated)\b{_ON}"

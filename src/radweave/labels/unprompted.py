@@ -33,19 +33,30 @@ class Edit:
 
 def remove_comparisons(text: str, labeler: Labeler) -> tuple[str, list[Edit]]:
     """The text without comparisons, and what was changed. A text that compares with nothing comes back as it is."""
-    kept: list[str] = []
-    edits: list[Edit] = []
-    for sentence in whole_sentences(text):
-        now = _without(sentence, labeler) if compares_with_prior(sentence) else sentence
-        if now != sentence:
-            edits.append(Edit(sentence, now))
-        if now is not None:
-            kept.append(now)
+    read = [
+        Edit(sentence, _without(sentence, labeler) if compares_with_prior(sentence) else sentence)
+        for sentence in whole_sentences(text)
+    ]
+    edits = [edit for edit in read if edit.now != edit.was]
     if not edits:
         return text, []
+    kept = list(_kept(read))
     # Sentences that an empty line parted must not run into one another.
     whole = [sentence if sentence[-1] in ".!?;:" else f"{sentence}." for sentence in kept[:-1]]
     return " ".join([*whole, *kept[-1:]]), edits
+
+
+def _kept(read: list[Edit]) -> Iterator[str]:
+    """What is left; where a part before or after a semicolon went, the other one is a sentence of its own."""
+    nothing = Edit("", None)
+    for before, edit, after in zip([nothing, *read], read, [*read[1:], nothing], strict=False):
+        if (now := edit.now) is None:
+            continue
+        if after.now is None and now[-1] in ";:,":
+            now = f"{now.rstrip(' ;:,')}."
+        if before.was[-1:] in (";", ":", ",") and before.now is None and before.was[0].isupper():
+            now = now[:1].upper() + now[1:]
+        yield now
 
 
 def whole_sentences(text: str) -> Iterator[str]:
@@ -62,6 +73,8 @@ def _without(sentence: str, labeler: Labeler) -> str | None:
     ending = re.search(r"[\s.!;]*$", sentence)
     assert ending is not None
     body = sentence[: ending.start()]
+    if _CONDITION.search(body):
+        return None
     now = _tidy(_deleted(body), body)
     if not now or compares_with_prior(now) or not _lost_only_comparing_words(body, now) or _is_broken(now):
         return None
@@ -97,7 +110,9 @@ _PHRASE_ENDS = re.compile(
 # In front of an adjective: it is the predicate, or one of two that belong together ("residual or recurrent").
 _BOUND = re.compile(
     r"(?:(?<!there )(?<!noted )(?<!seen )\b(?:is|are|was|were|be|appears?|remains?|looks?)|\bor|\bbut|\bversus|\bvs|/"
-    r"|\b(?:old|acute|chronic|residual|known|mild|moderate|small|large|few|multiple) and)\s*$",
+    r"|\b(?:yet|though|although)"
+    r"|\b(?:old|acute|chronic|residual|known|mild|moderate|small|large|few|multiple)(?: and|,)"
+    r"|\b(?:left|right|bilateral|upper|lower|middle) and)\s*$",
     re.IGNORECASE,
 )
 
@@ -140,12 +155,14 @@ _FORMS: Final = (
     _form(rf"(?:(?<=\bis )|(?<=\bare ))(?:{_SAME}\s+and\s+)(?={_NORMAL})", "rest"),
     _form(r"^(?:redemonstrated|redemonstration\s+of|(?:interval\s+)?(?:development|placement)\s+of)\s+", "finding"),
     _form(r"(?<=^there is )(?:redemonstration|(?:interval\s+)?(?:development|placement))\s+of\s+(?=an?\s)", "finding"),
-    _form(r"(?:(?<=^there is )|(?<=^there are ))(?:now|again)\s+", "finding"),
-    _form(rf"\b(?:once\s+)?again\s+(?={_SEEN}\b)|(?:(?<=seen)|(?<=noted))\s+(?:once\s+)?again\b", "rest"),
-    _form(r"(?:(?<=\bis )|(?<=\bare ))again\s+(?=\w)", "rest"),
+    _form(r"(?:(?<=^there is )|(?<=^there are ))(?:now|again|still)\s+", "finding"),
+    _form(rf"\b(?:(?:once\s+)?again|still)\s+(?={_SEEN}\b)|(?:(?<=seen)|(?<=noted))\s+(?:once\s+)?again\b", "rest"),
+    _form(r"(?:(?<=\bis )|(?<=\bare ))(?:again|still)\s+(?=\w)", "rest"),
     _form(rf"\b{_SAME}\s+(?:appearance|position|size)\s+of\s+", "finding"),
     _form(rf"\b(?:{_SAME}|persistent|continued|new|worsening|increasing|recurrent)\s+(?=\w)", "finding"),
 )
+# What holds only if something was so means another thing without its comparison.
+_CONDITION = re.compile(r"\b(?:if(?! any\b)|unless|whether|provided)\b", re.IGNORECASE)
 _DENIAL = re.compile(
     r"\b(?:no|not|without|never|none|nor|neither|cannot|can't|absent|absence|negative|free|rul\w+|exclu\w+|fail\w*|lack"
     r"|unlikely|question\w*|incomplete\w*|partial\w*|near(?:ly)?|almost)\b",
@@ -160,7 +177,7 @@ _OF_TWO = re.compile(
 )
 _MAY_GO: Final = frozenset(
     _words("""
-    stable unchanged persistent continued new worsening increasing recurrent similar again once now before
+    stable unchanged persistent continued new worsening increasing recurrent similar again once now still before
     redemonstrated redemonstration development appearance appearing placement interval of in and but also
     grossly relatively essentially overall generally is are appear appears remain remains
     size position location configuration extent as when compared comparison to with since from the a
@@ -209,13 +226,14 @@ _NAMES: Final = _SIDES | frozenset(
     finding volumes volume aeration status remainder remaining visualized abnormalities abnormality process processes
     disease change changes significant acute xxxx seen noted base bases lobe lobes zone zones inspiration inspiratory
     effort expansion appear appears overall otherwise also including given patient respectively postoperative
-    radiographic view views frontal lateral
+    radiographic view views frontal lateral same
     """)
 )
 _DANGLING = re.compile(
     r"^(?:if|and|but|or|with|of|which|that|than|is|are|was|were|in|to|from|for|by|has|have|as)\b"
     r"|\b(?:and|but|or|with|of|which|that|than|the|a|an|no|is|are|was|were|in|to|from|for|by|has|have|been|as|be|on|at)"
-    r"\s*(?:$|[,;:)])|\balso$|\b(?:the|an?)\s+(?:is|are|and|of|in|the|an?)\b|[,;:(]\s*[,;:)]",
+    r"\s*(?:$|[,;:)])|\balso$|\b(?:the|an?)\s+(?:is|are|and|of|in|the|an?)\b|[,;:(]\s*[,;:)]"
+    r"|^(?:apart|aside|other\s+than|except|besides)\b[^,]*$",
     re.IGNORECASE,
 )
 
