@@ -13,7 +13,8 @@ from radweave.base.errors import InputError
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
-from radweave.methods.kernels.looks import Described, Looks, LooksConfig, distances, together
+from radweave.methods.kernels import tiny
+from radweave.methods.kernels.looks import Described, Looks, LooksConfig, among, distances, together
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
 from radweave.runs.train import train
@@ -43,15 +44,41 @@ def described(images: list[np.ndarray], present: list[list[bool]]) -> tuple[Look
     return looks, seen
 
 
-def test_studies_are_compared_by_the_views_that_both_have() -> None:
+def test_a_view_that_is_not_there_counts_as_a_typical_one() -> None:
     rng = np.random.default_rng(0)
     images = [rng.random((48, 48), dtype=np.float32) for _ in range(4)]
     looks, seen = described(images, [[True, True], [True, False], [False, True], [True, True]])
     apart = distances(looks, seen, seen)
-    assert apart.findings[1, 2] == 1.0, "no view in common: as far as is typical"
-    assert np.diag(apart.findings) == pytest.approx(0, abs=1e-3)
+    assert apart.findings[1, 2] == pytest.approx(1.0, abs=0.4), "no view in common"
+    assert apart.findings == pytest.approx(apart.findings.T, abs=1e-3)
     assert apart.findings == pytest.approx(distances(looks, seen, seen, together).findings, abs=1e-4)
     assert apart.wording != pytest.approx(apart.findings), "the style counts for the wording alone"
+    assert not among(looks, seen).findings.diagonal().any(), "no study is away from itself"
+
+
+def test_studies_without_a_lateral_view_leave_no_negative_eigenvalue() -> None:
+    """Else the inverse of the kernel is large, and a few such studies decide the weights of all others."""
+    rng = np.random.default_rng(0)
+    looks, seen = LooksConfig().build(), Described.empty(20)
+    seen.vectors[:] = rng.normal(size=(20, 2, 1)) * rng.normal(size=seen.vectors.shape[-1])
+    seen.present[:] = True
+    seen.present[:5, 1] = False
+    looks.fit_scales(seen)
+    for apart in (among(looks, seen).findings, among(looks, seen).wording):
+        middle = np.eye(20) - 1 / 20
+        assert np.linalg.eigvalsh(-middle @ apart @ middle).min() > -1e-3
+
+
+def test_a_view_that_no_training_study_has_does_not_count() -> None:
+    rng = np.random.default_rng(0)
+    images = [rng.random((48, 48), dtype=np.float32) for _ in range(3)]
+    looks, seen = described(images, [[True, False]] * 3)
+    other = Described(seen.vectors[:1].copy(), np.array([[True, True]]))
+    assert distances(looks, other, seen).findings == pytest.approx(distances(looks, seen, seen).findings[:1])
+
+
+def test_a_second_frontal_image_does_not_hide_the_lateral_one() -> None:
+    assert tiny().data.max_views > 2
 
 
 def test_what_is_said_of_a_study_is_the_same_alone_and_in_any_batch(run: Run, examples: list[Example]) -> None:

@@ -13,7 +13,9 @@ from radweave.methods.kernels.descriptors import SIZE
 from radweave.methods.kernels.model import KernelsExperiment, KernelsModelConfig
 from radweave.nn.decoding import DecodingConfig
 
-READ_AS_THEY_ARE = {"image_size": SIZE, "augmentation": NoAugmentation(), "hidden_views": 0.0}
+MAX_VIEWS = 4
+"""More than two, so that a second frontal image does not take the place of the lateral one."""
+READ_AS_THEY_ARE = {"image_size": SIZE, "max_views": MAX_VIEWS, "augmentation": NoAugmentation(), "hidden_views": 0.0}
 
 
 def tiny() -> KernelsExperiment:

@@ -24,6 +24,10 @@ Singles = NDArray[np.float32]
 
 NUM_VIEWS = 2
 """Frontal and lateral. A view of unknown kind counts as frontal, which most are."""
+UNSEEN = 0.5
+"""What a view that is not there adds to a squared distance. A view that is there lies about as far from the mean, so
+that two studies of which one lacks it are about 1 apart, which is typical.
+"""
 STYLE_LIMIT = 3.0
 """A style further from the mean than this many deviations is as far: an odd image must not be unlike all others."""
 
@@ -71,12 +75,13 @@ class Described:
 
 class Looks(nn.Module):
     """Descriptors of radiographs. What it takes from the training split stands in buffers: the mean image of each view,
-    centre and deviation of the style, and how far apart two studies typically are by each descriptor.
+    centre and deviation of the style, the mean of the descriptors, and how far apart two studies typically are by each.
     """
 
     mean: Tensor
     centre: Tensor
     deviation: Tensor
+    middle: Tensor
     typical: Tensor
 
     def __init__(self, config: LooksConfig) -> None:
@@ -85,6 +90,7 @@ class Looks(nn.Module):
         self.register_buffer("mean", torch.zeros(NUM_VIEWS, CELLS, CELLS))
         self.register_buffer("centre", torch.zeros(NUM_VIEWS, STYLE))
         self.register_buffer("deviation", torch.ones(NUM_VIEWS, STYLE))
+        self.register_buffer("middle", torch.zeros(NUM_VIEWS, DIM))
         self.register_buffer("typical", torch.ones(NUM_VIEWS, len(NAMES)))
 
     def forward(self, pixel_values: Tensor) -> VisionFeatures:
@@ -140,6 +146,8 @@ class Looks(nn.Module):
         self.standardise(described)
         for view in range(NUM_VIEWS):
             vectors = described.vectors[described.present[:, view], view]
+            if len(vectors):
+                self.middle[view] = torch.from_numpy(vectors.mean(axis=0))
             for number, part in enumerate(parts() if len(vectors) else ()):
                 self.typical[view, number] = typical(together(vectors[:, part], vectors[:, part]))
 
@@ -174,6 +182,10 @@ class Distances:
     wording: Floats
 
 
+Squared = Callable[[Singles, Singles], Floats]
+"""Squared distances (N, J) of rows (N, D) and (J, D)."""
+
+
 def one_by_one(left: Singles, right: Singles) -> Floats:
     """Squared distances (N, J), a study at a time: alone and in any batch the same."""
     return np.stack([together(row[None], right)[0] for row in left])
@@ -185,22 +197,46 @@ def together(left: Singles, right: Singles) -> Floats:
     return np.asarray(np.maximum(squares[0][:, None] + squares[1][None] - 2.0 * (left @ right.T), 0))
 
 
-def distances(
-    looks: Looks, left: Described, right: Described, squared: Callable[[Singles, Singles], Floats] = one_by_one
-) -> Distances:
-    """Distances (N, J): the mean over the descriptors of the views that both studies have, 1 where they share none."""
+def distances(looks: Looks, left: Described, right: Described, squared: Squared = one_by_one) -> Distances:
+    """Distances (N, J) to training studies, by the views that any of those has.
+
+    A view that is not there counts as the mean of the others, moved by ``UNSEEN`` in a direction of its own. So all
+    distances are between points of one space, and kernels of them have no negative eigenvalues. A mean over the views
+    that two studies share has no such space: one study without a lateral view is then near to too many, and the weights
+    of all studies change.
+    """
     shape = (len(left.present), len(right.present))
-    total, weight, style = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    scales = looks.typical.double().cpu().numpy()
-    for view in range(NUM_VIEWS):
+    looked, style = np.zeros(shape), np.zeros(shape)
+    views = np.flatnonzero(right.present.any(axis=0)).tolist()
+    scales, middles = looks.typical.double().cpu().numpy(), looks.middle.cpu().numpy()
+    for view in views:
         both = left.present[:, view, None] & right.present[None, :, view]
         for name, part, scale in zip(NAMES, parts(), scales[view], strict=True):
-            apart = np.where(both, squared(left.vectors[:, view, part], right.vectors[:, view, part]) / scale, 0)
+            vectors = [side.vectors[:, view, part] for side in (left, right)]
+            unseen = [
+                _from_the_mean(rows, side.present[:, view], middles[view, part], scale)
+                for rows, side in zip(vectors, (left, right), strict=True)
+            ]
+            apart = np.where(both, squared(*vectors) / scale, unseen[0][:, None] + unseen[1][None])
             if name == "style":
                 style += apart
             else:
-                total += apart
-                weight += both
-    counted, share = np.maximum(weight, 1), looks.config.style / (len(NAMES) - 1)
-    with_style = (total + looks.config.style * style) / (counted * (1 + share))
-    return Distances(np.where(weight > 0, total / counted, 1.0), np.where(weight > 0, with_style, 1.0))
+                looked += apart
+    num = max(len(views), 1) * (len(NAMES) - 1)
+    share = looks.config.style / (len(NAMES) - 1)
+    return Distances(looked / num, (looked + looks.config.style * style) / (num * (1 + share)))
+
+
+def _from_the_mean(vectors: Singles, present: NDArray[np.bool_], middle: Singles, scale: float) -> Floats:
+    """How far (N,) each study is from the mean by a view that the other lacks; that of a missing view is ``UNSEEN``."""
+    apart = ((vectors.astype(np.float64) - middle) ** 2).sum(axis=1) / scale
+    # The other one, which lacks the view, adds its own ``UNSEEN``.
+    return np.where(present, apart, UNSEEN)
+
+
+def among(looks: Looks, studies: Described) -> Distances:
+    """Distances (J, J) among training studies; none to itself."""
+    apart = distances(looks, studies, studies, together)
+    for one in (apart.findings, apart.wording):
+        np.fill_diagonal(one, 0)
+    return apart

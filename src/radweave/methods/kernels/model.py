@@ -20,7 +20,7 @@ from radweave.contract.stage import StageConfig
 from radweave.data.tokenizer import encode
 from radweave.drafting.smoothers import FINDINGS, Evidence, Smoothers
 from radweave.memory.bank import Bank, Owners, patient_code, report_rows
-from radweave.methods.kernels.looks import Described, Looks, LooksConfig, distances, together
+from radweave.methods.kernels.looks import Described, Looks, LooksConfig, among, distances
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.supervision import POSITIVE
 
@@ -120,7 +120,7 @@ class KernelsModel(ReportModel):
             self.looks.read(batch, seen, len(rows))
             rows += report_rows(batch)
         self.looks.fit_scales(seen)
-        apart = distances(self.looks, seen, seen, together)
+        apart = among(self.looks, seen)
         smoothers = Smoothers.fit(apart.findings, apart.wording, (training.class_states == POSITIVE).double().numpy())
         patients = np.array([patient_code(example.patient_id) for example in training.examples])
         self.fitted = [
