@@ -18,9 +18,9 @@ import numpy as np
 
 from radweave.data.dataset import Dataset
 from radweave.drafting.pool import CandidatePool
-from radweave.drafting.wording import PairwiseWording
 from radweave.evaluation.metrics.cider import cider
 from radweave.evaluation.metrics.ngrams import PairedTexts, count_pairs
+from radweave.evaluation.metrics.pairwise import PairwiseWording
 from radweave.evaluation.metrics.rouge import coco_rouge_l
 from radweave.evaluation.prepare import prepare_hypotheses
 from radweave.evaluation.protocols import get_protocol

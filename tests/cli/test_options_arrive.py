@@ -34,10 +34,10 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     ),
     "compare": (
         "radweave.evaluation.commands.compare.run_compare",
-        "a b --protocol ws --ontology ct18 --weights w --seeds --no-meteor --resamples 7 --seed 3 --judge http://x "
-        "--judge-model m --judge-limit 5 --both-orders --json --out o --overwrite",
+        "a b --protocol ws --ontology ct18 --weights w --floors --seeds --no-meteor --resamples 7 --seed 3 "
+        "--judge http://x --judge-model m --judge-limit 5 --both-orders --json --out o --overwrite",
         CompareRequest(
-            (P("a"), P("b")), "ws", "ct18", P("w"), seeds=True, meteor=False, resamples=7, seed=3, judge="http://x",
+            (P("a"), P("b")), "ws", "ct18", P("w"), floors=True, seeds=True, meteor=False, resamples=7, seed=3, judge="http://x",
             judge_model="m", judge_limit=5, both_orders=True, as_json=True, out=P("o"), overwrite=True,
         ),
     ),

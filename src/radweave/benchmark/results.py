@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,10 +13,20 @@ from radweave.base.errors import InputError
 from radweave.base.json_files import read_json, read_jsonl
 from radweave.benchmark.costs import MethodCost, method_cost
 from radweave.benchmark.pace import pace_folder
-from radweave.benchmark.scores import Contrast, Scoring, SystemScores, compare, floor_systems, read_run, score_system
+from radweave.benchmark.scores import (
+    Contrast,
+    Scoring,
+    SystemScores,
+    compare,
+    floor_systems,
+    read_run,
+    score_system,
+    shuffled_system,
+)
 from radweave.benchmark.suite import SuiteSet
 from radweave.data.dataset import Dataset
 from radweave.evaluation.evidence import EvidenceAgreement, evidence_agreement
+from radweave.evaluation.pairs import Pair
 from radweave.evaluation.systems import FLOOR_NAMES
 from radweave.labels import LABELER_OF, get_labeler
 
@@ -80,8 +90,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
                     "predictions.jsonl does not give the scores in scores.json; remove scores.json and run again",
                     file=folder,
                 )
-    some = next((runs[0] for runs in pairs.values()), None)
-    floors, compatible_floors = ({} if some is None else floor_systems(some, scoring) for scoring in scorings)
+    floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
     reference = full.get(suite.table.reference)
     others = {method: system for method, system in full.items() if method != suite.table.reference}
     return SetResults(
@@ -123,6 +132,16 @@ def _seed_tests(record: Mapping[str, Any]) -> dict[tuple[str, str], float | None
 
 
 _FIGURES = ("heads", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")
+
+
+def _floors(
+    pairs: Mapping[str, Sequence[Sequence[Pair]]], full: Mapping[str, SystemScores], scoring: Scoring
+) -> dict[str, SystemScores]:
+    """What came with the predictions, and the reports of the method with the best findings F1 for other studies."""
+    if not pairs:
+        return {}
+    best = max(pairs, key=lambda method: full[method].mean("CE_F1") or 0.0)
+    return floor_systems(pairs[best][0], scoring) | shuffled_system(best, pairs[best][0], scoring)
 
 
 def _evidence(folders: tuple[Path, ...], dataset: Dataset) -> MethodEvidence:

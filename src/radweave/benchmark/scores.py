@@ -20,6 +20,7 @@ from radweave.ablate.one_run import named_statistics, summary
 from radweave.base.errors import InputError
 from radweave.contract.tables import METRICS
 from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.evaluation.floors import shuffled_pairing
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.significance import holm
 from radweave.evaluation.statistics import RESAMPLES, Floats, Statistic, cluster_index, resampled_weights
@@ -135,6 +136,15 @@ def floor_systems(pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemSc
         if all(key in pair.floors for pair in pairs):
             systems[name] = score_system([[dataclasses.replace(pair, hyp=pair.floors[key]) for pair in pairs]], scoring)
     return systems
+
+
+def shuffled_system(name: str, pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemScores]:
+    """A system's reports given to other studies, scored like a method: what its wording scores without its eyes."""
+    texts = shuffled_pairing(pairs, seed=0).texts
+    if texts is None:
+        return {}
+    moved = [dataclasses.replace(pair, hyp=text) for pair, text in zip(pairs, texts, strict=True)]
+    return {f"{name}'s reports, given to other studies": score_system([moved], scoring)}
 
 
 def compare(

@@ -57,6 +57,9 @@ def compare(
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
     ontology: Ontology = "auto",
     weights: Weights = None,
+    floors: Annotated[
+        bool, typer.Option("--floors", help="Against its floors too: those that come with the first run, shuffled.")
+    ] = False,
     seeds: Annotated[bool, typer.Option("--seeds", help="Two folders, each with one pairs file per seed.")] = False,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
     resamples: Annotated[int, typer.Option(help="Resamples of each test.", min=1, max=MAX_RESAMPLES)] = 1000,

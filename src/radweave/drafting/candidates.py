@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from radweave.base.study import LabelState
-from radweave.drafting.wording import PairwiseWording
+from radweave.evaluation.metrics.pairwise import PairwiseWording
 from radweave.labels import NO_FINDING, Labeler
 
 DEIDENTIFICATION_MARK = re.compile(r"x{3,}|_{2,}|\[\*\*.*?\*\*\]", re.IGNORECASE)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from radweave.base.study import LabelState
 from radweave.drafting.candidates import Candidate, CandidateOptions, build_candidates
-from radweave.drafting.wording import BleuPoint, PairwiseWording, WordingWeights
+from radweave.evaluation.metrics.pairwise import BleuPoint, PairwiseWording, WordingWeights
 from radweave.evaluation.prepare import prepare_hypotheses
 from radweave.evaluation.protocols import get_protocol
 from radweave.labels import Labeler

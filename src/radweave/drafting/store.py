@@ -25,7 +25,7 @@ from radweave.base.storage import write_folder
 from radweave.base.study import Record
 from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.candidates import Candidate, Sentence, SentenceKind
-from radweave.drafting.wording import BleuPoint
+from radweave.evaluation.metrics.pairwise import BleuPoint
 from radweave.memory.bank import Bank, load_bank, save_bank
 
 BANK, FACTS, CANDIDATES, UTILITIES = "bank", "facts.json", "candidates.jsonl", "utilities.safetensors"

@@ -10,7 +10,7 @@ honesty rows and the clinical table (``result``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from radweave.base.errors import InputError
 from radweave.evaluation.floors import Floor, build_floors
 from radweave.evaluation.honesty import honesty_rows
-from radweave.evaluation.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics
+from radweave.evaluation.metrics.clinical import (
+    LabelledPairs,
+    clinical_statistics,
+    label_pairs,
+    sided_statistics,
+    states_of,
+)
 from radweave.evaluation.metrics.language import ONE_STUDY_CIDER, definitions, language_statistics
 from radweave.evaluation.metrics.laterality import sided_rows
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, LongTailTable, long_tail_table
@@ -28,7 +34,7 @@ from radweave.evaluation.metrics.second_opinions import second_opinions
 from radweave.evaluation.pairs import Pair, check_pairs
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
-from radweave.evaluation.records import FloorScores, Resampling, Score, number_or_none
+from radweave.evaluation.records import FINDING_F1, FloorScores, Resampling, Score, number_or_none
 from radweave.evaluation.result import Evaluation
 from radweave.evaluation.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
 from radweave.evaluation.tables.clinical import clinical_table, interval_name, sided_interval_name, sided_table
@@ -114,7 +120,9 @@ def evaluate_pairs(
         clinical_statistics=clinical,
         sided_statistics=sided,
         corpus=_corpus(statistics, intervals, unavailable),
-        floors=_floor_table(checked, prepared, rules, train_texts, options) if options.floors else {},
+        floors=_floor_table(checked, prepared, rules, train_texts, options, labelled, labeler)
+        if options.floors
+        else {},
         honesty=honesty_rows(checked, prepared, labelled),
         clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
         sided=sided_table(sided, intervals),
@@ -184,10 +192,27 @@ def _floor_table(
     protocol: EvalProtocol,
     train_texts: Sequence[str] | None,
     options: Options,
+    labelled: LabelledPairs | None,
+    labeler: Labeler | None,
 ) -> dict[str, FloorScores]:
     """Each baseline's corpus scores; METEOR is left out of them, it takes Java's time for every one."""
-    floors = build_floors(pairs, protocol, train_texts, options.seed)
-    return {name: _floor_scores(floor, prepared, protocol) for name, floor in floors.items()}
+    floors = build_floors(pairs, protocol, train_texts, options.seed, labeler)
+    scores = {name: _floor_scores(floor, prepared, protocol) for name, floor in floors.items()}
+    if labelled is None or labeler is None:
+        return scores
+    return {
+        name: score
+        if (texts := floors[name].texts) is None
+        else replace(score, findings_f1=_f1(texts, labelled, labeler))
+        for name, score in scores.items()
+    }
+
+
+def _f1(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> float | None:
+    """Micro F1 of the findings in texts for the references."""
+    as_if = replace(labelled, hyp=states_of(texts, labeler))
+    statistic = clinical_statistics(as_if).get(FINDING_F1)
+    return None if statistic is None else number_or_none(statistic.corpus())
 
 
 def _floor_scores(floor: Floor, prepared: PreparedTexts, protocol: EvalProtocol) -> FloorScores:

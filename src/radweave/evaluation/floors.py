@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.evaluation.constants import FINDINGS, SOURCES, WORDING, best_constants
 from radweave.evaluation.metrics.bleu import MAX_ORDER
 from radweave.evaluation.metrics.ngrams import count_ngrams
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.prepare import prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol
+from radweave.labels import Labeler
 
 # How many reports are tried as the constant one: as many as this number of comparisons allows, within these limits.
 _COMPARISONS = 500_000
@@ -39,16 +41,22 @@ class Floor:
 
 
 def build_floors(
-    pairs: Sequence[Pair], protocol: EvalProtocol, train_texts: Sequence[str] | None, seed: int
+    pairs: Sequence[Pair],
+    protocol: EvalProtocol,
+    train_texts: Sequence[str] | None,
+    seed: int,
+    labeler: Labeler | None = None,
 ) -> dict[str, Floor]:
     """Make every baseline there is material for; the rest is named with what it needs."""
     floors = _given_floors(pairs)
     if "constant_report" not in floors:
         floors["constant_report"] = _constant(pairs, protocol, train_texts)
+    if not {FINDINGS, WORDING} <= floors.keys():
+        floors = _best_constants(pairs, protocol, train_texts, labeler) | floors
     if "train_copy" not in floors:
         floors["train_copy"] = _train_copy(pairs, train_texts, seed)
     if "shuffled_pairing" not in floors:
-        floors["shuffled_pairing"] = _shuffled(pairs, seed)
+        floors["shuffled_pairing"] = shuffled_pairing(pairs, seed)
     if "nearest_neighbour" not in floors:
         reason = "unavailable: the predictions carry no floors.nearest_neighbour text"
         floors["nearest_neighbour"] = Floor(reason, None)
@@ -80,6 +88,21 @@ def _constant(pairs: Sequence[Pair], protocol: EvalProtocol, train_texts: Sequen
         " no study gets its own report"
     )
     return Floor(source, _best_of_references([pair.refs[0] for pair in pairs], protocol))
+
+
+def _best_constants(
+    pairs: Sequence[Pair], protocol: EvalProtocol, train_texts: Sequence[str] | None, labeler: Labeler | None
+) -> dict[str, Floor]:
+    """One report for everybody, the best for findings and the best for wording."""
+    best = best_constants(train_texts, protocol, labeler) if train_texts else {}
+    missing = {
+        WORDING: "unavailable: needs training reports",
+        FINDINGS: "unavailable: needs training reports that state a finding, and a label set",
+    }
+    return {
+        name: Floor(SOURCES[name], (best[name],) * len(pairs)) if name in best else Floor(reason, None)
+        for name, reason in missing.items()
+    }
 
 
 def _candidates(texts: Sequence[str], num_refs: int) -> list[str]:
@@ -169,7 +192,7 @@ def _train_copy(pairs: Sequence[Pair], train_texts: Sequence[str] | None, seed: 
     return Floor(f"a random training report for each study (seed {seed})", tuple(train_texts[i] for i in drawn))
 
 
-def _shuffled(pairs: Sequence[Pair], seed: int) -> Floor:
+def shuffled_pairing(pairs: Sequence[Pair], seed: int) -> Floor:
     """Give each study another study's generated report: a random cycle, so that nobody keeps the own one."""
     if len(pairs) < 2:
         return Floor("unavailable: one study only", None)

@@ -30,6 +30,10 @@ class ClinicalKey(NamedTuple):
         return "/".join(self)
 
 
+FINDING_F1 = ClinicalKey("negative", "without_no_finding", "micro", "f1")
+"""Micro F1 of the findings, No Finding left out, uncertain as negative."""
+
+
 def number_or_none(value: float) -> float | None:
     """The value as JSON has it, where an undefined one is null."""
     return None if math.isnan(value) else float(value)
@@ -89,11 +93,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class FloorScores:
-    """Where a baseline's reports came from, and what they score; ``corpus`` is None where there are no reports."""
+    """Where a baseline's reports came from, and what they score; ``corpus`` is None where there are no reports.
+
+    ``findings_f1`` is micro, uncertain as negative, No Finding left out; None without a label set.
+    """
 
     source: str
     distinct_reports_share: float | None = None
     corpus: dict[str, float | None] | None = None
+    findings_f1: float | None = None
 
     def to_json(self) -> Json:
         if self.corpus is None:
@@ -102,6 +110,7 @@ class FloorScores:
             "source": self.source,
             "distinct_reports_share": self.distinct_reports_share,
             "corpus": self.corpus,
+            "findings_f1": self.findings_f1,
         }
 
 

@@ -5,15 +5,39 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from radweave.evaluation.constants import FINDINGS, WORDING
 from radweave.evaluation.evaluate import Options, evaluate_pairs
+from radweave.evaluation.floors import shuffled_pairing
 from radweave.evaluation.pairs import Pair
-from radweave.evaluation.records import ClinicalKey, number_or_none
+from radweave.evaluation.records import FINDING_F1, number_or_none
 from radweave.evaluation.result import Evaluation
 from radweave.labels import Labeler
 
 MODEL = "model"
-FLOOR_NAMES = {"constant": "one constant report", "nearest_neighbour": "nearest training image"}
-FINDING_F1 = ClinicalKey("negative", "without_no_finding", "micro", "f1")
+FLOOR_NAMES = {
+    "constant": "one constant report",
+    FINDINGS: "constant report, best for findings",
+    WORDING: "constant report, best for wording",
+    "nearest_neighbour": "nearest training image",
+}
+
+
+def floor_pairs(pairs: Sequence[Pair], seed: int = 0) -> dict[str, list[Pair]]:
+    """The floors of a system as systems of their own: those that came with every prediction, and its own reports given
+    to other studies.
+    """
+    texts: dict[str, Sequence[str]] = {
+        f"floor: {name}": [pair.floors[key] for pair in pairs]
+        for key, name in FLOOR_NAMES.items()
+        if all(key in pair.floors for pair in pairs)
+    }
+    shuffled = shuffled_pairing(pairs, seed).texts
+    if shuffled is not None:
+        texts["floor: its reports, given to other studies"] = shuffled
+    return {
+        name: [dataclasses.replace(pair, hyp=hyp, floors={}) for pair, hyp in zip(pairs, hyps, strict=True)]
+        for name, hyps in texts.items()
+    }
 
 
 def score_systems(

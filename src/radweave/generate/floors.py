@@ -1,6 +1,8 @@
 """Floors: what a system would score that looks at nothing, or at raw pixels only. Training split only.
 
 ``constant``: one training report for everybody, chosen for its score on the validation split.
+``constant_findings``, ``constant_wording``: the same, chosen for one score alone on the training split
+(``evaluation.constants``).
 ``nearest_neighbour``: the report of the training study whose frontal image is nearest in 32 x 32 grey values, or whose
 scan is nearest in 8 x 16 x 16 of them.
 """
@@ -17,7 +19,10 @@ from radweave.base.study import Study
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, ordered_views
+from radweave.evaluation.constants import best_constants, training_reports
+from radweave.evaluation.protocols import get_protocol
 from radweave.evaluation.validation import best_constant
+from radweave.labels import LABELER_OF, get_labeler
 
 THUMBNAIL = 32
 SCAN_THUMBNAIL = (8, 16, 16)
@@ -30,11 +35,16 @@ def floor_reports(dataset: Dataset, cache: PixelCache, examples: Sequence[Exampl
     train = [study for study in dataset.studies("train") if study.report]
     if not train:
         return {}
-    constant = _constant(dataset, train)
+    constants = {"constant": _constant(dataset, train)}
+    known = {study.study_id for study in train}
+    if not any(example.study_id in known for example in examples):
+        # Training studies would be scored by a report that was chosen on them.
+        labeler = get_labeler(LABELER_OF[dataset.card.modality])
+        constants |= best_constants(training_reports(train), get_protocol("full"), labeler)
     with_image = [study for study in train if any(ref.path in cache.rows for ref in study.images)]
     nearest = _nearest(with_image, cache, examples) if with_image else {}
     return {
-        example.study_id: {"constant": constant}
+        example.study_id: constants
         | ({"nearest_neighbour": nearest[example.study_id]} if example.study_id in nearest else {})
         for example in examples
     }

@@ -111,8 +111,40 @@ def test_train_dataset_makes_floors_and_vocabulary(tmp_path: Path, toy_dataset: 
     result = json.loads(run("evaluate", pairs, *options))
     assert "training set" in result["floors"]["constant_report"]["source"]
     assert result["floors"]["train_copy"]["corpus"] is not None
+    assert {"constant_findings", "constant_wording"} <= set(result["floors"])
     assert result["protocol"]["settings"]["vocabulary"]["size"] > 0
     assert result["texts"]["references_with_unknown_words"] > 0
+
+
+def test_training_reports_of_evaluated_studies_are_refused(tmp_path: Path, toy_dataset: Any) -> None:
+    """A floor that was chosen on what it is scored on is none."""
+    study = next(iter(toy_dataset.studies("train")))
+    leak = {"study_id": study.study_id, "hyp": "The lungs are clear.", "ref": study.report}
+    (tmp_path / "a.jsonl").write_text(json.dumps(leak) + "\n")
+    with pytest.raises(InputError, match="training split"):
+        run("evaluate", tmp_path / "a.jsonl", "--no-meteor", "--train", toy_dataset.path)
+
+
+def test_compare_with_floors(tmp_path: Path) -> None:
+    rows = [
+        {
+            "study_id": str(i),
+            "hyp": text,
+            "ref": text,
+            "floors": {"constant_findings": "Mass.", "constant_wording": "No."},
+        }
+        for i, text in enumerate(["The lungs are clear.", "There is a large effusion.", "The heart is enlarged."])
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record = json.loads(run("compare", tmp_path / "a.jsonl", "--floors", "--json", "--no-meteor", "--resamples", 20))
+    named = {row["run"] for row in record["comparisons"]}
+    assert named == {
+        "floor: constant report, best for findings",
+        "floor: constant report, best for wording",
+        "floor: its reports, given to other studies",
+    }
+    with pytest.raises(InputError, match="two runs"):
+        run("compare", tmp_path / "a.jsonl")
 
 
 def test_same_command_same_bytes(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from radweave.evaluation.records import ClinicalKey, number_or_none
 from radweave.evaluation.result import Evaluation
 from radweave.evaluation.seeds import DDOF, TEST, compare_seeds
 from radweave.evaluation.significance import Difference, compare, compared_statistics, corrected, marked_rule
+from radweave.evaluation.systems import floor_pairs
 from radweave.evaluation.tables.comparison import comparison_tables
 from radweave.evaluation.tables.formats import latex_tables, markdown_tables, print_tables
 
@@ -41,6 +42,7 @@ class CompareRequest:
     protocol: str = "full"
     ontology: str = "auto"
     weights: Path | None = None
+    floors: bool = False
     seeds: bool = False
     meteor: bool = True
     resamples: int = 1000
@@ -62,7 +64,9 @@ def run_compare(request: CompareRequest) -> None:
     """
     if request.out is not None:
         refuse_existing(request.out, overwrite=request.overwrite, ours=_OUTPUT)
-    if len(request.runs) < 2:
+    if request.floors and request.seeds:
+        raise InputError("floors have no seeds", field="floors", got="with --seeds", expected="one of them")
+    if len(request.runs) < 2 and not request.floors:
         raise InputError("a comparison needs two runs", got=len(request.runs))
     get_protocol(request.protocol)
     record = _over_seeds(request) if request.seeds else _over_studies(request)
@@ -103,8 +107,10 @@ def same_references(name: str, first: Sequence[Pair], other: Sequence[Pair]) -> 
 
 def _over_studies(request: CompareRequest) -> dict[str, Any]:
     names = run_names(request.runs)
-    pairs = {name: read_pairs(path).pairs for name, path in names}
+    pairs: dict[str, Sequence[Pair]] = {name: read_pairs(path).pairs for name, path in names}
     baseline = names[0][0]
+    if request.floors:
+        pairs |= floor_pairs(pairs[baseline], request.seed)
     for name in list(pairs)[1:]:
         same_references(name, pairs[baseline], pairs[name])
     evaluations = {name: _evaluation(found, request) for name, found in pairs.items()}
@@ -127,7 +133,7 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
         ],
     }
     if request.judge:
-        record["judge"] = {name: _judged(pairs[baseline], pairs[name], request) for name in list(pairs)[1:]}
+        record["judge"] = {name: _judged(pairs[baseline], pairs[name], request) for name, _ in names[1:]}
     return record
 
 

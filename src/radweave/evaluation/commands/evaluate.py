@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from radweave.base.places import refuse_existing
 from radweave.base.replacing import FolderKind
 from radweave.base.storage import write_folder, write_text
 from radweave.data.dataset import Dataset
+from radweave.evaluation.constants import training_reports
 from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, class_frequencies
 from radweave.evaluation.pairs import Pair, PairsFile, read_pairs
@@ -71,15 +72,25 @@ def labeler_for(name: str, weights: Path | None = None) -> Labeler | None:
     return None if name == "none" else get_labeler(name, weights=weights)
 
 
-def train_reports(path: Path | None) -> tuple[str, ...] | None:
+def train_reports(path: Path | None, evaluated: Container[str] = ()) -> tuple[str, ...] | None:
     """The reports of a dataset folder's training split.
 
     Raises:
-        InputError: if it has none.
+        InputError: if it has none, or one of an ``evaluated`` study: floors would be chosen on what they are scored on.
     """
     if path is None:
         return None
-    texts = tuple(study.report for study in Dataset.open(path).studies("train") if study.report)
+    studies = list(Dataset.open(path).studies("train"))
+    shared = sum(study.study_id in evaluated for study in studies)
+    if shared:
+        raise InputError(
+            "evaluated studies are in the training split, so that floors would be chosen on what they are scored on",
+            file=path,
+            field="train",
+            got=f"{shared} studies",
+            expected="none",
+        )
+    texts = training_reports(studies)
     if not texts:
         raise InputError("has no training report", file=path)
     return texts
@@ -111,7 +122,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
     beside = beside_protocol(request, ontology)
     labeler = labeler_for(ontology, request.weights)
-    train_texts = train_reports(request.train)
+    train_texts = train_reports(request.train, {pair.study_id for file in files.values() for pair in file.pairs})
     frequencies = train_frequencies(request.train_labels, labeler)
     results = {
         name: _evaluated(file, request, beside, labeler, train_texts, frequencies) for name, file in files.items()

@@ -120,14 +120,26 @@ def _studies(result: Result) -> str:
 
 def _floors(result: Result, suffix: str) -> TextTable:
     corpora = {"this run": {name: score["value"] for name, score in result["corpus"].items()}}
+    findings = {"this run": _findings_f1(result["clinical"])}
     notes = []
     for name, floor in result["floors"].items():
         notes.append(f"{name}: {floor['source']}")
         if floor["corpus"] is not None:
             corpora[name] = floor["corpus"]
-    rows = [(name, *(number(corpus.get(metric)) for metric in _FLOOR_METRICS)) for name, corpus in corpora.items()]
+            findings[name] = floor["findings_f1"]
+    rows = [
+        (name, *(number(corpus.get(metric)) for metric in _FLOOR_METRICS), number(findings[name], 3))
+        for name, corpus in corpora.items()
+    ]
     title = f"Beside baselines that do not read the image{suffix}"
-    return TextTable(title, (_label(result["protocol"]), *_FLOOR_METRICS), tuple(rows), tuple(notes))
+    return TextTable(title, (_label(result["protocol"]), *_FLOOR_METRICS, "findings F1"), tuple(rows), tuple(notes))
+
+
+def _findings_f1(clinical: Mapping[str, Any]) -> float | None:
+    """Micro F1, uncertain as negative, No Finding left out."""
+    groups = clinical.get("policies", {}).get("uncertain_as_negative", {}).get("groups", {})
+    scores = groups.get("without_no_finding")
+    return None if scores is None else scores["micro"]["f1"]["value"]
 
 
 def _honesty(runs: Mapping[str, Result]) -> TextTable:

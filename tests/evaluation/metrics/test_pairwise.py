@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radweave.drafting.wording import CommonSubsequence, PairwiseWording, WordingWeights
 from radweave.evaluation.metrics.bleu import coco_bleu
 from radweave.evaluation.metrics.cider import cider
 from radweave.evaluation.metrics.ngrams import PairedTexts, count_pairs
+from radweave.evaluation.metrics.pairwise import CommonSubsequence, PairwiseWording, WordingWeights
 from radweave.evaluation.metrics.rouge import coco_rouge_l, lcs_length
 
 texts = st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=150), min_size=2, max_size=5)
