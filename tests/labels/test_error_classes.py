@@ -1,6 +1,11 @@
-"""Classes of error that were found in real reports, each with sentences of our own that do and do not show it."""
+"""Classes of error that were found in real reports, each with sentences of our own that do and do not show it.
+
+``sentences_*.txt`` beside hold some hundred more, in which the errors were looked for.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -145,3 +150,21 @@ def test_sentences_of_an_error_class(name: str) -> None:
         if labels[label].state is not state
     }
     assert wrong == {}
+
+
+STATES = {"P": POS, "N": NEG, "U": UNC, "B": BLANK}
+
+
+@pytest.mark.parametrize(("labeler", "least"), [("chexpert14", 200), ("ct18", 100)])
+def test_sentences_of_our_own(labeler: str, least: int) -> None:
+    lines = (Path(__file__).parent / f"sentences_{labeler}.txt").read_text(encoding="utf-8").splitlines()[1:]
+    parts = [line.partition(" => ") for line in lines]
+    found = get_labeler(labeler).label([text for text, _, _ in parts])
+    wrong = {
+        (text, name): labels[name].state
+        for (text, _, said), labels in zip(parts, found, strict=True)
+        for name, _, state in (each.partition("=") for each in said.split("; "))
+        if labels[name].state is not STATES[state]
+    }
+    assert wrong == {}
+    assert len(lines) >= least

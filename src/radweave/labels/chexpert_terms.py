@@ -221,6 +221,7 @@ _TERMS = {
         ),
         look_alikes=(
             "midline",
+            "kerley a|b|c line|lines",
             "plate like",
             "line of the",
             "line|lines xxxx",

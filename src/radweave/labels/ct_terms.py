@@ -126,6 +126,7 @@ _TERMS = {
         findings=(
             "pericard* .. effusion*|fluid",
             "effusion*|fluid .. pericard*",
+            "effusion* is|are|was|were .. in|within .. pericard*",
             "effusion*|fluid ... pericardial space|area|region|sac|cavity|recess|distance",
             "hemopericard*|hydropericard*",
         ),
@@ -146,7 +147,10 @@ _TERMS = {
         findings=("emphysem*",),
         look_alikes=("subcutaneous|mediastinal|cutaneous|tissue .. emphysema",),
     ),
-    "Atelectasis": Terms(findings=("atelecta*", "collapse|collapsed")),
+    "Atelectasis": Terms(
+        findings=("atelecta*", "collapse|collapsed"),
+        look_alikes=("collapse fracture*", "compression collapse", "collapse* .. vertebra*", "vertebra* .. collapse*"),
+    ),
     "Lung nodule": Terms(
         findings=(
             "nodule|nodules|micronodul*|nodulation*",
@@ -178,7 +182,7 @@ _TERMS = {
         ),
         look_alikes=(
             "sequel*|fibrot*|linear|band*|pleuroparenchymal|pleural|atelecta* .. density|densities",
-            "increase*|density|densities ... consistent|compatible|favor|favour|secondary|due|belonging"
+            "increase*|density|densities ... consistent|compatible|favor|favour|keeping|secondary|due|belonging"
             " ... sequel*|fibro*|scar*|atelecta*",
             "metallic|operative|postoperative|surgical|suture|stent|calcific .. density|densities",
             "fat|fatty .. infiltrat*|density|densities",
@@ -216,6 +220,7 @@ _TERMS = {
             "pleural or|and|, pericardial effusion*",
             "pleural fluid|liquid",
             "fluid|liquid .. pleura*|hemithora*",
+            "fluid|liquid is|are|was|were .. in|within .. pleura*|hemithora*",
             "hydrothora*|hemothora*|hydropneumothora*|empyem*",
         ),
         look_alikes=("pericard* effusion*",),
@@ -224,6 +229,7 @@ _TERMS = {
             "pericard*",
             *_ABDOMEN,
             "mediastin*|shoulder|joint|scrot*",
+            "subdiaphragm*|subphrenic|infradiaphragm*",
             "sinus|sinuses|paranasal|mastoid|ear|knee",
         ),
     ),
@@ -234,6 +240,7 @@ _TERMS = {
             "thick* .. bronch*|peribronch*",
             "peribronchial cuffing",
         ),
+        look_alikes=("bronch* .. thickness is|are|was|were|of normal|natural|preserved",),
     ),
     "Consolidation": Terms(findings=("consolidat*",)),
     "Bronchiectasis": Terms(findings=("bronchiecta*|bronchiolectas*|bronchectas*",)),

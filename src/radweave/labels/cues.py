@@ -34,6 +34,7 @@ _SEEN = (
 )
 _BE = "is|are|was|were|be|been|being"
 _SINCE = "now|since|subsequently|recently|also|both|all|interval"
+_NEARLY = "now|since|completely|entirely|nearly|essentially|almost|interval"
 _TAKEN = "removed|pulled|discontinued|explanted|withdrawn"
 _IN_PART = "pulled|withdrawn|retracted back|by|slightly|approximately|about|a|to|into"
 _DEGREE = "clearly|definitely|definitively|convincingly|currently|readily|well|really|clear|distinctly|now"
@@ -67,7 +68,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "resolved",
         "removal|resolution|disappearance|clearing|explantation|extraction of",
         "clearing|removal|resolution|explantation",
-        "removed",
+        "recently|previously|since|newly|now removed",
     ),
     Cue.NEGATED: (
         f"{_BE} not|n't {_DEGREE}? {_SEEN}",
@@ -81,7 +82,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "did|do|does not exist|occur|develop",
         "is|are|was|were absent",
         "is|are|was|were|has|have been? ruled|excluded out?",
-        "has|have been? now|since|completely|entirely|nearly|essentially|almost|interval? resolved|cleared|disappeared",
+        f"has|have been? {_NEARLY}? {_NEARLY}? resolved|cleared|disappeared",
         "has|have resolved|cleared|disappeared",
         "is|are|was|were|has|have been? completely|totally|entirely regressed",
         "is|are|was|were now? completely? resolved",
@@ -120,7 +121,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "whether",
         "to be considered",
         "correlate|correlation .. for",
-        "in the? appropriate|proper|right|correct clinical? setting|context",
+        "in the? appropriate|proper|right|correct clinical? setting|context ,|this|these|the|it",
         "if",
     ),
     Cue.DOUBTS_NEXT: (
@@ -140,6 +141,7 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "is|are|was|were also|still|certainly?"
         " possible|probable|suspected|questionable|questioned|considered|equivocal|likely|conceivable",
         "suspected END",
+        "in the? appropriate|proper|right|correct clinical? setting|context END",
         "is|are not well|adequately|fully|optimally evaluated|assessed",
         "to be? excluded",
         "is|are|was|were difficult|hard to exclude|assess|evaluate",
@@ -188,6 +190,8 @@ CUES: dict[Cue, tuple[str, ...]] = {
         f"has|have|is|are|was|were|been {_SINCE}? {_IN_PART}",
         "not significantly|appreciably|substantially|much? changed|different",
         "not only|just|merely",
+        "partial|partially|incomplete|incompletely clearing|resolution|resolved|cleared of?",
+        "has|have been? partially|incompletely|partly resolved|cleared|removed",
         "no longer",
         "not previously|formerly .. seen|identified|noted|present|observed|demonstrated|visualized",
         "not seen|identified|noted|present|observed|demonstrated|visualized|detected|evident|followed|available"

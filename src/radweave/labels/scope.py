@@ -30,23 +30,10 @@ _STARTS_PHRASE = frozenset(
 )
 _STOPS_LIST = frozenset({"with", ":", "(", "no", "without", "suggesting", "suggestive", "consistent", "compatible"})
 # What comes after something went: "removal of the tube and placement of a drain".
-_EVENTS = (
-    PRESENT_QUALITIES
-    | CLAUSE_OPENERS
-    | {
-        *(
-            "placement",
-            "insertion",
-            "development",
-            "appearance",
-            "replacement",
-            "introduction",
-            "new",
-            "newly",
-            "bilateral",
-        )
-    }
-)
+_EVENTS = PRESENT_QUALITIES | {
+    *("placement", "insertion", "development", "appearance", "replacement", "introduction"),
+    *("new", "newly", "bilateral", "there"),
+}
 _STOPS_DOUBT = frozenset({"with", ",", "and", ":", "in", "at", "suggestive", "suggesting", "consistent", "compatible"})
 
 
@@ -114,8 +101,17 @@ def _forward_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> in
             return index
         if tokens[index] in JOINS and index > start and _opens_statement(tokens, index + 1, parts, verb=verb):
             return index
+        if tokens[index] == "with" and index > start and _accompanies(tokens, index + 1):
+            return index
         verb = verb or tokens[index] in FINITE_VERBS
     return len(tokens)
+
+
+def _accompanies(tokens: Sequence[str], start: int) -> bool:
+    """Whether "with" brings something that is there: "no pneumothorax with a small effusion"."""
+    first = start + (tokens[start : start + 1] in (("a",), ("an",)))
+    rest = tokens[first:]
+    return bool(rest) and rest[0] in _EVENTS and "or" not in rest and "nor" not in rest
 
 
 def statement_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
