@@ -16,35 +16,34 @@ Meteor = Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is t
 Reuse = Annotated[
     list[Path] | None, typer.Option(help="Take over finished runs found in here, if they are the same. Repeatable.")
 ]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value for all rows, METHOD:key=value for one method's", metavar="[key=value ...]"),
+]
+HeadlineSeeds = Annotated[int | None, typer.Option(help="Runs of headline rows, if more.", min=1, max=MAX_SEEDS)]
+Runs = Annotated[Path | None, typer.Option(help="Where run folders lie, if not in --out; tables may share it.")]
+ListOnly = Annotated[
+    bool, typer.Option("--list", help="List the tables of METHOD, or of all, and which rows are run; train nothing.")
+]
 
 
 def ablate(
     method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")] = "",
     dataset: Annotated[Path | None, typer.Argument(help="A dataset folder.")] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="key=value for all rows, METHOD:key=value for one method's", metavar="[key=value ...]"),
-    ] = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the table and its runs.")] = None,
     table: Annotated[str, typer.Option(help="The method's table; a wrong name lists them.")] = "",
     preset: Annotated[str, typer.Option(help="tiny, small or paper.")] = "tiny",
     seeds: Annotated[int, typer.Option(help="Runs of each row.", min=1, max=MAX_SEEDS)] = 3,
-    headline_seeds: Annotated[
-        int | None, typer.Option(help="Runs of headline rows, if more.", min=1, max=MAX_SEEDS)
-    ] = None,
+    headline_seeds: HeadlineSeeds = None,
     rows: Annotated[str, typer.Option(help="Only these rows, with commas between.")] = "",
     jobs: Jobs = 1,
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
     meteor: Meteor = False,
-    runs: Annotated[
-        Path | None, typer.Option(help="Where run folders lie, if not in --out; tables may share it.")
-    ] = None,
+    runs: Runs = None,
     reuse: Reuse = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    list_only: Annotated[
-        bool,
-        typer.Option("--list", help="List the tables of METHOD, or of all, and which rows are run; train nothing."),
-    ] = False,
+    list_only: ListOnly = False,
 ) -> None:
     """Train and score the rows of a method's ablation table over seeds. The same command goes on where it stopped."""
     import json
