@@ -237,6 +237,16 @@ def test_a_claim_is_held_against_probability_and_recalled_texts(
     assert support.sentences[0].verdict is verdict
 
 
+def test_recalled_texts_that_contradict_each_other_leave_a_claim_disputed() -> None:
+    """Unless the probability decides."""
+    cases = [{"kind": "report", "study_id": "r", "text": text} for text in ("Cardiomegaly.", "No cardiomegaly.")]
+    for probability, verdict in ((None, Verdict.DISPUTED), (0.9, Verdict.SUPPORTED)):
+        given = {} if probability is None else {"Cardiomegaly": probability}
+        support = support_of("Cardiomegaly.", class_probabilities=given, recalled=cases)
+        assert support.sentences[0].verdict is verdict
+    assert support_of("Cardiomegaly.", recalled=cases[:1]).sentences[0].verdict is Verdict.SUPPORTED
+
+
 def test_the_worst_claim_speaks_for_the_sentence_and_its_words_are_marked() -> None:
     support = support_of(
         "No effusion or pneumothorax.", class_probabilities={"Pneumothorax": 0.9, "Pleural Effusion": 0}

@@ -14,7 +14,7 @@ import torch
 import radweave
 from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.export import export
+from radweave.export import _is_local, export
 from radweave.memory.bank import Bank, load_bank, patient_code, save_bank
 from radweave.methods.baseline.model import BaselineModel
 from radweave.runs.folder import hash_files
@@ -170,7 +170,7 @@ KILL_LOOP = """
 import os, random, shutil, signal, sys, time
 from pathlib import Path
 import torch
-from radweave.export import export
+from radweave.export import _is_local, export
 from radweave.runs.restore import restore
 
 torch.set_num_threads(1)  # no thread pool that a fork would lose
@@ -222,3 +222,16 @@ def test_an_export_put_aside_by_a_killed_overwrite_comes_back(toy_run: Path, exp
         export(toy_run, tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert radweave.load(tmp_path / "model")
+
+
+def test_overrides_curves_and_paths_stay_behind(toy_run: Path, exported: Path, tmp_path: Path) -> None:
+    """An override may hold a path of somebody's machine; a curve says how often the validation split was asked."""
+    card, whole = (json.loads((folder / "run.json").read_text()) for folder in (exported, toy_run))
+    assert whole["overrides"]
+    assert card["overrides"] == []
+    curves = [[len(figures["epochs"]) for figures in each["validation"].values()] for each in (whole, card)]
+    assert max(curves[0]) > 1
+    assert max(curves[1]) == 1
+    (tmp_path / "llama").mkdir()
+    assert [_is_local(path) for path in (str(tmp_path / "llama"), "/no/such/place", "~/llama", "./llama")] == [True] * 4
+    assert not _is_local("owner/name-of-a-model")

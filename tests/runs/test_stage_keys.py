@@ -92,21 +92,57 @@ def other_bank(training: Training) -> Training:
     return replace(training, banks={"reports": "of another data set"})
 
 
-def two_processes(training: Training) -> Training:
-    class Two(Ranks):
+def processes(training: Training, size: int) -> Training:
+    class Several(Ranks):
         def from_first(self, value: Any) -> Any:
             return value
 
-    return replace(training, ranks=Two(0, 2))
+    return replace(training, ranks=Several(0, size))
 
 
-CHANGES = [other_seed, other_data, other_pixels, other_tokenizer, other_classes, other_bank, two_processes]
+def two_processes(training: Training) -> Training:
+    return processes(training, 2)
+
+
+def other_method(training: Training) -> Training:
+    return replace(training, experiment=training.experiment.model_copy(update={"method": "another"}))
+
+
+def other_decoding(training: Training) -> Training:
+    decoding = training.experiment.decoding.model_copy(update={"num_beams": 7})
+    return replace(training, experiment=training.experiment.model_copy(update={"decoding": decoding}))
+
+
+def other_data_set(training: Training) -> Training:
+    class Another(Dataset):
+        def fingerprint(self) -> str:
+            return "of another manifest"
+
+    return replace(training, dataset=Another(training.dataset.path, training.dataset.card))
+
+
+CHANGES = [
+    other_seed,
+    other_data,
+    other_pixels,
+    other_tokenizer,
+    other_classes,
+    other_bank,
+    two_processes,
+    other_method,
+    other_decoding,
+    other_data_set,
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_the_run_reads_is_in_the_key(training: Training, change: Callable[[Training], Training]) -> None:
     assert key_of(change(training), "vision") != key_of(training, "vision")
     assert key_of(replace(training, folder=Path("elsewhere")), "vision") == key_of(training, "vision")
+
+
+def test_the_number_of_processes_is_in_the_key(training: Training) -> None:
+    assert len({key_of(processes(training, size), "vision") for size in (1, 2, 3)}) == 3
 
 
 @pytest.mark.parametrize("fact", ["code_hash", "library_versions", "arithmetic"])
