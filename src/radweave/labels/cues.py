@@ -17,6 +17,7 @@ class Cue(Enum):
 
     NEGATES = "no X"
     NEGATES_NEXT = "resolved X"
+    NEGATES_LAST = "X removal"
     NEGATED = "X is not seen"
     DOUBTS = "may represent X"
     DOUBTS_NEXT = "possible X"
@@ -59,6 +60,11 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "unremarkable for",
         "never",
         "no longer any|evidence of?",
+    ),
+    # Before the next entry: of two cues of one length the first given holds.
+    Cue.NEGATES_LAST: (
+        "removal|explantation END",
+        "removal|explantation ,|(|and|with|without|since|in|is|was|has|there",
     ),
     Cue.NEGATES_NEXT: (
         "absence|lack of",

@@ -26,6 +26,7 @@ _NEGATED, _DOUBTED = 1, 2
 JOINS = frozenset({",", "and"})
 _STARTS_PHRASE = frozenset(
     {",", ":", "(", "may", "might", "could", "represent", "represents", "representing", "reflect", "reflects"}
+    | {"after", "following", "post", "since", "before", "until", "despite"}
     | {"reflecting", "with", "for", "of", "to", "be", "suggesting", "suggests", "suggest", "indicating"}
 )
 _STOPS_LIST = frozenset({"with", ":", "(", "no", "without", "suggesting", "suggestive", "consistent", "compatible"})
@@ -73,6 +74,8 @@ def read_scope(sentence: Sentence, book: PhraseBook[Cue], findings: Sequence[Mat
             end = _phrase_end(tokens, cue.last + 1, parts, stops=JOINS)
             if not MEASURES.isdisjoint(tokens[cue.last + 1 : end]):
                 _mark(scope, cue.first + 1, end, _NEGATED)
+        elif cue.what is Cue.NEGATES_LAST:
+            _mark(scope, _phrase_start(tokens, cue.first, parts), cue.first, _NEGATED)
         elif cue.what is Cue.NEGATED:
             _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _NEGATED)
         elif cue.what is Cue.DOUBTS:
