@@ -18,8 +18,8 @@ from radweave.contract.tables import Row, Table
 from radweave.methods import load_method
 
 MISSING: dict[str, dict[str, int]] = {
-    "am_mrg": {"Table I": 24, "Table II": 7, "Table VIII": 5, "Table X": 6},
-    "dast": {"Table 1": 18, "Table 3": 26},
+    "am_mrg": {},
+    "dast": {},
     "diffrgennet": {"Table 1": 20},
     "diffvp": {"Table 1": 10, "Table 2": 5},
     "vdgen": {"Table 1": 4},
