@@ -9,7 +9,7 @@ from pydantic import Field
 
 from radweave.base.config import Config
 from radweave.base.errors import InputError
-from radweave.base.overrides import override
+from radweave.base.overrides import fields_set, override
 from radweave.contract.stage import StageConfig
 
 
@@ -123,3 +123,21 @@ def test_a_lack_is_laid_to_the_assignment_that_made_it() -> None:
         override(Experiment(), ["part=file", "rate=0.2"])
     with pytest.raises(InputError, match=r"override 'part\.size=big'"):
         override(Experiment(), ["rate=0.2", "part.size=big", "weights.report=1"])
+
+
+def test_a_star_stands_for_every_name() -> None:
+    start = Experiment(weights={"report": 1.0, "words": 2.0})
+    assert override(start, ["weights.*=0.5", "weights.words=3"]).weights == {"report": 0.5, "words": 3.0}
+
+
+def test_a_file_comes_before_the_overrides() -> None:
+    changes = {"part": {"kind": "large", "depth": 8}, "rate": 0.4, "weights": {"report": 7}}
+    changed = override(Experiment(), ["part.size=1", "rate=0.5"], changes)
+    assert changed == Experiment(part=Large(size=1, depth=8), rate=0.5, weights={"report": 7.0})
+    assert override(Experiment(), [], Experiment(part=Large(depth=8)).model_dump(mode="json")).part == Large(depth=8)
+    with pytest.raises(InputError, match="no field 'dept'"):
+        override(Experiment(), [], {"part": {"kind": "large", "dept": 8}})
+
+
+def test_the_fields_that_were_set_are_known() -> None:
+    assert fields_set(["part.size=7"], {"weights": {"report": 1}}) == {"part", "part.size", "weights", "weights.report"}

@@ -118,12 +118,14 @@ def test_every_option_of_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_option_of_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = "train vdgen d a.b=1 c=2 --out o --preset small --overwrite --resume --parallel fsdp"
+    arguments = "train vdgen d a.b=1 c=2 --out o --preset small --config f --limit 3 --overwrite --resume "
+    arguments += "--parallel fsdp"
     args, named = given_to(monkeypatch, "radweave.runs.train.train", arguments)
     named.pop("watch")
     assert args == ("vdgen", P("d"), P("o"))
     assert named == {
-        "preset": "small", "overrides": ["a.b=1", "c=2"], "overwrite": True, "resume": True, "parallel": "fsdp",
+        "preset": "small", "overrides": ("data.limit=3", "a.b=1", "c=2"), "config": P("f"), "overwrite": True,
+        "resume": True, "parallel": "fsdp",
     }  # fmt: skip
 
 

@@ -166,6 +166,21 @@ def test_the_best_epoch_is_left_in_the_model(tmp_path: Path, select: str, figure
     assert not torch.equal(seen[0], seen[best])
 
 
+@pytest.mark.parametrize(
+    ("patience", "figures", "epochs", "best"),
+    [(1, [3.0, 1.0, 2.0, 0.5], 3, 2), (2, [3.0, 1.0, 2.0, 0.5], 4, 4), (2, [1.0, 2.0, 3.0, 0.5], 3, 1)],
+)
+def test_a_stage_ends_when_it_has_not_got_better_for_a_while(
+    tmp_path: Path, patience: int, figures: list[float], epochs: int, best: int
+) -> None:
+    run = trainer(tmp_path, stage(select="loss", patience=patience))
+    told = iter(figures)
+    run.validate = lambda: {"loss": next(told)}
+    progress = run.run()
+    per_epoch = run.batches.steps_per_epoch
+    assert (progress.step, progress.best_step) == (epochs * per_epoch, best * per_epoch)
+
+
 def test_a_changed_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     run = trainer(tmp_path, stage())
     run.run()

@@ -11,7 +11,7 @@ not exist is answered with the names that do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -38,17 +38,19 @@ class _Assignment:
         return ".".join(self.keys)
 
 
-def override(config: C, assignments: Sequence[str]) -> C:
-    """Return a copy of ``config`` with ``path.to.field=value`` assignments applied.
+def override(config: C, assignments: Sequence[str], changes: Mapping[str, Any] | None = None) -> C:
+    """Return a copy of ``config`` with ``changes`` and then ``path.to.field=value`` assignments applied.
 
     Of two that say the same field the later holds. A field that was set before its component was swapped is set in the
-    new component where that has it.
+    new component where that has it. ``*`` for a name stands for all names there: ``stages.*.epochs=3``. ``changes`` is
+    a nested mapping of the same fields, as a YAML file holds it.
 
     Raises:
         InputError: for a field that does not exist (with those that do) or a value that does not fit.
     """
-    made = _in_order([_parsed(text) for text in assignments])
     data = config.model_dump(mode="json")
+    typed = [*_written_out(changes or {}, data), *(_parsed(text) for text in assignments)]
+    made = _in_order([one for assignment in typed for one in _spread(assignment, data)])
     lost: set[str] = set()
     for assignment in made:
         _assign(data, type(config), assignment, lost)
@@ -56,6 +58,12 @@ def override(config: C, assignments: Sequence[str]) -> C:
         return type(config).model_validate(data)
     except ValidationError as error:
         raise InputError(f"override '{_culprit(error, made)}': {first_problem(error)}") from None
+
+
+def fields_set(assignments: Sequence[str], changes: Mapping[str, Any]) -> frozenset[str]:
+    """The dotted names of all fields that assignments and changes set, and of the components around them."""
+    typed = [*_written_out(changes, {}), *(_parsed(text) for text in assignments)]
+    return frozenset(".".join(one.keys[:length]) for one in typed for length in range(1, len(one.keys) + 1))
 
 
 def _parsed(text: str) -> _Assignment:
@@ -66,6 +74,36 @@ def _parsed(text: str) -> _Assignment:
         return _Assignment(text, tuple(path.split(".")), parse_yaml(value))
     except ValueError:
         raise InputError(f"override '{text}': the value is not valid YAML") from None
+
+
+def _written_out(changes: Mapping[str, Any], data: Any, above: tuple[str, ...] = ()) -> Iterator[_Assignment]:
+    """A nested mapping as assignments of its leaves; a component of another kind is swapped for it."""
+    for key, value in changes.items():
+        keys = (*above, str(key))
+        old = data.get(str(key)) if isinstance(data, dict) else None
+        if not isinstance(value, Mapping):
+            yield _Assignment(".".join(keys), keys, value)
+            continue
+        kind = value.get("kind")
+        if isinstance(old, dict) and kind is not None and kind != old.get("kind"):
+            yield _Assignment(".".join(keys), keys, kind)
+            old = None
+        inner = {name: inside for name, inside in value.items() if name != "kind"}
+        yield from _written_out(inner, old, keys)
+
+
+def _spread(assignment: _Assignment, data: Any) -> Iterator[_Assignment]:
+    """The assignments that one with ``*`` in its path stands for."""
+    if "*" not in assignment.keys:
+        yield assignment
+        return
+    place = assignment.keys.index("*")
+    node = data
+    for key in assignment.keys[:place]:
+        node = node.get(key) if isinstance(node, dict) else None
+    for name in node if isinstance(node, dict) else ():
+        keys = (*assignment.keys[:place], name, *assignment.keys[place + 1 :])
+        yield from _spread(_Assignment(assignment.text, keys, assignment.value), data)
 
 
 def _in_order(typed: Sequence[_Assignment]) -> list[_Assignment]:

@@ -17,6 +17,7 @@ from radweave.cli import bench as benching
 from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
 from radweave.cli import generate as generating
+from radweave.cli import train as training
 
 app = typer.Typer(
     name="radweave",
@@ -46,7 +47,8 @@ app.command("phantom")(phantom.phantom)
 app.add_typer(data.app, name="data")
 app.command("inspect")(inspect.inspect)
 app.command("methods")(reporting.methods)
-app.command("train")(reporting.train)
+app.command("train")(training.train)
+app.command("config")(training.config)
 app.command("generate")(generating.generate)
 app.command("features")(features.features)
 app.command("export")(export.export)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from radweave.cli.bounds import MAX_BATCH
+
+if TYPE_CHECKING:
+    from radweave.estimate import Estimate
+
+NAMES = ("weights", "gradients", "optimizer", "activations", "training", "kv_cache", "generation")
 
 
 def estimate(
@@ -24,15 +29,19 @@ def estimate(
     from radweave.estimate import estimate as estimate_memory
 
     found = estimate_memory(method, preset, overrides or [], prompt_tokens=prompt_tokens)
-    names = ("weights", "gradients", "optimizer", "activations", "training", "kv_cache", "generation")
     if as_json:
-        totals = {name: getattr(found, name) for name in ("parameters", "trainable", *names)}
+        totals = {name: getattr(found, name) for name in ("parameters", "trainable", *NAMES)}
         typer.echo(json.dumps({**dataclasses.asdict(found), **totals}, indent=2))
         return
+    print_memory(found)
+
+
+def print_memory(found: Estimate) -> None:
+    """Parameters by part, and the memory of the last stage."""
     for name, part in found.parts.items():
         typer.echo(f"{name:18} {part.parameters:>15,} parameters, {part.trainable:>13,} train")
     typer.echo(f"{'all':18} {found.parameters:>15,} parameters, {found.trainable:>13,} train")
     typer.echo(f"\nbatch of {found.batch_size}, {found.tokens} tokens each; GB:")
-    for name in names:
+    for name in NAMES:
         rough = "  (rough, language model only)" if name == "activations" else ""
         typer.echo(f"{name.replace('_', ' '):18} {getattr(found, name) / 1e9:>15.2f}{rough}")

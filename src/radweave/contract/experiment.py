@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 import torch
 from pydantic import Field, model_validator
 
-from radweave.base.config import MAX_TOKENS, Config, Seed, Views
+from radweave.base.config import MAX_TOKENS, Config, Count, Seed, Views
 from radweave.base.hashes import sha256_json
 from radweave.base.ontology import LabelSetName
 from radweave.base.study import Modality
 from radweave.contract.model import ReportModel
 from radweave.contract.stage import StageConfig
 from radweave.data.ct import CtPreprocessing
-from radweave.data.tokenizer import BpeTokenizerConfig, TokenizerConfig
+from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
-from radweave.nn.vision import VISION_RECORDS, VisionEncoderConfig, VisionPart
+from radweave.nn.vision import VISION_RECORDS, AnyVisionConfig, VisionEncoderConfig, VisionPart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +41,8 @@ class DataConfig(Config):
     whose view kinds are hidden, since files in use often do not state theirs. ``label_unlabeled`` lets the rule-based
     labeler read the label states of studies that come without. ``priors`` gives a model that can use it the patient's
     study before, from the same split. ``keep_features`` and ``keep_stages`` keep what a frozen encoder gives, and
-    trained stages, in the data set's cache for the runs that follow.
+    trained stages, in the data set's cache for the runs that follow. ``limit`` trains on so many studies and validates
+    on as many, spread evenly over each split, for a quick try.
     """
 
     image_size: int = Field(default=128, ge=16, le=2048)
@@ -56,6 +57,7 @@ class DataConfig(Config):
     priors: bool = False
     keep_features: bool = True
     keep_stages: bool = True
+    limit: Count | None = None
 
     @model_validator(mode="after")
     def _one_channel(self) -> DataConfig:
@@ -175,6 +177,31 @@ class Experiment(Config):
         """Folder or hub name of the language model's checkpoint, where it is pretrained."""
         path: str | None = getattr(getattr(self.model, "language_model", None), "path", None)
         return path
+
+    def fitted(self, preset: Self, said: Collection[str]) -> Self:
+        """What follows from the parts that were brought, in place of what the preset had; ``said`` fields stay.
+
+        A pretrained language model brings its tokenizer, and its chat template where the preset had none that is
+        pretrained; a vision encoder that knows the size of its images brings that.
+        """
+        data: dict[str, Any] = {}
+        model: dict[str, Any] = {}
+        if self.language_checkpoint is not None:
+            tokenizer = self.data.tokenizer
+            if tokenizer.kind == "bpe" and not tokenizer.force and "data.tokenizer" not in said:
+                data["tokenizer"] = PretrainedTokenizerConfig()
+            brought = preset.language_checkpoint is None and "model.prompt_format" not in said
+            if brought and "prompt_format" in type(self.model).model_fields:
+                model["prompt_format"] = "auto"
+        encoder = getattr(self.model, "vision_encoder", None)
+        if isinstance(encoder, AnyVisionConfig) and "data.image_size" not in said:
+            data["image_size"] = encoder.image_size() or self.data.image_size
+        return self.model_copy(
+            update={
+                "data": self.data.model_copy(update=data),
+                "model": self.model.model_copy(update=model),
+            }
+        )
 
     def named_stages(self) -> dict[str, StageConfig]:
         """The stages in the order in which they run."""

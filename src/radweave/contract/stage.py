@@ -38,7 +38,7 @@ class StageConfig(Config):
     without losses trains nothing: it is there for the memories that are built before it. Without
     ``augment`` the stage sees the images as they are; where its vision encoder is frozen too, features are computed
     only once. With ``precision`` bfloat16 the losses are computed in mixed precision (autocast); what trains stays
-    float32, and so does validation.
+    float32, and so does validation. ``patience`` ends the stage after so many epochs without a better one.
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
@@ -46,6 +46,7 @@ class StageConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     epochs: int = Field(default=10, ge=0, le=1_000_000)
     max_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
+    patience: int | None = Field(default=None, ge=1, le=1_000_000)
     batch_size: int = Field(default=16, ge=1, le=65_536)
     augment: bool = True
     precision: Literal["float32", "bfloat16"] = "float32"

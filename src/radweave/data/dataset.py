@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_file
+from radweave.base.hashes import sha256_file, sha256_json
 from radweave.base.json_files import read_json, read_json_object, write_json
 from radweave.base.replacing import FolderKind
 from radweave.base.storage import write_folder
@@ -157,14 +157,15 @@ class DatasetWriter:
 class Dataset:
     """A dataset folder, opened for reading."""
 
-    def __init__(self, path: Path, card: DatasetCard) -> None:
+    def __init__(self, path: Path, card: DatasetCard, limit: int | None = None) -> None:
         self.path = path
         self.card = card
+        self.limit = limit
         self._manifest = manifest_at(self.manifest_path)
 
     @classmethod
-    def open(cls, path: Path) -> Dataset:
-        """Open a folder and check its card.
+    def open(cls, path: Path, *, limit: int | None = None) -> Dataset:
+        """Open a folder and check its card. With ``limit`` it is as if each split had so many studies, spread evenly.
 
         Raises:
             InputError: if it is no dataset folder or of another format version.
@@ -187,15 +188,16 @@ class Dataset:
                 got=f"{card.format} {card.version}",
                 expected=f"{FORMAT} {FORMAT_VERSION}",
             )
-        return cls(path, card)
+        return cls(path, card, limit)
 
     @property
     def manifest_path(self) -> Path:
         return self.path / "manifest.jsonl"
 
     def fingerprint(self) -> str:
-        """SHA-256 of the manifest as it is on disk now."""
-        return self._manifest.fingerprint()
+        """SHA-256 of the manifest as it is on disk now, and of the limit where there is one."""
+        whole = self._manifest.fingerprint()
+        return whole if self.limit is None else sha256_json([whole, self.limit])
 
     def studies(self, split: Split | None = None) -> Iterator[Study]:
         """The studies, all or of one split.
@@ -203,9 +205,19 @@ class Dataset:
         Raises:
             InputError: for a line that is not JSON or does not fit the schema, or an id that comes twice.
         """
+        places: Counter[str | None] = Counter()
         for study in self._manifest.studies():
-            if split is None or study.split == split:
+            place = places[study.split]
+            places[study.split] += 1
+            if (split is None or study.split == split) and self._is_within(study.split, place):
                 yield study
+
+    def _is_within(self, split: Split | None, place: int) -> bool:
+        """Whether the study at this place of its split is one of those that the limit leaves."""
+        count = self.card.counts.get(f"studies_{split}", 0)
+        if self.limit is None or count <= self.limit:
+            return True
+        return place == 0 or place * self.limit // count != (place - 1) * self.limit // count
 
     def image_path(self, path: str) -> Path:
         """Absolute path of an image.

@@ -89,7 +89,15 @@ def estimate(method: str, preset: str, overrides: Sequence[str] = (), *, prompt_
     Raises:
         InputError: for an unknown method, preset or field, or a checkpoint whose shape is not known here.
     """
-    experiment = resolve(method, preset, overrides)
+    return estimate_of(resolve(method, preset, overrides), prompt_tokens=prompt_tokens)
+
+
+def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128) -> Estimate:
+    """The same for an experiment.
+
+    Raises:
+        InputError: for a checkpoint whose shape is not known here.
+    """
     model = build_on_meta(experiment)
     stage = list(experiment.named_stages().values())[-1]
     parts = part_sizes(model, stage.finetune)

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from radweave.base.config import read_yaml
 from radweave.base.errors import InputError
-from radweave.base.overrides import override
+from radweave.base.overrides import fields_set, override
 
 if TYPE_CHECKING:
     from radweave.contract.experiment import Experiment
@@ -49,14 +50,26 @@ def load_method(name: str) -> ModuleType:
     return importlib.import_module(f"radweave.methods.{name}")
 
 
-def resolve(method: str, preset: str, overrides: Sequence[str]) -> Experiment:
-    """The experiment of a method's preset with overrides applied.
+def resolve(method: str, preset: str, overrides: Sequence[str], file: Path | None = None) -> Experiment:
+    """The experiment of a method's preset with the changes of a YAML file and then overrides applied.
+
+    What the user leaves open follows from the parts: a pretrained language model brings its tokenizer, and an encoder
+    of kind ``transformers`` the size of its images.
 
     Raises:
-        InputError: for an unknown method, preset or field.
+        InputError: for an unknown method, preset or field, or a file that cannot be read.
     """
     presets = load_method(method).PRESETS
     if preset not in presets:
         raise InputError("no such preset", field="preset", got=preset, expected=f"one of {', '.join(presets)}")
-    experiment: Experiment = override(presets[preset](), list(overrides))
-    return experiment
+    changes = {} if file is None else read_yaml(file)
+    if changes.get("method", method) != method:
+        raise InputError("of another method", file=file, field="method", got=changes["method"], expected=method)
+    plain: Experiment = presets[preset]()
+    try:
+        changed = override(plain, list(overrides), changes)
+    except InputError as error:
+        if file is None:
+            raise
+        raise InputError(error.reason, file=file, field=error.field, expected=error.expected) from None
+    return changed.fitted(plain, fields_set(overrides, changes))

@@ -21,7 +21,8 @@ from radweave.data.reading.templates import render_turn
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-PromptFormat = Literal["plain", "chat"]
+PromptFormat = Literal["plain", "chat", "auto"]
+"""``chat`` wraps a prompt in the tokenizer's chat template as a user's turn, ``auto`` where it has one."""
 Slot = tuple[Tensor, Tensor]
 """Embeddings (B, S, H) and a mask (B, S), True where a token is there."""
 
@@ -64,7 +65,7 @@ class PromptTemplate:
                 cannot be rendered.
         """
         bos_id = tokenizer.bos_token_id
-        if prompt_format == "chat":
+        if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template is not None):
             if tokenizer.chat_template is None:
                 raise InputError(
                     "the tokenizer has no chat template", field="prompt_format", got="chat", expected="plain"

@@ -110,7 +110,10 @@ def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
 
 
 # What training writes, and what an ablation writes into the folders of its runs.
-_MADE = ("config.yaml", "weights.safetensors", "metrics.jsonl", "checkpoints/*", "tensorboard/*", "wandb/*", _MARK)
+_MADE = (
+    *("config.yaml", "started.json", "weights.safetensors", "metrics.jsonl"),
+    *("checkpoints/*", "tensorboard/*", "wandb/*", _MARK),
+)
 _MODEL = ("tokenizer/*", "parts/*", "memories/*", "familiarity/*", "drafting/*", "licences/*")
 _ABLATION = ("predictions.jsonl", "scores.json", "training.json", "task.json", "reused.json", "failure.txt", "log.txt")
 _BEGUN = ("tokenizer", "checkpoints", _LOCK)

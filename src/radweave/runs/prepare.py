@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radweave.base.errors import InputError
@@ -18,12 +19,14 @@ from radweave.data.examples import (
 from radweave.data.tokenizer import encode
 from radweave.labels import get_labeler
 from radweave.nn.vision import encoders_for
+from radweave.nn.vision.weights import find_weights
+from radweave.outside.models import locate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def _refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
+def refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
     """Refuse a data set that the experiment's encoder cannot read, or whose labels are others.
 
     Raises:
@@ -52,6 +55,28 @@ def _refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
             got=data.label_set,
             expected=f"data.label_set={' or '.join(fitting)}",
         )
+
+
+def refuse_missing_checkpoints(experiment: Experiment) -> None:
+    """Refuse a path to weights or to a tokenizer where there are none, without reading them.
+
+    Raises:
+        InputError: naming the field and what was expected there.
+    """
+    named = {f"model.{name}": record for name, record in experiment.model}
+    for field, record in {**named, "data.tokenizer": experiment.data.tokenizer}.items():
+        path = getattr(record, "path", None)
+        if path is None:
+            continue
+        try:
+            if getattr(record, "own_shape", False):
+                find_weights(Path(path))
+            else:
+                locate(path, "tokenizer" if field == "data.tokenizer" else "weights", what=f"what {field}.path names")
+        except InputError as error:
+            raise InputError(
+                error.reason, file=error.file, field=f"{field}.path", got=error.got, expected=error.expected
+            ) from None
 
 
 def _either(names: Sequence[str]) -> str:

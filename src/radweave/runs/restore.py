@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from radweave.base.config import from_yaml
+from radweave.base.devices import default_device
 from radweave.base.errors import InputError
 from radweave.base.ontology import CLASSES
 from radweave.contract.experiment import BuildContext, Experiment
@@ -28,11 +29,6 @@ from radweave.train.sizes import refuse_other_shapes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-def default_device() -> torch.device:
-    """A CUDA device where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @dataclass(frozen=True, slots=True)

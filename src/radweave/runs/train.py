@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from radweave.base.config import from_yaml, to_yaml
+from radweave.base.devices import default_device
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_json
 from radweave.base.ontology import CLASSES
@@ -50,8 +51,8 @@ from radweave.train.sizes import refuse_giant
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-from radweave.runs.prepare import _reasons, _refuse_misfit, prepare
-from radweave.runs.restore import default_device
+from radweave.runs.prepare import _reasons, prepare, refuse_misfit
+from radweave.runs.started import Started, write_started
 
 
 def train(
@@ -61,6 +62,7 @@ def train(
     *,
     preset: str = "tiny",
     overrides: Sequence[str] = (),
+    config: Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
     parallel: Parallel = "ddp",
@@ -72,6 +74,8 @@ def train(
     one is left as it is. Under torchrun every process calls this; ``parallel`` says how they hold the model, and the
     first one writes.
 
+    ``config`` is a YAML file of what differs from the preset; overrides come after it.
+
     With ``overwrite`` an older run stays as it is until the new one is finished, see ``radweave.runs.place``; with both
     a stopped one goes on where there is one. A start that fails leaves nothing behind.
 
@@ -79,8 +83,8 @@ def train(
         InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
         StoppedError: after SIGTERM or SIGINT, when a checkpoint was written.
     """
-    experiment = resolve(method, preset, overrides)
-    dataset = Dataset.open(dataset_path)
+    experiment = resolve(method, preset, overrides, config)
+    dataset = Dataset.open(dataset_path, limit=experiment.data.limit)
     if resume and is_finished(out):
         if _is_of(out, experiment, dataset):
             return out
@@ -99,6 +103,7 @@ def train(
             training = _prepare(experiment, dataset, folder, resume=resume, watch=shown, ranks=ranks)
             training.parallel = parallel
             if ranks.is_first:
+                write_started(folder, Started(method, dataset_path, out, preset, tuple(overrides), config))
                 place.began = True
                 shown.began(folder)
         ranks.refuse_difference("experiment, data set or tokenizer", training.fingerprint)
@@ -152,7 +157,7 @@ def _prepare(
     else:
         write_text(config_path, to_yaml(experiment))
     # What is quick to find out comes before the images, which may take hours to decode.
-    _refuse_misfit(experiment, dataset)
+    refuse_misfit(experiment, dataset)
     refuse_empty_splits(dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
@@ -203,7 +208,7 @@ def _open_other(
 ) -> tuple[Dataset, PreparedSplit]:
     """The training split of another data set, prepared as this experiment prepares its own."""
     dataset = Dataset.open(path)
-    _refuse_misfit(experiment, dataset)
+    refuse_misfit(experiment, dataset)
     cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct)
     return dataset, prepare(dataset, "train", experiment, tokenizer, cache, need_text=True)
 

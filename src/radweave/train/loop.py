@@ -125,7 +125,7 @@ class StageTrainer:
         self._resume()
         per_epoch, in_bfloat16 = self.batches.steps_per_epoch, self.stage.precision == "bfloat16"
         with asked_to_stop() as asked:
-            while self.progress.step < self.total_steps:
+            while self.progress.step < self.total_steps and not self._has_settled:
                 epoch, first = divmod(self.progress.step, per_epoch)
                 for batch in self.batches.epoch(epoch, first):
                     update = self._begun(batch)
@@ -165,6 +165,13 @@ class StageTrainer:
     def total_steps(self) -> int:
         total = self.stage.epochs * self.batches.steps_per_epoch
         return total if self.stage.max_steps is None else min(total, self.stage.max_steps)
+
+    @property
+    def _has_settled(self) -> bool:
+        """Whether the last ``patience`` epochs were no better than one before."""
+        patience, done = self.stage.patience, self.progress.step // self.batches.steps_per_epoch
+        best = self.progress.best_step // self.batches.steps_per_epoch
+        return patience is not None and self.progress.best is not None and done - best >= patience
 
     def _begun(self, batch: Batch) -> Update:
         """All that comes before the forward pass: seed, modes, learning rate, the batch where the model is."""

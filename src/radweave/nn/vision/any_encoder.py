@@ -134,6 +134,26 @@ class AnyVisionConfig(Config):
             backbone.gradient_checkpointing_enable()
         return AnyVisionEncoder(self._adapted(backbone), image_size=image_size, mean=mean, std=std, dim=dim)
 
+    def image_size(self) -> int | None:
+        """The side in pixels of the images that the checkpoint was trained on, if it says so.
+
+        Raises:
+            InputError: if there is no such checkpoint.
+        """
+        shape = read_shape(self.path, what=WHAT)
+        given = self._preprocessor()
+        for size in (given.get("crop_size"), given.get("size")):
+            side = size.get("height", size.get("shortest_edge")) if isinstance(size, dict) else size
+            if isinstance(side, int):
+                return side
+        side = getattr(getattr(shape, "vision_config", shape), "image_size", None)
+        return side if isinstance(side, int) else None
+
+    def _preprocessor(self) -> dict[str, Any]:
+        file = locate(self.path, "shape", what=WHAT) / PREPROCESSOR
+        given = read_json(file) if file.is_file() else {}
+        return given if isinstance(given, dict) else {}
+
     def _width(self, empty: AnyVisionEncoder) -> int:
         """The width of the tokens, by a pass without numbers, which also shows whether such images are taken."""
         size = empty.image_size
@@ -153,9 +173,9 @@ class AnyVisionConfig(Config):
         """Mean and standard deviation per channel that the checkpoint's images were standardised with."""
         channels = int(getattr(shape, "num_channels", 3))
         # A restored run has them among its weights.
-        file = None if saved else locate(self.path, "shape", what=WHAT) / PREPROCESSOR
-        given = read_json(file) if file is not None and file.is_file() else {}
-        if not isinstance(given, dict) or given.get("do_normalize") is False:
+        given = {} if saved else self._preprocessor()
+        file = Path(self.path) / PREPROCESSOR
+        if given.get("do_normalize") is False:
             return [0.0] * channels, [1.0] * channels
         mean, std = given.get("image_mean"), given.get("image_std")
         if mean is None or std is None:

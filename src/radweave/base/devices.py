@@ -1,0 +1,46 @@
+"""The device that models run on: the one that was asked for, or the first CUDA device, or the CPU."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from radweave.base.errors import InputError
+
+VARIABLE = "RADWEAVE_DEVICE"
+"""The environment variable that names it; processes that are started inherit it."""
+
+
+def use_device(name: str) -> None:
+    """Run models on ``name`` from here on: cpu, cuda, cuda:1, mps.
+
+    Raises:
+        InputError: if there is no such device.
+    """
+    _found(name)
+    os.environ[VARIABLE] = name
+
+
+def default_device() -> torch.device:
+    """The device that was asked for, else a CUDA device where there is one, else the CPU.
+
+    Raises:
+        InputError: if the environment asks for one that is not here.
+    """
+    asked = os.environ.get(VARIABLE)
+    return _found(asked) if asked else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _found(name: str) -> torch.device:
+    here = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or (device.index or 0) >= here.get(device.type, 0):
+        known = [
+            kind if count == 1 else f"{kind}, {kind}:0 to {kind}:{count - 1}" for kind, count in here.items() if count
+        ]
+        raise InputError("there is no such device here", field="--device", got=name, expected=" or ".join(known))
+    return device

@@ -1,0 +1,48 @@
+"""``train --dry-run``: what would be trained, found without reading an image or writing a file."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import typer
+
+from radweave.cli.estimate import print_memory
+
+if TYPE_CHECKING:
+    from radweave.runs.started import Started
+
+
+def show_dry_run(started: Started) -> None:
+    """Check data set, configuration and every path, then print stages, parameters and memory."""
+    from radweave.data.dataset import Dataset
+    from radweave.data.examples import refuse_empty_splits
+    from radweave.estimate import build_on_meta, estimate_of, part_sizes
+    from radweave.methods import resolve
+    from radweave.runs.prepare import refuse_misfit, refuse_missing_checkpoints
+    from radweave.runs.stages import refuse_impossible_stages
+
+    experiment = resolve(started.method, started.preset, started.overrides, started.config)
+    dataset = Dataset.open(started.dataset, limit=experiment.data.limit)
+    refuse_misfit(experiment, dataset)
+    refuse_empty_splits(dataset)
+    refuse_missing_checkpoints(experiment)
+    model = build_on_meta(experiment)
+    refuse_impossible_stages(experiment, model)
+    studies = {split: sum(1 for _ in dataset.studies(split)) for split in ("train", "val")}
+    typer.echo(f"{started.method} on {studies['train']:,} training and {studies['val']:,} validation studies\n")
+    for name, stage in experiment.named_stages().items():
+        if stage.epochs == 0 or stage.max_steps == 0:
+            typer.echo(f"stage {name}: passed over")
+            continue
+        steps = stage.epochs * math.ceil(studies["train"] / stage.batch_size)
+        steps = steps if stage.max_steps is None else min(steps, stage.max_steps)
+        sizes = part_sizes(model, stage.finetune)
+        trained = [f"{part} {size.trainable:,}" for part, size in sizes.items() if size.trainable]
+        frozen = [part for part, size in sizes.items() if not size.trainable]
+        typer.echo(f"stage {name}: {stage.epochs} epochs, at most {steps:,} updates of {stage.batch_size} studies")
+        typer.echo(f"  trains {', '.join(trained) or 'nothing'}; frozen {', '.join(frozen) or 'nothing'}")
+        typer.echo(f"  losses {', '.join(f'{weight:g} {term}' for term, weight in stage.losses.items()) or 'none'}")
+    typer.echo("")
+    print_memory(estimate_of(experiment))
+    typer.echo("\nnothing was read but the manifest, and nothing was written")

@@ -1,0 +1,143 @@
+"""The verbs train and config."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from radweave.base.errors import InputError, printable
+from radweave.cli.bounds import MAX_EPOCHS, MAX_STUDIES
+from radweave.cli.resuming import resumable
+
+if TYPE_CHECKING:
+    from radweave.runs.started import Started
+
+Preset = Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="YAML of what differs from the preset; a run's config.yaml will do.")
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", help="Passes of every stage that trains.", min=1, max=MAX_EPOCHS)
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", help="Studies of each split, for a quick try.", min=1, max=MAX_STUDIES)
+]
+
+
+def train(
+    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'. With --resume, a run folder.")],
+    dataset: Annotated[Path | None, typer.Argument(help="A dataset folder.")] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write.")] = None,
+    preset: Preset = "tiny",
+    config: ConfigFile = None,
+    epochs: Epochs = None,
+    limit: Limit = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint: 'train --resume RUN', or as it began.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, say what would be trained, and write nothing.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; a CUDA device if there is one.")] = None,
+    parallel: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp to shard the model.")] = "ddp",
+    log: Annotated[str | None, typer.Option(help="Show the training in tensorboard or wandb as well.")] = None,
+) -> None:
+    """Train a method on a dataset folder and write a run folder."""
+    from radweave.base.devices import use_device
+    from radweave.cli.progress import console, training_watch
+    from radweave.runs.train import train as train_run
+    from radweave.train.board import BOARDS, open_board
+
+    if parallel not in ("ddp", "fsdp"):
+        raise InputError("no such way", field="--parallel", got=parallel, expected="ddp or fsdp")
+    if log is not None and log not in BOARDS:
+        raise InputError("no such board", field="--log", got=log, expected=f"one of {', '.join(BOARDS)}")
+    if device is not None:
+        use_device(device)
+    short = () if limit is None else (f"data.limit={limit}",)
+    if resume and dataset is None:
+        if overrides or short or epochs or config or out:
+            raise InputError("goes on with the options it began with; give none", field="--resume")
+        started = _started(Path(method))
+    else:
+        passes = _for_all_stages(method, preset, epochs) if epochs else ()
+        started = _asked(method, dataset, out, preset, (*passes, *short, *(overrides or ())), config, dry_run)
+    if dry_run:
+        _show(started)
+        return
+    is_first = os.environ.get("RANK", "0") == "0"
+    board = open_board(log, started.out) if log is not None and is_first else None
+    advice = f"go on with 'radweave train --resume {printable(started.out)}'"
+    with resumable(advice), training_watch(board) as watch:
+        run = train_run(
+            started.method,
+            started.dataset,
+            started.out,
+            preset=started.preset,
+            overrides=started.overrides,
+            config=started.config,
+            overwrite=overwrite,
+            resume=resume,
+            parallel=parallel,  # type: ignore[arg-type]
+            watch=watch,
+        )
+    if is_first:
+        console.print(f"run folder: {printable(run)}")
+
+
+def _started(run: Path) -> Started:
+    from radweave.runs.started import read_started
+
+    return read_started(run)
+
+
+def _asked(
+    method: str,
+    dataset: Path | None,
+    out: Path | None,
+    preset: str,
+    overrides: Sequence[str],
+    config: Path | None,
+    dry_run: bool,
+) -> Started:
+    from radweave.runs.started import Started
+
+    if dataset is None:
+        raise InputError("which data set? give its folder behind the method", field="DATASET")
+    if out is None and not dry_run:
+        raise InputError("where to? give a folder", field="--out")
+    return Started(method, dataset, out or Path("run"), preset, tuple(overrides), config)
+
+
+def _show(started: Started) -> None:
+    from radweave.cli.dry_run import show_dry_run
+
+    show_dry_run(started)
+
+
+def _for_all_stages(method: str, preset: str, epochs: int) -> Sequence[str]:
+    """Overrides that give every stage that trains in the preset so many passes."""
+    from radweave.methods import resolve
+
+    stages = resolve(method, preset, ()).named_stages()
+    return [f"stages.{name}.epochs={epochs}" for name, stage in stages.items() if stage.epochs]
+
+
+def config(
+    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
+    overrides: Overrides = None,
+    preset: Preset = "tiny",
+    file: ConfigFile = None,
+) -> None:
+    """Print the resolved configuration as YAML, with what each component is and each field's default."""
+    from radweave.base.explained import explained_yaml
+    from radweave.methods import resolve
+
+    typer.echo(explained_yaml(resolve(method, preset, overrides or (), file)), nl=False)
