@@ -117,6 +117,13 @@ def test_every_option_of_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
 
 
+def test_every_option_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = "data mix a b c --out o --same-patients --link --overwrite"
+    args, named = given_to(monkeypatch, "radweave.data.mixing.mix_datasets", arguments)
+    assert args == ([P("a"), P("b"), P("c")], P("o"))
+    assert named == {"same_patients": True, "link": True, "overwrite": True}
+
+
 def test_every_option_of_train(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = "train vdgen d a.b=1 c=2 --out o --preset small --config f --limit 3 --overwrite --resume "
     arguments += "--parallel fsdp"

@@ -97,7 +97,7 @@ class Study(Record):
     ``report`` is the training target, made from the sections by the dataset's named cleaning; the sections are kept
     verbatim. ``labels`` maps a label set ("chexpert14", "ct18", ...) to class -> state. ``prior`` is the study_id of
     the patient's previous study. ``regions`` holds region reports of CT sets. ``truth`` holds the structured findings
-    of phantom studies.
+    of phantom studies. ``origin`` names the data set that a study of a mixture is of.
     """
 
     study_id: str = Field(min_length=1, max_length=200)
@@ -115,6 +115,7 @@ class Study(Record):
     labels: dict[_Name, dict[_Name, LabelState]] = Field(default_factory=dict)
     regions: dict[_Name, _Text] = Field(default_factory=dict)
     truth: tuple[dict[str, Any], ...] = ()
+    origin: _Name | None = None
 
     @field_validator("study_id", "patient_id")
     @classmethod

@@ -83,6 +83,26 @@ def import_verb(
         typer.echo(f"  note: {note}")
 
 
+@app.command("mix")
+def mix_verb(
+    datasets: Annotated[list[Path], typer.Argument(help="Two dataset folders or more.")],
+    out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
+    same_patients: Annotated[
+        bool, typer.Option("--same-patients", help="A patient id means the same person in all of them.")
+    ] = False,
+    link: Annotated[bool, typer.Option("--link", help="Hard links instead of copies of the images.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
+) -> None:
+    """Put data sets together, for stages that train on several. Refused where one leaks into another."""
+    from radweave.data.mixing import mix_datasets
+
+    mixed = mix_datasets(datasets, out, same_patients=same_patients, link=link, overwrite=overwrite)
+    counts = mixed.card.counts
+    for name in mixed.card.options["mixed"]:
+        typer.echo(f"{printable(name)}: {counts.get(f'studies_of_{name}', 0)} studies")
+    typer.echo(f"{printable(out)}: {counts['studies']} studies, {counts['images']} images")
+
+
 @app.command("check")
 def check_verb(
     dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],

@@ -37,12 +37,15 @@ class StageConfig(Config):
     (lower is better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over; one
     without losses trains nothing: it is there for the memories that are built before it. Without
     ``augment`` the stage sees the images as they are; where its vision encoder is frozen too, features are computed
-    only once. With ``precision`` bfloat16 the losses are computed in mixed precision (autocast); what trains stays
-    float32, and so does validation. ``patience`` ends the stage after so many epochs without a better one.
+    only once. Of a mixture of data sets the stage sees those that ``mixture`` names, each with its share of an epoch,
+    and banks and validation are of them too; where it names none all are seen, as they come. With ``precision``
+    bfloat16 the losses are computed in mixed precision (autocast); what trains stays float32, and so does validation.
+    ``patience`` ends the stage after so many epochs without a better one.
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
     losses: dict[str, float]
+    mixture: Annotated[dict[str, Annotated[float, Field(gt=0)]], Open()] = Field(default_factory=dict)
     optimizer: OptimizerConfig = OptimizerConfig()
     epochs: int = Field(default=10, ge=0, le=1_000_000)
     max_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)

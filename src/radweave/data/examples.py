@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +25,15 @@ class PreparedSplit:
     references: dict[str, str] = field(default_factory=dict)
     with_prior: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
+
+    def of(self, origins: Collection[str]) -> PreparedSplit:
+        """The studies of these data sets of a mixture; all, where none is named."""
+        if not origins:
+            return self
+        examples = [example for example in self.examples if example.origin in origins]
+        ids = {example.study_id for example in examples}
+        references = {study_id: text for study_id, text in self.references.items() if study_id in ids}
+        return PreparedSplit(examples, references, self.with_prior & ids, self.left_out)
 
 
 def prepare_split(
@@ -71,6 +80,7 @@ def prepare_split(
                 token_ids=(*encode(text)[: max_tokens - 1], end_id) if text else None,
                 class_states=_states(study, text, label_set, classes, label),
                 report=text or None,
+                origin=study.origin,
             )
         )
         if study.prior is not None:
@@ -124,23 +134,25 @@ def no_usable_study(dataset: Dataset, split: Split) -> InputError:
     return InputError(f"the data set has no usable study in split '{split}'", file=dataset.path)
 
 
-def refuse_leaks(dataset: Dataset) -> None:
-    """Refuse a data set in which a patient or an image file stands in two splits.
+def refuse_leaks(dataset: Dataset, *others: Dataset, same_patients: bool = True) -> None:
+    """Refuse a data set in which a patient or an image file stands in two splits; or several, taken together.
 
-    Ids are compared as ``comparable_id`` writes them. Images are compared by their bytes as they are on disk, whatever
-    path or hash the manifest gives.
+    Ids are compared as ``comparable_id`` writes them; without ``same_patients`` those of each data set are of other
+    people. Images are compared by their bytes as they are on disk, whatever path or hash the manifest gives.
 
     Raises:
         InputError: naming how many patients or images are shared, and between which splits.
     """
-    hashes = hashes_of(dataset, (ref.path for study in dataset.studies() if study.split for ref in study.images))
     shared = _Shared()
-    for study in dataset.studies():
-        if study.split is None:
-            continue
-        shared.meet("patient", comparable_id(study.patient_id), study.split)
-        for ref in study.images:
-            shared.meet("image", hashes.get(ref.path, ref.path), study.split)
+    for number, one in enumerate((dataset, *others)):
+        hashes = hashes_of(one, (ref.path for study in one.studies() if study.split for ref in study.images))
+        people = "" if same_patients else f"{number} "
+        for study in one.studies():
+            if study.split is None:
+                continue
+            shared.meet("patient", people + comparable_id(study.patient_id), study.split)
+            for ref in study.images:
+                shared.meet("image", hashes.get(ref.path, f"{number} {ref.path}"), study.split)
     shared.refuse()
 
 

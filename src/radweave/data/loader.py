@@ -27,7 +27,7 @@ class Example:
     Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; a CT study has one row of a
     source (N, D, H, W). ``view_ids`` are their kinds; ``token_ids`` the target with its end token; ``class_states`` the
     label states (K); ``report`` the target as text. ``prior`` is the patient's study before this one, if the experiment
-    asks for it; it has a report.
+    asks for it; it has a report. ``origin`` is the data set of a mixture that it is of.
     """
 
     study_id: str
@@ -39,6 +39,7 @@ class Example:
     class_states: tuple[int, ...] | None = None
     report: str | None = None
     prior: Example | None = None
+    origin: str | None = None
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
@@ -140,13 +141,33 @@ def _add_text(batch: Batch, examples: Sequence[Example], pad_id: int) -> None:
     batch.attention_mask = batch.labels != -100
 
 
+def mixed_order(
+    origins: Sequence[str | None], shares: Mapping[str, float], random: np.random.Generator
+) -> NDArray[np.int64]:
+    """As many places as there are studies, of each data set its share, in random order.
+
+    A set that has fewer studies than its share comes again, each study once before any comes twice; one that has more
+    is drawn from. What rounding leaves goes to the largest remainders.
+    """
+    wanted = np.array([shares[name] for name in shares]) * len(origins) / sum(shares.values())
+    counts = np.floor(wanted).astype(int)
+    counts[np.argsort(counts - wanted, kind="stable")[: len(origins) - counts.sum()]] += 1
+    chosen = []
+    for name, count in zip(shares, counts.tolist(), strict=True):
+        own = np.array([place for place, origin in enumerate(origins) if origin == name])
+        rounds = [random.permutation(own) for _ in range(-(-count // len(own)))]
+        chosen.append(np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count])
+    return random.permutation(np.concatenate(chosen))
+
+
 @dataclass(slots=True)
 class StudyLoader:
     """Batches of a list of examples; shuffled and augmented by seed and epoch, or in order.
 
     ``hidden_views`` is the share of studies whose view kinds are set to unknown, so that a model learns to read images
     that do not say which view they are (most PNG files). With ``size`` processes, each ``rank`` gets its slice of every
-    batch, and in it what a single process would have seen there.
+    batch, and in it what a single process would have seen there. ``shares`` says how much of a shuffled epoch is of
+    which data set of a mixture; without, each study comes once.
     """
 
     examples: Sequence[Example]
@@ -159,6 +180,7 @@ class StudyLoader:
     features: Features | None = None
     rank: int = 0
     size: int = 1
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -173,7 +195,9 @@ class StudyLoader:
         """Yield the batches of one epoch, from ``first_step`` on; with a ``stride`` only every so many."""
         order = np.arange(len(self.examples))
         if self.shuffle:
-            order = np.random.default_rng([self.seed, epoch]).permutation(order)
+            random = np.random.default_rng([self.seed, epoch])
+            origins = [example.origin for example in self.examples]
+            order = mixed_order(origins, self.shares, random) if self.shares else random.permutation(order)
         for step in range(first_step, self.steps_per_epoch, stride):
             chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
             generator = torch.Generator().manual_seed(hash((self.seed, epoch, step)) & 0x7FFFFFFF)

@@ -144,7 +144,7 @@ def _scores(
     if isinstance(model, Witness) or not isinstance(model, Classifying):
         source: Source = "model" if isinstance(model, Witness) else "smoothers"
         return source, "train", np.stack([said.scores for said in seen.said]), labels
-    prepared = training.splits["val"]
+    prepared = training.splits["val"].of(training.last_stage.mixture)
     batches = StudyLoader(prepared.examples, 32, training.pad_id).epoch()
     logits = np.concatenate([class_scores(model, batch.to(device_of(training.model))) for batch in batches])
     return "heads", "val", logits, stated([example.report or "" for example in prepared.examples], labeler)

@@ -83,6 +83,25 @@ def _either(names: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
+def refuse_unknown_sets(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse a stage that asks for a data set that the mixture does not have in both splits it needs.
+
+    Raises:
+        InputError: naming the stage's field and the data sets there are.
+    """
+    splits: tuple[Split, ...] = ("train", "val")
+    known = set.intersection(*({study.origin for study in dataset.studies(split)} for split in splits))
+    for name, stage in experiment.named_stages().items():
+        for asked in stage.mixture:
+            if asked not in known:
+                raise InputError(
+                    "no such data set with training and validation studies",
+                    field=f"stages.{name}.mixture",
+                    got=asked,
+                    expected=", ".join(sorted(filter(None, known))) or "a mixture, see 'radweave data mix'",
+                )
+
+
 def prepare(
     dataset: Dataset,
     split: Split | None,

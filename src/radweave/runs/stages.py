@@ -92,6 +92,11 @@ class Training:
     def pad_id(self) -> int:
         return int(self.tokenizer.pad_token_id)
 
+    @property
+    def last_stage(self) -> StageConfig:
+        """The stage that writes reports."""
+        return list(self.experiment.named_stages().values())[-1]
+
 
 def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None:
     """Refuse stages that this model cannot run, before the first one does.
@@ -175,7 +180,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
     """The loop of a stage, over the training split."""
     data = training.experiment.data
     loader = StudyLoader(
-        training.splits["train"].examples,
+        training.splits["train"].of(stage.mixture).examples,
         batch_size=stage.batch_size,
         pad_id=training.pad_id,
         seed=training.experiment.seed,
@@ -185,6 +190,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         features=features,
         rank=training.ranks.rank,
         size=training.ranks.size,
+        shares=stage.mixture,
     )
     return StageTrainer(
         model=training.model,
@@ -206,7 +212,7 @@ def _with_samples(training: Training, name: str, watch: Watch) -> Watch:
     show = training.watch.samples
     if show is None or not training.ranks.is_first or name != list(training.experiment.named_stages())[-1]:
         return watch
-    examples = training.splits["val"].examples[:NUM_SAMPLES]
+    examples = training.splits["val"].of(training.last_stage.mixture).examples[:NUM_SAMPLES]
 
     def epoch(number: int, figures: dict[str, float | None]) -> None:
         watch.epoch(number, figures)
@@ -244,9 +250,11 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
         InputError: if a bank holds a row that is not of the training split.
     """
     allowed: set[str] = set()
+    mixture = training.experiment.named_stages()[name].mixture
 
     def view_of(dataset: Dataset, prepared: PreparedSplit, origin: str | None = None) -> TrainingView:
         studies = {study.study_id: study for study in dataset.studies("train")}
+        own = [study_id for study_id, study in studies.items() if not mixture or study.origin in mixture]
         view = TrainingView(
             studies=tuple(studies[example.study_id] for example in prepared.examples),
             examples=tuple(prepared.examples),
@@ -257,7 +265,7 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
             origin=origin,
             open_other=open_other if origin is None else None,
         )
-        allowed.update(view.row_id(study_id) for study_id in studies)
+        allowed.update(view.row_id(study_id) for study_id in (own if origin is None else studies))
         return view
 
     def open_other(path: Path) -> TrainingView:
@@ -267,7 +275,7 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
         return view_of(dataset, prepared, origin=dataset.card.name)
 
     training.model.eval()
-    banks = training.model.build_memories(name, view_of(training.dataset, training.splits["train"]))
+    banks = training.model.build_memories(name, view_of(training.dataset, training.splits["train"].of(mixture)))
     for bank_name, bank in banks.items():
         bank.refuse_others(bank_name, allowed)
         if training.ranks.is_first:
@@ -278,9 +286,9 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
 
 
 def training_view(training: Training) -> TrainingView:
-    """The training split as memories see it, and no other data set."""
+    """The training split as the last stage's memories see it, and no other data set."""
     studies = {study.study_id: study for study in training.dataset.studies("train")}
-    examples = training.splits["train"].examples
+    examples = training.splits["train"].of(training.last_stage.mixture).examples
     return TrainingView(
         studies=tuple(studies[example.study_id] for example in examples),
         examples=tuple(examples),
@@ -361,7 +369,7 @@ def validate(training: Training, stage: StageConfig, features: Features | None =
 
     The ranks share the work by whole batches, so that every study counts once and in the company it has in one process.
     """
-    prepared, ranks = training.splits["val"], training.ranks
+    prepared, ranks = training.splits["val"].of(stage.mixture), training.ranks
     loader = StudyLoader(prepared.examples, stage.batch_size, training.pad_id, features=features)
     device = device_of(training.model)
     own = []

@@ -51,7 +51,7 @@ from radweave.train.sizes import refuse_giant
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-from radweave.runs.prepare import _reasons, prepare, refuse_misfit
+from radweave.runs.prepare import _reasons, prepare, refuse_misfit, refuse_unknown_sets
 from radweave.runs.started import Started, write_started
 
 
@@ -159,6 +159,7 @@ def _prepare(
     # What is quick to find out comes before the images, which may take hours to decode.
     refuse_misfit(experiment, dataset)
     refuse_empty_splits(dataset)
+    refuse_unknown_sets(experiment, dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
     tokenizer = experiment.data.tokenizer.build(texts, own=experiment.language_checkpoint)
@@ -199,6 +200,9 @@ def _prepare(
             raise no_usable_study(dataset, split)
         if prepared.left_out:
             watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
+        named = {name for stage in experiment.named_stages().values() for name in stage.mixture}
+        if any(not prepared.of({name}).examples for name in named):
+            raise no_usable_study(dataset, split)
         training.splits[split] = prepared
     return training
 

@@ -1,0 +1,172 @@
+"""Data sets put together: names, files, leaks between them, and how a stage takes its share of each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from radweave.base.errors import InputError
+from radweave.cli import app
+from radweave.contract.view import TrainingView
+from radweave.data.dataset import Dataset
+from radweave.data.loader import mixed_order
+from radweave.data.mixing import mix_datasets
+from radweave.memory.bank import load_bank
+from radweave.methods.dast.model import DastModel
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+
+ENCODER = "{kind: resnet, embedding_size: 8, hidden_sizes: [8, 16], depths: [1, 1], layer_type: basic}"
+OPTIONS = (*TOY_OVERRIDES, *TOY_SIZES["dast"], f"model.vision_encoder={ENCODER}", "stages.language.epochs=0")
+
+
+@pytest.fixture
+def pair(toy_dataset: Dataset, tmp_path: Path) -> list[Path]:
+    """Two data sets that number alike; the second holds the same kind of pictures, in other files."""
+    shutil.copytree(toy_dataset.path, tmp_path / "a", ignore=shutil.ignore_patterns(".cache"))
+    write_toy_dataset(tmp_path / "b", tmp_path / "sources", counts=(5, 3, 2))
+    # Other pictures: the toy ones go by their number alone.
+    for path in sorted((tmp_path / "b" / "images").iterdir()):
+        path.write_bytes(_darker(path))
+    return [tmp_path / "a", tmp_path / "b"]
+
+
+def _darker(path: Path) -> bytes:
+    from io import BytesIO
+
+    from PIL import Image
+
+    out = BytesIO()
+    Image.fromarray(np.asarray(Image.open(path)) // 2).save(out, "png")
+    return out.getvalue()
+
+
+def edit(dataset: Path, **changes: str) -> None:
+    """Change fields of the first study of a manifest."""
+    lines = (dataset / "manifest.jsonl").read_text().splitlines()
+    lines[0] = json.dumps({**json.loads(lines[0]), **changes})
+    (dataset / "manifest.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_every_study_keeps_its_split_and_says_where_it_is_of(pair: list[Path], tmp_path: Path) -> None:
+    edit(pair[0], prior="s001")
+    mixed = mix_datasets(pair, tmp_path / "ab")
+    studies = {study.study_id: study for study in mixed.studies()}
+    assert len(studies) == 22 + 10
+    for name, path in zip("ab", pair, strict=True):
+        for study in Dataset.open(path).studies():
+            found = studies[f"{name}.{study.study_id}"]
+            assert (found.split, found.report, found.labels) == (study.split, study.report, study.labels)
+            assert (found.origin, found.patient_id) == (name, f"{name}.{study.patient_id}")
+            for ours, theirs in zip(found.images, study.images, strict=True):
+                assert mixed.image_path(ours.path).read_bytes() == (path / theirs.path).read_bytes()
+    assert studies["a.s000"].prior == "a.s001"
+    assert mixed.card.counts["studies_of_b"] == 10
+    again = mix_datasets(pair, tmp_path / "again", link=True)
+    assert again.fingerprint() == mixed.fingerprint()
+    kept = mix_datasets([pair[0], shutil.copytree(pair[1], tmp_path / "c")], tmp_path / "ac")
+    assert {study.origin for study in kept.studies()} == {"a", "c"}
+
+
+def test_a_picture_in_two_splits_of_two_sets_is_a_leak(pair: list[Path], tmp_path: Path) -> None:
+    shutil.copy(pair[0] / "images" / "0_0.png", pair[1] / "images" / "6_0.png")  # train of a, val of b
+    with pytest.raises(InputError, match=r"leak.*image"):
+        mix_datasets(pair, tmp_path / "ab")
+    assert not (tmp_path / "ab").exists()
+
+
+def test_ids_mean_the_same_people_where_one_says_so(pair: list[Path], tmp_path: Path) -> None:
+    # p006 is a patient of a's training split and of b's validation split.
+    mix_datasets(pair, tmp_path / "ab")
+    with pytest.raises(InputError, match=r"leak.*patient"):
+        mix_datasets(pair, tmp_path / "other", same_patients=True)
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_does_not_go_together_is_refused(pair: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="two data sets or more"):
+        mix_datasets(pair[:1], tmp_path / "out")
+    with pytest.raises(InputError, match="another name"):
+        mix_datasets([pair[0], pair[0]], tmp_path / "out")
+    card = json.loads((pair[1] / "dataset.json").read_text())
+    (pair[1] / "dataset.json").write_text(json.dumps({**card, "modality": "ct"}))
+    result = CliRunner().invoke(app, ["data", "mix", *map(str, pair), "--out", str(tmp_path / "out")])
+    assert result.exit_code != 0
+    assert isinstance(result.exception, InputError)
+    assert result.exception.field == "modality"
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_epoch_has_its_share_of_each_set() -> None:
+    origins = ["a"] * 90 + ["b"] * 10
+    order = mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(0))
+    counts = Counter(order.tolist())
+    assert len(order) == 100
+    assert sum(counts[place] for place in range(90)) == 50
+    assert max(counts[place] for place in range(90)) == 1
+    assert all(counts[place] == 5 for place in range(90, 100))
+    assert order.tolist() == mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(0)).tolist()
+    assert order.tolist() != mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(1)).tolist()
+    thirds = mixed_order(["a", "b", "c", "a"], {"a": 1, "b": 1, "c": 1}, np.random.default_rng(0))
+    assert len(thirds) == 4
+    assert mixed_order(["a"] * 3, {"a": 0.2}, np.random.default_rng(0)).tolist() != []
+
+
+def test_stage_one_sees_both_sets_and_stage_two_recalls_from_one(
+    pair: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DAST: stage 1 on all data sets, stage 2 on one of them, in one run."""
+    mixed = mix_datasets(pair, tmp_path / "ab", link=True)
+    seen: dict[str, Counter[str]] = {}
+    plain, build = DastModel.loss, DastModel.build_memories
+
+    def watched(self: DastModel, batch: object, terms: tuple[str, ...]) -> object:
+        ids: list[str] = batch.study_ids  # type: ignore[attr-defined]
+        seen.setdefault("report" if "report" in terms else "disease", Counter()).update(name[0] for name in ids)
+        return plain(self, batch, terms)  # type: ignore[arg-type]
+
+    def viewed(self: DastModel, stage: str, training: TrainingView) -> object:
+        seen.setdefault(f"view {stage}", Counter()).update(study.study_id[0] for study in training.studies)
+        return build(self, stage, training)
+
+    monkeypatch.setattr(DastModel, "loss", watched)
+    monkeypatch.setattr(DastModel, "build_memories", viewed)
+    options = [*OPTIONS, "stages.report.epochs=1"]
+    options += ["stages.disease.mixture={a: 1, b: 1}", "stages.report.mixture={b: 1}", "data.keep_stages=false"]
+    run = train("dast", mixed.path, tmp_path / "run", overrides=options)
+    # 17 training studies: 9 and 8; and each set's 4 and 3 validation studies.
+    assert seen["disease"] == {"a": 9 + 4, "b": 8 + 3}
+    assert seen["report"] == {"b": 5 + 3}
+    assert seen["view report"] == {"b": 5}
+    assert set(load_bank(run / "memories" / "exemplars").study_ids) == {f"b.s00{number}" for number in range(5)}
+    with pytest.raises(InputError, match="no such data set") as caught:
+        train("dast", mixed.path, tmp_path / "no", overrides=[*options, "stages.report.mixture={c: 1}"])
+    assert caught.value.field == "stages.report.mixture"
+    assert caught.value.expected == "a, b"
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_bank_with_a_study_of_another_set_is_refused(
+    pair: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = mix_datasets(pair, tmp_path / "ab", link=True)
+    build = DastModel.build_memories
+
+    def leak(self: DastModel, stage: str, training: TrainingView) -> object:
+        banks = build(self, stage, training)
+        if stage == "report":
+            bank = banks["exemplars"]
+            bank.rows[0]["study_id"] = "a.s000"
+        return banks
+
+    monkeypatch.setattr(DastModel, "build_memories", leak)
+    options = [*OPTIONS, "stages.disease.epochs=0"]
+    options += ["stages.report.mixture={b: 1}", "stages.report.epochs=1"]
+    with pytest.raises(InputError, match="leak"):
+        train("dast", mixed.path, tmp_path / "run", overrides=options)
