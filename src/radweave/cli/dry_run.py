@@ -19,13 +19,14 @@ def show_dry_run(started: Started) -> None:
     from radweave.data.examples import refuse_empty_splits
     from radweave.estimate import build_on_meta, estimate_of, part_sizes
     from radweave.methods import resolve
-    from radweave.runs.prepare import refuse_misfit, refuse_missing_checkpoints
+    from radweave.runs.prepare import refuse_misfit, refuse_missing_checkpoints, refuse_unknown_sets
     from radweave.runs.stages import refuse_impossible_stages
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
     dataset = Dataset.open(started.dataset, limit=experiment.data.limit)
     refuse_misfit(experiment, dataset)
     refuse_empty_splits(dataset)
+    refuse_unknown_sets(experiment, dataset)
     refuse_missing_checkpoints(experiment)
     model = build_on_meta(experiment)
     refuse_impossible_stages(experiment, model)
@@ -35,7 +36,8 @@ def show_dry_run(started: Started) -> None:
         if stage.epochs == 0 or stage.max_steps == 0:
             typer.echo(f"stage {name}: passed over")
             continue
-        steps = stage.epochs * math.ceil(studies["train"] / stage.batch_size)
+        seen = sum(1 for study in dataset.studies("train") if not stage.mixture or study.origin in stage.mixture)
+        steps = stage.epochs * math.ceil(seen / stage.batch_size)
         steps = steps if stage.max_steps is None else min(steps, stage.max_steps)
         sizes = part_sizes(model, stage.finetune)
         trained = [f"{part} {size.trainable:,}" for part, size in sizes.items() if size.trainable]
