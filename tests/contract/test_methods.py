@@ -139,6 +139,15 @@ def test_its_stages_name_parts_and_losses_that_it_has_and_its_encoder_is_one_of_
             assert set(stage.losses) <= set(model.terms)
 
 
+def test_every_preset_and_every_row_chooses_its_epoch_by_the_report_loss_alone(experiment: Experiment) -> None:
+    """Sums of different losses do not compare: rows of one table would choose by different figures."""
+    module = load_method(experiment.method)
+    changed = [resolve(experiment.method, "tiny", overrides) for overrides in module.ABLATIONS.values()]
+    for chosen in (*(preset() for preset in module.PRESETS.values()), *changed):
+        stage = list(chosen.named_stages().values())[-1]
+        assert stage.selected_by == "report" or not stage.losses
+
+
 def refuse_nothing_to_train(model: ReportModel) -> None:
     if not model.terms:
         assert not list(model.parameters()), "what no loss reaches is no parameter"

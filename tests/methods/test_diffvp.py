@@ -15,6 +15,8 @@ from torch import Tensor
 from radweave.base.batch import Batch
 from radweave.base.errors import InputError
 from radweave.base.ontology import CLASSES
+from radweave.contract.experiment import BuildContext
+from radweave.contract.stage import set_train_mode
 from radweave.data.dataset import Dataset
 from radweave.generate.predictor import Predictor
 from radweave.memory.bank import Bank, patient_code
@@ -23,7 +25,7 @@ from radweave.methods.diffvp import model as diffvp
 from radweave.methods.diffvp.diagnosis import (
     DiagnosisTextConfig,
     best_thresholds,
-    log1mexp,
+    first_logit,
     noisy_findings,
     noisy_or_logits,
 )
@@ -51,6 +53,7 @@ from radweave.methods.diffvp.pool import (
 from radweave.methods.diffvp.resampling import ResamplerConfig, cell_positions
 from radweave.nn.language_model import DecodingConfig
 from radweave.nn.views import ViewTokens
+from radweave.nn.vision import InputSize, tokens_of
 from radweave.runs.restore import Run, restore
 from radweave.runs.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES
@@ -243,9 +246,50 @@ def test_noisy_or_stays_finite_where_products_would_not() -> None:
     assert float(logits[0, 1].detach().sigmoid()) == pytest.approx(1 - (1 - 1 / (1 + math.exp(9))) ** 9000, rel=1e-4)
     torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([[0.0, 1, 0, 1]])).backward()
     assert torch.isfinite(voxels.grad).all()  # type: ignore[arg-type]
-    for x in (-1e-5, -0.3, -0.69, -0.7, -20.0):
-        exact = math.log(-math.expm1(x))
-        assert float(log1mexp(torch.tensor(x, dtype=torch.float64))) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("around", [-25.0, -15.0, -6.0, -1.0, 0.5, 8.0])
+def test_noisy_or_and_its_gradient_are_exact_however_sure_the_voxels_are(around: float) -> None:
+    """Against the formula in float64: logit = log(exp(s) - 1) with s = sum_v log(1 + exp(x_v))."""
+    values = [around + 0.3 * number for number in range(-3, 4)]
+    voxels = torch.tensor(values, dtype=torch.float64)[None, :, None].requires_grad_()
+    logit = noisy_or_logits(voxels, torch.ones(1, 7, dtype=torch.bool))
+    s = sum(math.log1p(math.exp(x)) for x in values)
+    assert float(logit.detach()) == pytest.approx(math.log(math.expm1(s)), rel=1e-10, abs=1e-10)
+    logit.sum().backward()
+    assert voxels.grad is not None
+    for found, x in zip(voxels.grad.flatten().tolist(), values, strict=True):
+        # d logit / d s = 1 / (1 - exp(-s)), d s / d x = sigmoid(x).
+        assert found == pytest.approx(1 / (1 + math.exp(-x)) / -math.expm1(-s), rel=1e-9)
+    # In the type that trains: far from any finding the voxels share a gradient of 1, as one of them alone would have.
+    single = torch.full((1, 7, 1), -25.0, requires_grad=True)
+    noisy_or_logits(single, torch.ones(1, 7, dtype=torch.bool)).sum().backward()
+    assert single.grad is not None
+    assert single.grad.flatten().tolist() == pytest.approx([1 / 7] * 7, rel=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 256, 4608, 26880])
+def test_a_fresh_noisy_or_says_its_prior_whatever_the_number_of_tokens(tokens: int) -> None:
+    head = ClassHeadConfig(pooling="noisy_or", prior=0.07).build(4, 3, tokens)
+    torch.nn.init.zeros_(head.linear.weight)
+    assert head(torch.randn(2, tokens, 4)).sigmoid().flatten().tolist() == pytest.approx([0.07] * 6, rel=1e-3)
+    assert 1 - (1 - 1 / (1 + math.exp(-first_logit(0.5, tokens)))) ** tokens == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(("preset", "size"), [("tiny", (32, 64, 64)), ("tiny-xray", None)])
+def test_the_first_logit_goes_by_the_tokens_that_the_encoder_gives(preset: str, size: Any) -> None:
+    experiment = resolve("diffvp", preset, [])
+    assert experiment.data.ct.size == size
+    encoder = experiment.model.vision_encoder.build(experiment.data.image_size)
+    space = size or (experiment.data.image_size,) * 2
+    seen = encoder.eval()(torch.zeros(1, 1, *space))
+    assert tokens_of(encoder, InputSize(experiment.data.image_size, size)) == seen.tokens.shape[1] > 1
+    tokenizer = experiment.data.tokenizer.build(["There is an opacity."] * 4)
+    context = BuildContext(tokenizer, experiment.data.image_size, CT18, volume_size=size)
+    model = experiment.model.build(context)
+    expected = first_logit(0.1, seen.tokens.shape[1])
+    assert model.diagnosis.head.linear.bias.tolist() == pytest.approx([expected] * 18)
+    assert model.vision_head.linear.bias.tolist() == pytest.approx([expected] * 18)
 
 
 @torch.no_grad()
@@ -346,8 +390,29 @@ def test_findings_in_words() -> None:
 
 def test_findings_of_the_context_are_missed_and_made_up_at_the_rates_asked_for() -> None:
     labels = torch.tensor([[1, 3, 0, 2]]).expand(4000, 4)
-    found = noisy_findings(labels, torch.Generator().manual_seed(0), missed=0.3, wrong=0.05).float().mean(0)
-    assert found.tolist() == pytest.approx([0.7, 0.7, 0.05, 0.05], abs=0.03)
+    for policy, uncertain in (("positive", 0.7), ("negative", 0.05), ("ignore", 0.05)):
+        generator = torch.Generator().manual_seed(0)
+        found = noisy_findings(labels, policy, generator, missed=0.3, wrong=0.05).float().mean(0)  # type: ignore[arg-type]
+        assert found.tolist() == pytest.approx([0.7, uncertain, 0.05, 0.05], abs=0.03)
+
+
+def test_thresholds_take_uncertain_labels_as_the_loss_does(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = torch.tensor([[1, 1], [3, 2], [2, 1], [0, 3], [-1, -1]])
+    said = torch.tensor([[0.9, 0.8], [0.6, 0.3], [0.2, 0.7], [0.1, 0.4], [0.95, 0.1]])
+
+    class View:
+        class_states = states
+
+        def batches(self, *, pixels: bool) -> list[Batch]:
+            return [scans(["a1"])]
+
+    diagnosis = model.diagnosis
+    monkeypatch.setattr(type(diagnosis), "logits", lambda self, batch, views: said.logit())
+    diagnosis.thresholds = torch.zeros(2)  # type: ignore[union-attr]
+    # A study that nobody labelled says nothing, however sure the classifier is of it.
+    for policy, expected in (("positive", [0.6, 0.4]), ("negative", [0.9, 0.7]), ("ignore", [0.9, 0.7])):
+        diagnosis.fit(View(), model.vision_encoder, policy)  # type: ignore[arg-type]
+        assert diagnosis.thresholds.tolist() == pytest.approx(expected, abs=1e-6), policy  # type: ignore[union-attr]
 
 
 def test_e_with_an_encoder_of_its_own_needs_the_images(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
@@ -372,7 +437,7 @@ def test_thresholds_are_those_of_the_best_f1() -> None:
     probabilities, positive = torch.rand(40, 4), torch.rand(40, 4) < 0.3
     probabilities[:, 0] = probabilities[:, 0] / 2 + positive[:, 0] / 2
     positive[:, 3] = False
-    found = best_thresholds(probabilities, positive)
+    found = best_thresholds(probabilities, positive, torch.ones_like(positive))
 
     def f1(place: int, threshold: float) -> float:
         called = [float(p) >= threshold for p in probabilities[:, place]]
@@ -460,6 +525,30 @@ def test_training_draws_by_step_and_validation_by_study(model: DiffvpModel, monk
         model.loss(batch, ("report",))
     assert keys[:2] == [STUDY_DRAW, STUDY_DRAW]
     assert keys[2] == keys[4] not in (keys[3], STUDY_DRAW)
+
+
+def keys_of(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch, finetune: dict[str, Any], steps: int) -> list[int]:
+    """The keys of the draws of so many steps of a stage that trains these parts."""
+    keys: list[int] = []
+    draw = model.pool.draw
+    monkeypatch.setattr(model.pool, "draw", lambda ids, patients, key: keys.append(key) or draw(ids, patients, key))
+    for step in range(steps):
+        model.eval()
+        set_train_mode(model, finetune)
+        torch.manual_seed(step)
+        model.loss(scans(["a1", "b1"]), ("report",))
+    return keys
+
+
+def test_which_parts_are_frozen_does_not_freeze_the_draws(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = keys_of(model, monkeypatch, {"connector": "full"}, 3)
+    assert not model.resampler.training
+    assert len({STUDY_DRAW, *keys}) == 4
+
+
+def test_draws_stand_still_where_the_option_says_so(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.pool.config = model.pool.config.model_copy(update={"redraw": False})
+    assert keys_of(model, monkeypatch, {"resampler": "full"}, 3) == [STUDY_DRAW] * 3
 
 
 def test_without_a_reference_the_prompt_of_differences_is_left_out(model: DiffvpModel) -> None:
@@ -568,6 +657,13 @@ def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_p
     residuals = model.resampler(diffvp.encode_views(model.vision_encoder, replace(batch, volume=expected))).tokens
     assert torch.allclose(compared.target, residuals, atol=1e-5)
     assert compared.prompt.shape[1] == 2
+    # The map weighs what the latents of the subtracted scan looked at, not what those of the target did.
+    reading = model.resampler(diffvp.encode_views(model.vision_encoder, replace(batch, volume=expected)))
+    weights = importance_weights(token_importance(reading.tokens, torch.zeros_like(reading.tokens)))
+    shown = Seen(model, batch, STUDY_DRAW)
+    found = shown.difference_maps()[:, 0]
+    assert torch.allclose(found, (weights[:, :, None] * reading.attention).sum(1), atol=1e-5)
+    assert not torch.allclose(found, (weights[:, :, None] * shown.latents.attention).sum(1), atol=1e-5)
     with pytest.raises(InputError, match="features were kept"):
         pixels_of(replace(batch, volume=None))
 
@@ -641,7 +737,7 @@ def test_class_heads_leave_out_what_is_not_there() -> None:
     torch.manual_seed(0)
     tokens, mask = torch.randn(2, 5, 4), torch.tensor([[True] * 5, [True, True, False, False, False]])
     for pooling in ("mean", "noisy_or"):
-        head = ClassHeadConfig(pooling=pooling).build(4, 3)  # type: ignore[arg-type]
+        head = ClassHeadConfig(pooling=pooling).build(4, 3, 5)  # type: ignore[arg-type]
         found, alone = head(tokens, mask), head(tokens[1:, :2])
         assert torch.allclose(found[1], alone[0], atol=1e-6)
         logits = tokens[1, :2] @ head.linear.weight.T + head.linear.bias

@@ -42,7 +42,7 @@ from radweave.methods.vdgen.self_equilibration import (
     TwoViewEquilibration,
 )
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
-from radweave.nn.lora import LoraConfig, has_lora
+from radweave.nn.lora import LoraConfig, adapters_off, has_lora
 from radweave.nn.prompt import PromptTemplate
 from radweave.nn.sentences import SentenceSplitter
 from radweave.train.distributed import Ranks
@@ -400,6 +400,33 @@ def test_without_lora_the_language_model_stays_as_it_is() -> None:
     experiment = resolve("vdgen", "tiny", [override])
     apply_finetune(model, experiment.stages.report.finetune)
     assert not any(parameter.requires_grad for parameter in model.language_model.parameters())
+
+
+@pytest.mark.parametrize("preset", ["tiny", "small"])
+def test_the_teacher_is_a_language_model_that_was_trained_without_its_adapters(preset: str) -> None:
+    """With its adapters it would be one half of a pair: off, nobody has trained what is left."""
+    model, where = toy_model(), context()
+    finetune = resolve("vdgen", preset, []).stages.language.finetune
+    start = {name: value.clone() for name, value in model.language_model.state_dict().items()}
+    apply_finetune(model, finetune)
+    set_train_mode(model, finetune)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model.loss(toy_batch(where), ("text_in_context",))["text_in_context"].backward()
+        optimizer.step()
+    moved = {name for name, value in model.language_model.state_dict().items() if not torch.equal(value, start[name])}
+    assert moved
+    assert not [name for name in moved if "lora_" in name]
+    # As it writes now, so it teaches later, when its adapters have learned too.
+    batch, language_model = toy_batch(where), model.eval().language_model
+    assert batch.input_ids is not None
+    assert batch.labels is not None
+    before = language_model.text_loss(batch.input_ids, batch.labels)
+    set_adapters(language_model)
+    assert not torch.allclose(language_model.text_loss(batch.input_ids, batch.labels), before)
+    with adapters_off(language_model):
+        assert torch.equal(language_model.text_loss(batch.input_ids, batch.labels), before)
 
 
 def test_rows_of_the_ablation_switch_one_thing() -> None:

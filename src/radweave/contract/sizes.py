@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from radweave.contract.experiment import DataConfig, Stages
 from radweave.contract.stage import OptimizerConfig, StageConfig, Trainability, full
@@ -76,7 +75,6 @@ def stage(
     epochs: int,
     batch_size: int = 16,
     augment: bool = True,
-    select: Literal["loss", "CIDEr"] = "loss",
 ) -> StageConfig:
     """A stage: what trains, on which losses, how fast and for how long."""
     return StageConfig(
@@ -86,7 +84,6 @@ def stage(
         epochs=epochs,
         batch_size=batch_size,
         augment=augment,
-        select=select,
     )
 
 

@@ -15,7 +15,11 @@ from radweave.base.errors import InputError
 from radweave.contract.model import PartlyUntrained, parts_of, refuse_unknown
 from radweave.nn.lora import MARK, has_lora
 
-Trainability = Literal["full", "lora", "frozen"]
+Trainability = Literal["full", "base", "lora", "frozen"]
+"""All of a part, all but its adapters, its adapters alone, nothing."""
+Selection = Literal["report", "loss", "BLEU_4", "CIDEr", "last"]
+REPORT = "report"
+"""The term of the reports, by which every method chooses its epoch."""
 
 
 class OptimizerConfig(Config):
@@ -33,8 +37,10 @@ class StageConfig(Config):
     """One training stage.
 
     ``finetune`` says how a part of the model trains; a part that it does not name is frozen. ``losses`` maps the terms
-    that are computed to their weights. ``select`` names the validation figure that decides the best epoch: ``loss``
-    (lower is better), or a score of generated reports (higher is better). A stage of 0 epochs is passed over; one
+    that are computed to their weights. ``select`` names the validation figure that decides the best epoch: ``report``,
+    the loss of the reports alone (of all terms, in a stage without reports), ``loss``, the weighted sum of all terms,
+    or a score of generated reports (higher is better). One rule holds for all methods, since sums of different terms
+    do not compare: a row with one loss more would choose by another figure. A stage of 0 epochs is passed over; one
     without losses trains nothing: it is there for the memories that are built before it. Without
     ``augment`` the stage sees the images as they are; where its vision encoder is frozen too, features are computed
     only once. Of a mixture of data sets the stage sees those that ``mixture`` names, each with its share of an epoch,
@@ -53,10 +59,22 @@ class StageConfig(Config):
     batch_size: int = Field(default=16, ge=1, le=65_536)
     augment: bool = True
     precision: Literal["float32", "bfloat16"] = "float32"
-    select: Literal["loss", "BLEU_4", "CIDEr", "last"] = "loss"
+    select: Selection = "report"
     checkpoint_every: int = Field(default=200, ge=1, le=MAX_STEPS)
     keep_checkpoints: int = Field(default=2, ge=1, le=10_000)
     max_skipped_steps: int = Field(default=10, ge=0, le=MAX_STEPS)
+
+    @property
+    def selected_by(self) -> str | None:
+        """The validation figure that decides the best epoch; None where that is the last one."""
+        if self.select == "last":
+            return None
+        return "loss" if self.select == REPORT and REPORT not in self.losses else self.select
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether that figure is a loss."""
+        return self.selected_by in ("loss", REPORT)
 
     @property
     def trained(self) -> dict[str, Trainability]:
@@ -70,7 +88,7 @@ def full(*parts: str) -> dict[str, Trainability]:
 
 
 def apply_finetune(model: nn.Module, finetune: Mapping[str, Trainability]) -> None:
-    """Freeze all parts but those that are named to train; ``lora`` trains a part's adapters only.
+    """Freeze all parts but those named to train; ``lora`` trains a part's adapters only, ``base`` all but them.
 
     Raises:
         InputError: for a part that the model does not have, or one that has no adapters to train.
@@ -80,7 +98,10 @@ def apply_finetune(model: nn.Module, finetune: Mapping[str, Trainability]) -> No
     for name, part in parts.items():
         how = finetune.get(name, "frozen")
         if how != "lora":
-            part.requires_grad_(how == "full")
+            part.requires_grad_(how in ("full", "base"))
+            for parameter_name, parameter in part.named_parameters():
+                if how == "base" and MARK in parameter_name:
+                    parameter.requires_grad_(False)
             continue
         if not has_lora(part):
             raise InputError(
@@ -93,7 +114,11 @@ def apply_finetune(model: nn.Module, finetune: Mapping[str, Trainability]) -> No
 
 
 def set_train_mode(model: nn.Module, finetune: Mapping[str, Trainability]) -> None:
-    """Training mode for the parts that train; frozen parts stay in evaluation mode (their batch statistics too)."""
+    """Training mode for the parts that train; frozen parts stay in evaluation mode (their batch statistics too).
+
+    The model's own flag says that a step of training is under way, whichever parts are frozen.
+    """
+    model.training = True
     for name, part in parts_of(model).items():
         part.train(finetune.get(name, "frozen") != "frozen")
 

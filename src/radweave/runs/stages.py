@@ -365,27 +365,44 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
 
 
 def validate(training: Training, stage: StageConfig, features: Features | None = None) -> dict[str, float]:
-    """Mean loss over the validation split, and scores of generated reports where the stage selects by one.
+    """Means over the validation split: ``loss``, the weighted sum, and every term by its name; and scores of generated
+    reports where the stage selects by one.
 
     The ranks share the work by whole batches, so that every study counts once and in the company it has in one process.
+    The model is looked at and not changed: figures of one epoch must not depend on whether another was measured.
     """
     prepared, ranks = training.splits["val"].of(stage.mixture), training.ranks
     loader = StudyLoader(prepared.examples, stage.batch_size, training.pad_id, features=features)
     device = device_of(training.model)
     own = []
-    with torch.no_grad():
+    with _unchanged(training.model.eval()), torch.no_grad():
         for batch in loader.epoch(first_step=ranks.rank, stride=ranks.size):
             terms = training.model.loss(batch.to(device), tuple(stage.losses))
-            own.append(float(total_loss(terms, stage.losses)) * len(batch))
-    losses = interleaved(ranks.gather(own))
-    figures = {"loss": sum(losses) / len(prepared.examples)}
-    if stage.select not in ("loss", "last"):
+            values = {**terms, "loss": total_loss(terms, stage.losses)}
+            own.append({name: float(value) * len(batch) for name, value in values.items()})
+    batches = interleaved(ranks.gather(own))
+    figures = {name: sum(batch[name] for batch in batches) / len(prepared.examples) for name in batches[0]}
+    if stage.selected_by not in (None, "loss", *stage.losses):
         from radweave.evaluation.validation import corpus_scores
 
         some = training.drafter.drafts(prepared.examples[ranks.rank :: ranks.size])
         texts = interleaved(ranks.gather([(draft.example.study_id, draft.text) for draft in some]))
         figures |= ranks.from_first(corpus_scores(dict(texts), prepared.references) if ranks.is_first else {})
     return figures
+
+
+@contextmanager
+def _unchanged(model: ReportModel) -> Iterator[None]:
+    """Hold to it that no parameter and no buffer is written, not even with what it held."""
+
+    def state() -> list[tuple[str, int, int]]:
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        return [(name, id(tensor), tensor._version) for name, tensor in tensors]
+
+    before = state()
+    yield
+    written = sorted({name for name, _, _ in {*before} ^ {*state()}})
+    assert not written, f"validation has written {', '.join(written)}"
 
 
 def interleaved(lists: Sequence[Sequence[Item]]) -> list[Item]:

@@ -90,9 +90,10 @@ class StageTrainer:
 
     The children of ``model`` are the parts that ``stage.finetune`` may name. ``folder`` is
     the run folder: checkpoints and ``metrics.jsonl`` go there, and an interrupted stage goes on from there.
-    ``validate`` returns validation figures, ``loss`` among them. ``fingerprint`` is a hash of configuration and data; a
-    checkpoint of another one is refused. With several ``ranks`` each trains on its slice of every batch; the first one
-    writes, and all hold the same weights throughout. ``validate`` is called on all of them and gives all the same.
+    ``validate`` returns validation figures, among them the one that the stage selects by. ``fingerprint`` is a hash of
+    configuration and data; a checkpoint of another one is refused. With several ``ranks`` each trains on its slice of
+    every batch; the first one writes, and all hold the same weights throughout. ``validate`` is called on all of them
+    and gives all the same.
     """
 
     model: ReportModel
@@ -148,7 +149,7 @@ class StageTrainer:
                 if stop := self._asked(asked()):
                     raise StoppedError(stop)
         self.ranks.wait()
-        if self.stage.select != "last" and self.progress.best is not None:
+        if self.stage.selected_by is not None and self.progress.best is not None:
             load_checkpoint(self.checkpoints / "best", self.model, None)
         self.model.eval()
         return self.progress
@@ -229,9 +230,9 @@ class StageTrainer:
         figures = _finite(self.validate())
         self.progress.history.append({"epoch": epoch, "step": self.progress.step, **figures})
         self._append({"step": self.progress.step, "epoch": epoch, "validation": figures})
-        if self.stage.select != "last":
-            value = figures[self.stage.select]
-            value = -value if self.stage.select == "loss" and value is not None else value
+        if self.stage.selected_by is not None:
+            value = figures[self.stage.selected_by]
+            value = -value if self.stage.lower_is_better and value is not None else value
             if value is not None and (self.progress.best is None or value > self.progress.best):
                 self.progress.best, self.progress.best_step = value, self.progress.step
                 state = {"fingerprint": self.fingerprint, "step": self.progress.step}

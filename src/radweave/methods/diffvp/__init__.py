@@ -136,7 +136,7 @@ def paper() -> DiffvpExperiment:
         ),
         model=DiffvpModelConfig(
             vision_encoder=encoder.model_copy(update={"path": "resnet_18_23dataset.pth"}),
-            diagnosis=NoisyOrConfig(encoder=encoder, first_logit=-10.0),
+            diagnosis=NoisyOrConfig(encoder=encoder),
             diagnosis_text=DiagnosisTextConfig(intro="Findings of a classifier:", none=" none."),
             pool=PoolConfig(size=124),
             connector=LinearConnectorConfig(),

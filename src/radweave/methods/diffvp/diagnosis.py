@@ -17,29 +17,28 @@ from torch import Tensor, nn
 from radweave.base.batch import Batch
 from radweave.base.config import Config, Prompt
 from radweave.base.errors import InputError
-from radweave.nn.supervision import POSITIVE, UNCERTAIN, UncertainPolicy, binary_loss
+from radweave.nn.supervision import UncertainPolicy, binary_loss, binary_targets
 from radweave.nn.text_pretraining import TokenSlot, pad_rows
 from radweave.nn.views import ViewTokens, encode_views
-from radweave.nn.vision import VisionEncoderConfig
+from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
 
-SMALLEST = -1e-7
+FAR, SERIES = -15.0, 1e-4
 UNFITTED = 0.5
+Prior = Annotated[float, Field(gt=0, lt=1)]
+FIRST_PRIOR = 0.1
+"""About how frequent a finding is; every class starts there."""
 
 
-def log1mexp(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """log(1 - exp(x)) for x < 0, exact near 0 and far from it.
-
-    Source: Mächler, "Accurately computing log(1 - exp(-|a|))", 2012. x is kept below -1e-7, where the result is -16.
-    """
-    x = x.clamp(max=SMALLEST)
-    near = x > -math.log(2)
+def log_softplus(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """log(log(1 + exp(x))), exact where softplus itself is no number any more: far below 0 it is x - exp(x) / 2."""
+    far = x < FAR
     # Each branch sees harmless values where the other one counts: an infinite gradient times zero is no number.
-    close = torch.where(near, x, torch.full_like(x, -1.0))
-    far = torch.where(near, torch.full_like(x, -1.0), x)
-    return torch.where(near, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
+    near = torch.where(far, torch.zeros_like(x), x)
+    below = torch.where(far, x, torch.full_like(x, FAR))
+    return torch.where(far, below - below.exp() / 2, F.softplus(near).log())
 
 
 def noisy_or_logits(
@@ -47,24 +46,38 @@ def noisy_or_logits(
 ) -> Float[Tensor, "batch classes"]:
     """The logit of P = 1 - prod_v (1 - p_v), p_v = sigmoid(x_v), over the voxels that are there.
 
-    log(1 - P) = sum_v logsigmoid(-x_v), and the logit is log P - log(1 - P): products of thousands of factors never
-    leave the logarithm.
+    With s = -log(1 - P) = sum_v softplus(x_v) it is log(exp(s) - 1): for small s log s + log((exp(s) - 1) / s), and
+    log s = logsumexp_v log softplus(x_v). So neither products of thousands of factors nor a sum that is too small for
+    its type leave the logarithm, and however sure of absence all voxels are, each has its share of the gradient.
     """
-    log_absent = F.logsigmoid(-voxel_logits).masked_fill(~mask[:, :, None], 0.0).sum(1)
-    return log1mexp(log_absent) - log_absent
+    absent = ~mask[:, :, None]
+    log_s = log_softplus(voxel_logits).masked_fill(absent, -torch.inf).logsumexp(1)
+    s = F.softplus(voxel_logits).masked_fill(absent, 0.0).sum(1)
+    small = s < 1
+    low, high = torch.where(small, s, torch.ones_like(s)), torch.where(small, torch.ones_like(s), s)
+    # log((exp(s) - 1) / s) is s / 2 + s^2 / 24 but for terms of s^4, which no float holds below SERIES.
+    tiny = low < SERIES
+    ratio = torch.where(tiny, torch.ones_like(low), low)
+    rest = torch.where(tiny, low / 2 + low.square() / 24, (torch.expm1(ratio) / ratio).log())
+    return torch.where(small, log_s + rest, high + torch.log1p(-torch.exp(-high)))
+
+
+def first_logit(prior: float, num_voxels: int) -> float:
+    """What every voxel must say for all of them together to give P = ``prior``: log((1 - prior)^(-1/n) - 1)."""
+    return math.log(math.expm1(-math.log1p(-prior) / num_voxels))
 
 
 class NoisyOrHead(nn.Module):
     """A 1 x 1 (x 1) convolution over the grid, that is a linear map of every token, and Noisy-OR over all of them.
 
-    ``first_logit`` is what a fresh head says of every voxel; were it 0, thousands of voxels would be certain of
-    everything.
+    A fresh head gives every class the probability ``prior``, whatever the number of voxels; with voxels that start at 0
+    thousands of them would be certain of everything.
     """
 
-    def __init__(self, dim: int, num_classes: int, first_logit: float) -> None:
+    def __init__(self, dim: int, num_classes: int, prior: float, num_voxels: int) -> None:
         super().__init__()
         self.linear = nn.Linear(dim, num_classes)
-        nn.init.constant_(self.linear.bias, first_logit)
+        nn.init.constant_(self.linear.bias, first_logit(prior, num_voxels))
 
     def forward(self, views: ViewTokens) -> Float[Tensor, "batch classes"]:
         tokens, mask = views.flat()
@@ -72,15 +85,19 @@ class NoisyOrHead(nn.Module):
 
 
 def best_thresholds(
-    probabilities: Float[Tensor, "studies classes"], positive: Bool[Tensor, "studies classes"]
+    probabilities: Float[Tensor, "studies classes"],
+    positive: Bool[Tensor, "studies classes"],
+    known: Bool[Tensor, "studies classes"],
 ) -> Float[Tensor, " classes"]:
-    """For every class the probability from which on F1 is largest; of several the largest, 0.5 for a class never seen.
+    """For every class the probability from which on F1 over what is known is largest; of several the largest, 0.5 for a
+    class never seen.
 
     F1 is asked at the probabilities of the positive studies: between two of them it does not grow.
     """
     found = torch.full((probabilities.shape[1],), UNFITTED, device=probabilities.device)
     for place in range(probabilities.shape[1]):
-        values, truth = probabilities[:, place], positive[:, place]
+        there = known[:, place]
+        values, truth = probabilities[there, place], positive[there, place]
         candidates = values[truth].sort().values
         if len(candidates):
             called = values[None] >= candidates[:, None]
@@ -107,13 +124,20 @@ class DiagnosisText:
 
 
 def noisy_findings(
-    class_labels: Int[Tensor, "batch classes"], generator: torch.Generator, *, missed: float, wrong: float
+    class_labels: Int[Tensor, "batch classes"],
+    policy: UncertainPolicy,
+    generator: torch.Generator,
+    *,
+    missed: float,
+    wrong: float,
 ) -> Bool[Tensor, "batch classes"]:
     """The findings that labels state, as a classifier would have seen them: some missed, some not there.
 
-    Each one stated (positive or uncertain) is missed with probability ``missed``, each other put in with ``wrong``.
+    Each one stated is missed with probability ``missed``, each other put in with ``wrong``. An uncertain label counts
+    as ``policy`` says, as for the classifier itself; one that is to be ignored is not stated.
     """
-    stated = (class_labels == POSITIVE) | (class_labels == UNCERTAIN)
+    targets, known = binary_targets(class_labels, policy)
+    stated = (targets > 0) & known
     draw = torch.rand(class_labels.shape, generator=generator).to(class_labels.device)
     return torch.where(stated, draw >= missed, draw < wrong)
 
@@ -174,10 +198,10 @@ class NoisyOrDiagnosis(nn.Module):
         """Binary cross-entropy."""
         return binary_loss(logits, class_labels, policy)
 
-    def fit(self, training: TrainingView, shared: nn.Module) -> None:
+    def fit(self, training: TrainingView, shared: nn.Module, policy: UncertainPolicy) -> None:
         """With no threshold given, take for every class the one of the best F1 on the training studies.
 
-        ``shared`` is the model's encoder.
+        ``shared`` is the model's encoder; uncertain labels count as in the loss.
         """
         if not self.fits_thresholds:
             return
@@ -185,8 +209,8 @@ class NoisyOrDiagnosis(nn.Module):
         for batch in training.batches(pixels=self.encoder is not None):
             moved = batch.to(device)
             logits.append(self.logits(moved, encode_views(shared, moved)).cpu())
-        positive = training.class_states == POSITIVE
-        self.thresholds.copy_(best_thresholds(torch.cat(logits).sigmoid(), positive))
+        targets, known = binary_targets(training.class_states, policy)
+        self.thresholds.copy_(best_thresholds(torch.cat(logits).sigmoid(), targets > 0, known))
 
 
 class NoDiagnosis(nn.Module):
@@ -203,7 +227,7 @@ class NoDiagnosis(nn.Module):
     ) -> Float[Tensor, ""]:
         return logits.new_zeros(())
 
-    def fit(self, training: TrainingView, shared: nn.Module) -> None:
+    def fit(self, training: TrainingView, shared: nn.Module, policy: UncertainPolicy) -> None:
         """Nothing is fitted."""
 
 
@@ -215,7 +239,7 @@ class NoDiagnosisConfig(Config):
 
     kind: Literal["none"] = "none"
 
-    def build(self, num_classes: int, dim: int, image_size: int, saved: Path | None) -> NoDiagnosis:
+    def build(self, num_classes: int, shared: VisionPart, size: InputSize, saved: Path | None) -> NoDiagnosis:
         return NoDiagnosis()
 
 
@@ -223,21 +247,20 @@ class NoisyOrConfig(Config):
     """E. ``encoder`` is its own; null shares the model's frozen one, so that only the head is E's.
 
     Classes count as found from ``threshold`` on; with null each from the probability on that has the best F1 on the
-    training split, which is found before reports are learned. ``first_logit`` is that of every voxel at the start:
-    about minus the logarithm of their number.
+    training split, which is found before reports are learned. ``prior`` is the probability of every class that a fresh
+    head gives to one view, from which the first logit of each of its voxels follows.
     """
 
     kind: Literal["noisy_or"] = "noisy_or"
     encoder: VisionEncoderConfig | None = None
     threshold: float | None = Field(default=None, gt=0, lt=1)
-    first_logit: float = -7.0
+    prior: Prior = FIRST_PRIOR
 
-    def build(self, num_classes: int, dim: int, image_size: int, saved: Path | None) -> NoisyOrDiagnosis:
-        encoder: nn.Module | None = None
-        if self.encoder is not None:
-            built = self.encoder.build(image_size, saved=saved)
-            encoder, dim = built, built.dim
-        return NoisyOrDiagnosis(encoder, NoisyOrHead(dim, num_classes, self.first_logit), self.threshold)
+    def build(self, num_classes: int, shared: VisionPart, size: InputSize, saved: Path | None) -> NoisyOrDiagnosis:
+        own = None if self.encoder is None else self.encoder.build(size.image, saved=saved)
+        reads = shared if own is None else own
+        head = NoisyOrHead(reads.dim, num_classes, self.prior, tokens_of(reads, size))
+        return NoisyOrDiagnosis(own, head, self.threshold)
 
 
 DiagnosisSetting = Annotated[NoDiagnosisConfig | NoisyOrConfig, Field(discriminator="kind")]

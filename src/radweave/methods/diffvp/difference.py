@@ -14,7 +14,7 @@ from radweave.base.config import Config, Heads, Ratio, Slots, Width
 from radweave.memory.bank import Bank
 from radweave.methods.diffvp.pool import POOL, BuildPool, Reference
 from radweave.nn.prompt import Slot
-from radweave.nn.query_transformer import QueryLayer
+from radweave.nn.query_transformer import QueryLayer, QueryOutput
 from radweave.nn.views import ViewTokens
 
 EPSILON = 1e-5
@@ -92,13 +92,20 @@ class PromptGenerator(nn.Module):
 class Comparison:
     """Each study's reference, the two sides of the difference among latent tokens, and the prompt made of them.
 
-    Where pixels were subtracted the target is the latents of a scan of differences, compared with zeros.
+    ``reading`` is how the latents of the target came about, off the views ``views``. Where pixels were subtracted the
+    target is a scan of differences, read by itself and compared with zeros.
     """
 
     reference: Reference
-    target: Latents
+    views: ViewTokens
+    reading: QueryOutput
     compared: Latents
     prompt: Float[Tensor, "batch tokens width"]
+
+    @property
+    def target(self) -> Latents:
+        """The latents that are compared."""
+        return self.reading.tokens
 
     def importance(self) -> Float[Tensor, "batch latents"]:
         """S_i of every latent token."""
@@ -116,8 +123,8 @@ class Scans(Protocol):
     @property
     def views(self) -> ViewTokens: ...
 
-    def read(self, views: ViewTokens | None = None) -> Latents:
-        """Latent tokens of these views, or of the scans themselves."""
+    def read(self, views: ViewTokens | None = None) -> QueryOutput:
+        """Latent tokens of these views, or of the scans themselves, and what each of them looked at."""
         ...
 
     def encode(self, pixels: ViewTokens) -> ViewTokens:
@@ -166,8 +173,8 @@ class SemanticDifference(nn.Module):
     def compare(self, scans: Scans) -> Comparison:
         """Read the references as the scans are read."""
         _, reference = scans.reference()
-        target, compared = scans.read(), scans.read(reference.views)
-        return Comparison(reference, target, compared, self(target, compared))
+        reading, compared = scans.read(), scans.read(reference.views).tokens
+        return Comparison(reference, scans.views, reading, compared, self(reading.tokens, compared))
 
 
 class PixelDifference(nn.Module):
@@ -197,8 +204,9 @@ class PixelDifference(nn.Module):
         number = min(target.tokens.shape[1], reference.views.tokens.shape[1])
         shared = target.view_mask[:, :number] & reference.views.view_mask[:, :number]
         subtracted = (target.tokens[:, :number] - reference.views.tokens[:, :number] + 1) / 2
-        residuals = scans.read(scans.encode(ViewTokens(subtracted, shared, target.view_ids[:, :number], ())))
-        return Comparison(reference, residuals, torch.zeros_like(residuals), self(residuals))
+        views = scans.encode(ViewTokens(subtracted, shared, target.view_ids[:, :number], ()))
+        reading = scans.read(views)
+        return Comparison(reference, views, reading, torch.zeros_like(reading.tokens), self(reading.tokens))
 
 
 class NoDifference(nn.Module):
@@ -212,8 +220,10 @@ class NoDifference(nn.Module):
         return {}
 
     def compare(self, scans: Scans) -> Comparison:
-        none = scans.read()[:, :0]
-        return Comparison(Reference.nobody(scans.views), none, none, none.new_zeros(len(none), 0, self.width))
+        seen = scans.read()
+        none = QueryOutput(seen.tokens[:, :0], seen.attention[:, :0])
+        prompt = none.tokens.new_zeros(len(none.tokens), 0, self.width)
+        return Comparison(Reference.nobody(scans.views), scans.views, none, none.tokens, prompt)
 
 
 Difference = SemanticDifference | PixelDifference | NoDifference

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from radweave.methods.diffvp.difference import Comparison, importance_weights, top_share
-from radweave.nn.query_transformer import QueryOutput
 from radweave.nn.views import ViewTokens
 
 
-def difference_maps(
-    views: ViewTokens, latents: QueryOutput, importance: Float[Tensor, "batch latents"]
-) -> Float[Tensor, "batch views cells"]:
-    """The weights of Eq. 6 through the resampler's attention: sum_i w_i A_i, over the cells of all views.
+def difference_maps(views: ViewTokens, comparison: Comparison) -> Float[Tensor, "batch views cells"]:
+    """The weights of Eq. 6 through the attention of the latents they weigh: sum_i w_i A_i, over the cells of all views.
 
-    A study's map sums to 1; where nothing differs it is 0.
+    Where pixels were subtracted that is the attention of the latents of the subtracted scan; a view that the reference
+    does not have was not compared, and its map is 0. A study's map sums to 1; where nothing differs it is 0.
     """
-    maps = (importance_weights(importance)[:, :, None] * latents.attention.float()).sum(1)
-    return maps.view(*views.view_mask.shape, -1)
+    attention, compared = comparison.reading.attention.float(), comparison.views
+    maps = (importance_weights(comparison.importance())[:, :, None] * attention).sum(1)
+    maps = maps.view(*compared.view_mask.shape, -1)
+    return F.pad(maps, (0, 0, 0, views.view_mask.shape[1] - compared.view_mask.shape[1]))
 
 
 def class_evidence(
@@ -33,14 +34,14 @@ def class_evidence(
     }
 
 
-def reference_evidence(views: ViewTokens, latents: QueryOutput, comparison: Comparison) -> list[dict[str, Any]]:
+def reference_evidence(views: ViewTokens, comparison: Comparison) -> list[dict[str, Any]]:
     """Per study what it was compared with and where the two differ; nothing is recalled where there is no reference."""
     reference = comparison.reference
     shown: list[dict[str, Any]] = [{"recalled": []} for _ in reference.drawn]
     if not bool(reference.there.any()):
         return shown
     importance = comparison.importance()
-    maps, shares = difference_maps(views, latents, importance), top_share(importance)
+    maps, shares = difference_maps(views, comparison), top_share(importance)
     kind = "volume" if len(views.grid) == 3 else "image"
     for row in reference.there.nonzero().flatten().tolist():
         seen_map = maps[row][views.view_mask[row]].reshape(-1, *views.grid)

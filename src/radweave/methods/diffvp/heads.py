@@ -8,25 +8,24 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from radweave.base.config import Config
-from radweave.methods.diffvp.diagnosis import noisy_or_logits
+from radweave.methods.diffvp.diagnosis import FIRST_PRIOR, Prior, first_logit, noisy_or_logits
 
 Pooling = Literal["mean", "noisy_or"]
-FIRST_LOGIT = -7.0
-"""Of every token of a fresh Noisy-OR head; see ``diagnosis.NoisyOrHead``."""
 
 
 class ClassHead(nn.Module):
     """One logit per class: of the mean token, or by Noisy-OR of the logits of all tokens.
 
-    Noisy-OR lets one token speak for a class, which suits findings that are small; a mean drowns them.
+    Noisy-OR lets one token speak for a class, which suits findings that are small; a mean drowns them. It starts as
+    ``diagnosis.NoisyOrHead`` does.
     """
 
-    def __init__(self, dim: int, num_classes: int, pooling: Pooling) -> None:
+    def __init__(self, dim: int, num_classes: int, pooling: Pooling, *, prior: float, num_tokens: int) -> None:
         super().__init__()
         self.linear = nn.Linear(dim, num_classes)
         self.pooling = pooling
         if pooling == "noisy_or":
-            nn.init.constant_(self.linear.bias, FIRST_LOGIT)
+            nn.init.constant_(self.linear.bias, first_logit(prior, num_tokens))
 
     def forward(
         self, tokens: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
@@ -40,9 +39,10 @@ class ClassHead(nn.Module):
 
 
 class ClassHeadConfig(Config):
-    """How a class's logit comes from the tokens."""
+    """How a class's logit comes from the tokens; ``prior`` is where a fresh Noisy-OR starts."""
 
     pooling: Pooling = "mean"
+    prior: Prior = FIRST_PRIOR
 
-    def build(self, dim: int, num_classes: int) -> ClassHead:
-        return ClassHead(dim, num_classes, self.pooling)
+    def build(self, dim: int, num_classes: int, num_tokens: int) -> ClassHead:
+        return ClassHead(dim, num_classes, self.pooling, prior=self.prior, num_tokens=num_tokens)

@@ -49,7 +49,7 @@ from radweave.nn.query_transformer import QueryOutput
 from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_pretraining import hint_generator, word_hints
 from radweave.nn.views import ViewTokens, encode_views
-from radweave.nn.vision import VisionEncoderConfig, VisionPart
+from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class Seen(SeenBatch["DiffvpModel"]):
         embed = model.language_model.embed
         return model.prompt.splice(embed, {"image": image, "difference": difference, "diagnosis": (embed(ids), mask)})
 
-    def read(self, views: ViewTokens | None = None) -> Float[Tensor, "batch latents dim"]:
-        """Latent tokens of these views, or of the scans themselves."""
+    def read(self, views: ViewTokens | None = None) -> QueryOutput:
+        """Latent tokens of these views, or of the scans themselves, and what each of them looked at."""
         latents: QueryOutput = self.latents if views is None else self.model.resampler(views)
-        return latents.tokens
+        return latents
 
     def encode(self, pixels: ViewTokens) -> ViewTokens:
         """Tokens of views that are given as pixels."""
@@ -133,7 +133,9 @@ class Seen(SeenBatch["DiffvpModel"]):
         model, batch = self.model, self.batch
         generator = hint_generator(model.language_model.training)
         ids, mask = word_hints(given(batch.labels), generator, largest_share=HINTED_WORDS)
-        names, name_mask = model.diagnosis_text.tokens(noisy_findings(given(batch.class_labels), generator, **HINTS))
+        names, name_mask = model.diagnosis_text.tokens(
+            noisy_findings(given(batch.class_labels), model.uncertain, generator, **HINTS)
+        )
         embed = model.language_model.embed
         hints = embed(ids), mask
         slots = {"difference": nothing(hints), "image": hints, "diagnosis": (embed(names), name_mask)}
@@ -141,11 +143,11 @@ class Seen(SeenBatch["DiffvpModel"]):
 
     def difference_maps(self) -> Float[Tensor, "batch views cells"]:
         """Where each scan differs from its reference."""
-        return difference_maps(self.views, self.latents, self.comparison.importance())
+        return difference_maps(self.views, self.comparison)
 
     def evidence(self) -> list[dict[str, Any]]:
         auxiliary = self.model.auxiliary_head(self.latents.tokens)
-        compared = reference_evidence(self.views, self.latents, self.comparison)
+        compared = reference_evidence(self.views, self.comparison)
         return [
             class_evidence(self.model.classes, self.logits[row], auxiliary[row]) | shown
             for row, shown in enumerate(compared)
@@ -200,7 +202,8 @@ class DiffvpModel(ReportModel):
         (``text``, ``text_in_context``), and of the method: ``report`` per token (Eq. 10) and ``auxiliary``, binary
         cross-entropy of a head on the latent tokens (Eq. 11).
         """
-        key = step_key() if self.resampler.training else STUDY_DRAW
+        fresh = self.training and self.pool.config.redraw
+        key = step_key() if fresh else STUDY_DRAW
         return losses(TERMS, Seen(self, batch, key), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
@@ -225,7 +228,7 @@ class DiffvpModel(ReportModel):
             self.resampler.calibrate(encode_views(self.encoder, batch.to(device)) for batch in training.batches())
         if stage != "report":
             return {}
-        self.diagnosis.fit(training, self.encoder)
+        self.diagnosis.fit(training, self.encoder, self.uncertain)
         self.pool.seed.fill_(training.seed)
         return self.difference.banks(partial(build_pool, training, self.encoder, self.pool.config))
 
@@ -239,7 +242,8 @@ class DiffvpModelConfig(ModelConfig):
     """Parts of the model.
 
     ``prompt`` has the slots ``{difference}``, ``{image}`` (the latent tokens I) and ``{diagnosis}``. ``uncertain`` says
-    what an uncertain label counts as for all classifiers.
+    what an uncertain label counts as: for all classifiers, for E's thresholds, and for the findings in a context of
+    text. A study with one is not normal whatever it says.
     """
 
     vision_encoder: VisionEncoderConfig
@@ -262,16 +266,18 @@ class DiffvpModelConfig(ModelConfig):
         language_model = part("language_model", lambda: self.language_model.build(**context.words))
         resampler = part("resampler", lambda: self.resampler.build(encoder.dim))
         dim, latent_dim, width, classes = encoder.dim, resampler.dim, language_model.width, context.classes
-        shape = context.image_size, context.saved("diagnosis")
+        latents = self.resampler.num_latents
+        size = InputSize(context.image_size, context.volume_size)
+        saved, tokens = context.saved("diagnosis"), tokens_of(encoder, size)
         return DiffvpModel(
             vision_encoder=encoder,
-            vision_head=part("vision_head", lambda: self.vision_head.build(dim, len(classes))),
+            vision_head=part("vision_head", lambda: self.vision_head.build(dim, len(classes), tokens)),
             word_head=part("word_head", lambda: self.word_head.build(dim, len(context.tokenizer))),
-            diagnosis=part("diagnosis", lambda: self.diagnosis.build(len(classes), dim, *shape)),
+            diagnosis=part("diagnosis", lambda: self.diagnosis.build(len(classes), encoder, size, saved)),
             pool=self.pool.build(),
             resampler=resampler,
             difference=part("difference", lambda: self.difference.build(latent_dim, width)),
-            auxiliary_head=part("auxiliary_head", lambda: self.auxiliary_head.build(latent_dim, len(classes))),
+            auxiliary_head=part("auxiliary_head", lambda: self.auxiliary_head.build(latent_dim, len(classes), latents)),
             connector=part("connector", lambda: self.connector.build(latent_dim, width)),
             language_model=language_model,
             prompt=context.prompt(self.prompt, self.prompt_format, "difference", "image", "diagnosis"),

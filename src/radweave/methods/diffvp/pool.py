@@ -46,8 +46,9 @@ STUDY_DRAW = 0
 def are_normal(class_states: Int[Tensor, "studies classes"], classes: Sequence[str]) -> Bool[Tensor, " studies"]:
     """Which studies state no abnormality: no class is positive or uncertain, "No Finding" aside.
 
-    A class that is not mentioned counts as absent. Devices count as findings: they change the picture. A study without
-    labels is not normal.
+    A report that suspects something does not say that there is nothing (appendix B), whatever an uncertain label counts
+    as for a classifier. A class that is not mentioned counts as absent. Devices count as findings: they change the
+    picture. A study without labels is not normal.
     """
     counted = [place for place, name in enumerate(classes) if name != NO_FINDING]
     states = class_states[:, counted]
@@ -275,7 +276,8 @@ class PoolConfig(Config):
 
     ``size`` limits the pool, null takes all normal studies; ``contamination`` is the share of abnormal studies in it.
     ``domain_mix`` is the share that normal studies of ``other`` take, the training split of another data set's folder.
-    With ``use_prior`` a study's own prior, which ``data.priors`` brings, is its reference where it has one.
+    With ``use_prior`` a study's own prior, which ``data.priors`` brings, is its reference where it has one. ``redraw``
+    draws anew in every step of training; without it each study keeps one reference.
     """
 
     size: Count | None = None
@@ -283,6 +285,7 @@ class PoolConfig(Config):
     domain_mix: float = Field(default=0.0, ge=0, le=1)
     other: str | None = None
     use_prior: bool = False
+    redraw: bool = True
 
     def build(self) -> ReferencePool:
         return ReferencePool(self)

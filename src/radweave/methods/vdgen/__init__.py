@@ -31,12 +31,13 @@ def stages(report: StageConfig, *, vision: int, language: int) -> VisionFirstSta
 
     The encoder learns which words go with an image; see radweave/nn/word_head.py. The decoder learns to write reports
     from some of their words, where the image will stand: trained on reports alone it never looks at what stands before
-    them, and adapters do not teach it to; see radweave/nn/text_pretraining.py.
+    them, and adapters do not teach it to; see radweave/nn/text_pretraining.py. It learns without its adapters, so that
+    what teaches in DID, the model with them off, is one that was trained as it is.
     """
     sight = full("vision_encoder", "vision_norm", "word_head")
     return VisionFirstStages(
         vision=stage(sight, {"words": 1.0}, warm(1e-3, 50), epochs=vision),
-        language=stage(full("language_model"), {"text_in_context": 1.0}, warm(1e-3, 100), epochs=language),
+        language=stage({"language_model": "base"}, {"text_in_context": 1.0}, warm(1e-3, 100), epochs=language),
         report=report,
     )
 
@@ -63,7 +64,7 @@ def small() -> VdgenExperiment:
         "vision_encoder": SwinConfig(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
         "language_model": SMALL_LLAMA.model_copy(update={"lora": LoraConfig(targets=ALL_LINEAR)}),
     }
-    report = stage(REPORT_PARTS, EQUAL_WEIGHTS, warm(3e-4, 500), epochs=15, batch_size=32, select="CIDEr")
+    report = stage(REPORT_PARTS, EQUAL_WEIGHTS, warm(3e-4, 500), epochs=15, batch_size=32)
     return VdgenExperiment(
         data=SMALL_XRAY.model_copy(update={"max_tokens": 100}),
         model=tiny().model.model_copy(update=changes),
@@ -76,7 +77,7 @@ def paper() -> VdgenExperiment:
     """The published numbers: Swin-B trains, Llama-2-7B-chat gets adapters. Weights are the user's."""
     swin, llama = "microsoft/swin-base-patch4-window7-224", "meta-llama/Llama-2-7b-chat-hf"
     adapters = LoraConfig(rank=16, alpha=16)
-    report = stage(REPORT_PARTS, EQUAL_WEIGHTS, warm(1e-4, 0, final_ratio=0.01), epochs=5, select="CIDEr")
+    report = stage(REPORT_PARTS, EQUAL_WEIGHTS, warm(1e-4, 0, final_ratio=0.01), epochs=5)
     return VdgenExperiment(
         data=published(max_tokens=100),
         model=VdgenModelConfig(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, get_args
 
+import torch
 from pydantic import Field
 
 from radweave.base.study import Modality
@@ -20,6 +22,28 @@ VisionPart = TransformersEncoder | AnyVisionEncoder | VMambaEncoder | ResNet3dEn
 """What these records build."""
 
 
+@dataclass(frozen=True, slots=True)
+class InputSize:
+    """What an encoder gets: squares of ``image`` pixels, or volumes (D, H, W)."""
+
+    image: int
+    volume: tuple[int, int, int] | None = None
+
+
+def tokens_of(encoder: VisionPart, size: InputSize) -> int:
+    """How many tokens the encoder makes of one view. Nothing is computed: shapes alone are followed."""
+    space = (size.image, size.image) if size.volume is None else size.volume
+    state = {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
+    shapes = {name: torch.empty_like(value, device="meta") for name, value in state.items()}
+    training = encoder.training
+    encoder.eval()
+    with torch.no_grad():
+        view = torch.empty(1, 1, *space, device="meta")
+        tokens: torch.Tensor = torch.func.functional_call(encoder, shapes, (view,)).tokens
+    encoder.train(training)
+    return tokens.shape[1]
+
+
 def encoders_for(modality: Modality) -> list[str]:
     """The kinds of encoder that read volumes or images."""
     return sorted(str(record.model_fields["kind"].default) for record in VISION_RECORDS if record.reads == modality)
@@ -28,6 +52,7 @@ def encoders_for(modality: Modality) -> list[str]:
 __all__ = [
     "VISION_RECORDS",
     "AnyVisionConfig",
+    "InputSize",
     "ResNet3dConfig",
     "ResNetConfig",
     "SwinConfig",
@@ -36,4 +61,5 @@ __all__ = [
     "VisionEncoderConfig",
     "VisionPart",
     "encoders_for",
+    "tokens_of",
 ]
