@@ -77,6 +77,8 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "stages.language.epochs=0",
         # Of so few phantom scans none may be normal.
         "model.pool.contamination=1.0",
+        # An E that was hardly trained names nothing.
+        "model.diagnosis.prior=0.001",
         "model.vision_encoder.widths=[4,4,8,8]",
         "model.resampler.num_latents=8",
         "model.resampler.dim=32",

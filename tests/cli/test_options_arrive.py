@@ -147,11 +147,13 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
     monkeypatch.setattr("radweave.generate.predictor.Predictor", SimpleNamespace(of=predictor))
     monkeypatch.setattr("radweave.runs.restore.restore", lambda folder: run)
     arguments = "generate r --data d --split val --out o --untrained --batch-size 3 --shard-size 5 --ray 2 --set a=1"
+    arguments += " --at-test pairing_seed=3"
     args, named = given_to(monkeypatch, "radweave.generate.split.generate_split", arguments)
     assert asked == {"untrained": True, "decoding": ["a=1"]}
     assert args[0] is run
     assert args[2:] == (P("d"), "val", P("o"))
     assert (named["batch_size"], named["shard_size"], named["ray_workers"]) == (3, 5, 2)
+    assert named["at_test"] == ["pairing_seed=3"]
     arguments = "generate r a.png b.png --one-study --view pa --view lateral"
     args, named = given_to(monkeypatch, "radweave.generate.files.group_images", arguments)
     assert args == ([P("a.png"), P("b.png")],)

@@ -54,7 +54,11 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A row of a table at one seed. ``overrides`` are all of them, the seed's too."""
+    """A row of a table at one seed. ``overrides`` are all of them, the seed's too.
+
+    With ``run``, the folder of a finished run, nothing is trained: it reports with the settings ``at_test`` changed, on
+    ``test_dataset`` if that is another data set, and ``seed`` is the number of the draw where the row draws.
+    """
 
     label: str
     method: str
@@ -65,10 +69,23 @@ class Task:
     folder: str
     protocol: str = "full"
     meteor: bool = False
+    run: str = ""
+    at_test: tuple[str, ...] = ()
+    test_dataset: str = ""
 
     @property
     def path(self) -> Path:
         return Path(self.folder)
+
+    @property
+    def run_path(self) -> Path:
+        """Where the trained run is."""
+        return Path(self.run or self.folder)
+
+    @property
+    def tested(self) -> Path:
+        """The data set that is reported on."""
+        return Path(self.test_dataset or self.dataset)
 
     def experiment(self) -> Experiment:
         return resolve(self.method, self.preset, self.overrides)
@@ -82,7 +99,7 @@ def config_hash(experiment: Experiment) -> str:
 def finished_scores(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any] | None:
     """The scores of a finished run, if they are of this configuration, data, weights and way of scoring."""
     path = task.path / "scores.json"
-    if not path.is_file() or not (task.path / "run.json").is_file():
+    if not path.is_file() or not (task.run_path / "run.json").is_file():
         return None
     scores: dict[str, Any] = read_json(path)
     return scores if scores.get("identity") == identity(task, experiment, dataset) else None
@@ -95,7 +112,8 @@ def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, 
         "config": config_hash(experiment),
         "seed": experiment.seed,
         "dataset": dataset.fingerprint(),
-        "weights": read_card_alone(task.path).files["weights.safetensors"],
+        "weights": read_card_alone(task.run_path).files["weights.safetensors"],
+        **({"at_test": list(task.at_test), "tested": Dataset.open(task.tested).fingerprint()} if task.run else {}),
         "protocol": task.protocol,
         "implementation": IMPLEMENTATION,
         "labeler": f"{labeler.name} {labeler.version}",
@@ -120,18 +138,19 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
         return kept
     training = _train(task, watch or TrainingWatch(), own_process=own_process)
     started = time.perf_counter()
-    run = restore(task.path)
+    run = restore(task.run_path)
     predictions = task.path / "predictions.jsonl"
     pace = _Pace()
     result = generate_split(
         run,
         Predictor.of(run),
-        dataset.path,
+        task.tested,
         "test",
         predictions,
         batch_size=BATCH_SIZE,
         overwrite=True,
         progress=pace.count,
+        at_test=task.at_test,
     )
     generate_s = time.perf_counter() - started
     scores = {
@@ -154,11 +173,11 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
 
 
 def _refuse_other_run(task: Task, experiment: Experiment, dataset: Dataset) -> None:
-    config = task.path / "config.yaml"
+    config = task.run_path / "config.yaml"
     if config.is_file() and from_yaml(type(experiment), config) != experiment:
         raise InputError("holds a run of other options; give another --out", file=task.path)
-    finished = (task.path / "run.json").is_file()
-    if finished and read_card_alone(task.path).dataset.fingerprint != dataset.fingerprint():
+    finished = (task.run_path / "run.json").is_file()
+    if finished and read_card_alone(task.run_path).dataset.fingerprint != dataset.fingerprint():
         raise InputError("holds a run that was trained on other data; give another --out", file=task.path)
 
 
@@ -179,6 +198,8 @@ class _Pace:
 
 def _train(task: Task, watch: TrainingWatch, *, own_process: bool) -> dict[str, Any]:
     """Train, or go on training; return how long it took. A finished run's figures are those of its last training."""
+    if task.run:
+        return _trained_before(task)
     record = task.path / "training.json"
     if (task.path / "run.json").is_file():
         return read_json(record) if record.is_file() else {"train_s": None, "resumed": True, "notes": [], "code": None}
@@ -205,6 +226,19 @@ def _train(task: Task, watch: TrainingWatch, *, own_process: bool) -> dict[str, 
     }
     write_json(record, figures)
     return figures
+
+
+def _trained_before(task: Task) -> dict[str, Any]:
+    """The figures of a row that trains nothing.
+
+    Raises:
+        InputError: if the row whose run it takes has not finished that run.
+    """
+    if not (task.run_path / "run.json").is_file():
+        raise InputError("the run that reports again is not finished", file=task.run_path)
+    record = task.run_path / "training.json"
+    code = read_json(record)["code"] if record.is_file() else None
+    return {"train_s": None, "resumed": False, "notes": [], "code": code}
 
 
 def peak_memory() -> dict[str, int]:
@@ -292,7 +326,8 @@ def stops_without_parent(parent: int) -> TrainingWatch:
 def main(arguments: list[str]) -> int:
     """Run the task of a JSON file; the reason of a failure is the last line on stderr."""
     record = read_json(Path(arguments[0]))
-    task = Task(**{**record["task"], "overrides": tuple(record["task"]["overrides"])})
+    lists = {name: tuple(record["task"][name]) for name in ("overrides", "at_test")}
+    task = Task(**{**record["task"], **lists})
     try:
         run_task(task, stops_without_parent(record["parent"]), own_process=True)
     except InputError as error:

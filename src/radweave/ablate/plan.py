@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radweave.ablate.one_run import Task, config_hash
@@ -102,8 +102,7 @@ def make_plan(request: AblationRequest, table: Table | None = None) -> Plan:
         if not folder.is_dir():
             raise InputError("no such folder", file=folder, field="--reuse")
     dataset = Dataset.open(request.dataset)
-    slugs = frozenset(row.slug for row in table.rows)
-    rows = tuple(_planned(row, request, slugs) for row in _chosen(table, request.rows))
+    rows = tuple(_planned(row, request, table) for row in _chosen(table, request.rows))
     if not any(row.tasks for row in rows):
         reasons = [row.refused for row in rows if row.refused] or [row.skipped for row in rows if row.skipped]
         raise InputError(reasons[0])
@@ -117,40 +116,68 @@ def _chosen(table: Table, names: Sequence[str]) -> list[Row]:
         labels = ", ".join(row.slug for row in table.rows)
         raise InputError("the table has no such row", field="--rows", got=unknown[0], expected=labels)
     wanted = {known[name.lower()].label for name in names} or {row.label for row in table.rows}
+    # A row at test time comes with the one that is trained.
+    wanted |= {table.trained(row).label for row in table.rows if row.label in wanted}
     return [row for row in table.rows if row.label in wanted]
 
 
-def _planned(row: Row, request: AblationRequest, slugs: frozenset[str]) -> PlannedRow:
-    method = row.method or request.method
-    addressed = overrides_of(row.slug, request.overrides)
-    skipped = "printed: another system, not run" if row.printed else lacks(row, addressed)
+def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
+    trained = table.trained(row)
+    method = trained.method or request.method
+    slugs = frozenset(other.slug for other in table.rows)
+    addressed, settings = overrides_of(trained.slug, request.overrides), overrides_of(row.slug, request.overrides)
+    skipped = lacks(row, settings) or lacks(trained, addressed)
+    skipped = "printed: another system, not run" if row.printed else skipped
     if skipped:
         return PlannedRow(row, method, (), "", (), skipped=skipped)
-    runs = request.runs or request.out / "runs"
     own: tuple[str, ...] = ()
     try:
-        own = (*_ablation(row, method), *row.overrides, *addressed)
+        own = (*_ablation(trained, method), *trained.overrides, *addressed)
         overrides = (*overrides_for(method, request.overrides, slugs), *own)
         seeds = request.seeds
-        if row.headline and request.headline_seeds is not None:
+        if trained.headline and row.headline and request.headline_seeds is not None:
             seeds = max(seeds, request.headline_seeds)
-        tasks = tuple(
-            Task(
-                label=row.label,
-                method=method,
-                preset=row.preset or request.preset,
-                overrides=(*overrides, f"seed={seed}"),
-                seed=seed,
-                dataset=str(request.dataset.resolve()),
-                folder=str((runs / row.slug / f"seed-{seed}").resolve()),
-                protocol=request.protocol,
-                meteor=request.meteor,
-            )
-            for seed in range(seeds)
+        first = Task(
+            label=row.label,
+            method=method,
+            preset=trained.preset or request.preset,
+            overrides=tuple(overrides),
+            seed=0,
+            dataset=str(request.dataset.resolve()),
+            folder=str(((request.runs or request.out / "runs") / trained.slug).resolve()),
+            protocol=request.protocol,
+            meteor=request.meteor,
         )
+        tasks = tuple(_of_seed(first, seed) for seed in range(seeds))
+        if row.run_of is not None:
+            asked = (*row.at_test, *settings)
+            tasks = tuple(_at_test(task, row, asked) for task in tasks)
+            own = (*own, *asked)
+            if row.draws:
+                tasks = tuple(_drawn(tasks[0], number) for number in range(row.draws))
         return PlannedRow(row, method, own, config_hash(tasks[0].experiment()), tasks)
     except InputError as error:
         return PlannedRow(row, method, own, "", (), refused=str(error))
+
+
+def _of_seed(task: Task, seed: int) -> Task:
+    folder = str(Path(task.folder) / f"seed-{seed}")
+    return replace(task, seed=seed, overrides=(*task.overrides, f"seed={seed}"), folder=folder)
+
+
+def _at_test(task: Task, row: Row, settings: Sequence[str]) -> Task:
+    """The run of this task reports again, elsewhere, with these settings; ``dataset`` is one that is reported on."""
+    run = Path(task.folder)
+    folder = run.parent.parent / row.slug / run.name
+    datasets = [setting.partition("=")[2] for setting in settings if setting.startswith("dataset=")]
+    kept = tuple(setting for setting in settings if not setting.startswith("dataset="))
+    test = str(Path(datasets[-1]).resolve()) if datasets else ""
+    return replace(task, folder=str(folder), run=str(run), at_test=kept, test_dataset=test)
+
+
+def _drawn(task: Task, number: int) -> Task:
+    folder = Path(task.folder).parent / f"draw-{number}"
+    return replace(task, seed=number, folder=str(folder), at_test=(*task.at_test, f"pairing_seed={number}"))
 
 
 def lacks(row: Row, addressed: Sequence[str] = ()) -> str | None:
@@ -199,16 +226,17 @@ def _ablation(row: Row, method: str) -> Sequence[str]:
 
 
 def _in_order(rows: Sequence[PlannedRow], table: Table, request: AblationRequest) -> tuple[Task, ...]:
-    """The reference row, then all others seed by seed, then the further seeds of headline rows.
+    """The reference row, then all others seed by seed, then headline rows' further seeds, then what is not trained.
 
     Stages that rows share are kept in the data set's cache. With the reference first they are there for the rows that
     follow, and parallel runs seldom wait for one another; seed by seed, a table that is stopped has whole columns.
     """
-    first = [row for row in rows if row.row.label == table.reference]
-    others = [row for row in rows if row.row.label != table.reference]
+    trained = [row for row in rows if row.row.run_of is None]
+    first = [row for row in trained if row.row.label == table.reference]
+    others = [row for row in trained if row.row.label != table.reference]
     ordered = [task for row in first for task in row.tasks[: request.seeds]]
-    longest = max((len(row.tasks) for row in rows), default=0)
+    longest = max((len(row.tasks) for row in trained), default=0)
     for seed in range(longest):
-        group = others if seed < request.seeds else rows
+        group = others if seed < request.seeds else trained
         ordered += [row.tasks[seed] for row in group if seed < len(row.tasks)]
-    return tuple(ordered)
+    return (*ordered, *(task for row in rows if row.row.run_of is not None for task in row.tasks))

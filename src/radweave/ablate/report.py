@@ -69,7 +69,11 @@ def _row(
 ) -> dict[str, Any]:
     reference_label, out = plan.table.reference, plan.request.out.resolve()
     tested = {}
-    if row.row.label != reference_label and len(runs) > 1 and len(reference) > 1:
+    # Draws of one run and trainings vary in different ways, and other studies are others: no difference is one of rows.
+    base = next(other.row for other in plan.rows if other.row.label == reference_label) if reference else None
+    elsewhere = any(task.test_dataset for task in row.tasks)
+    alike = base is not None and bool(base.draws) == bool(row.row.draws) and not elsewhere
+    if alike and row.row.label != reference_label and len(runs) > 1 and len(reference) > 1:
         tested = {item.metric: item for item in compare_seeds(*(_columns(group) for group in (reference, runs)))}
     metrics = {}
     for name in METRICS:
@@ -80,7 +84,9 @@ def _row(
             "values": values,
             "mean": float(np.mean(defined)) if defined else None,
             "std": float(np.std(defined, ddof=DDOF)) if len(defined) > 1 else None,
-            "difference": _difference(defined, reference, name) if row.row.label != reference_label else None,
+            "difference": None
+            if elsewhere or row.row.label == reference_label
+            else _difference(defined, reference, name),
             "p": item.p if item else None,
             "p_holm": item.p_holm if item else None,
             **({"note": item.note} if item and item.note else {}),
@@ -95,6 +101,9 @@ def _row(
         "config": row.config,
         "folders": [_place(task, out) for task in row.tasks],
         "seeds": {"planned": len(row.tasks), "finished": [run["seed"] for run in runs], "failed": failed},
+        "run_of": row.row.run_of,
+        "at_test": list(row.tasks[0].at_test) if row.tasks else [],
+        "draws": row.row.draws,
         "refused": row.refused,
         "skipped": row.skipped,
         "metrics": metrics,
@@ -153,7 +162,8 @@ def _scores_table(record: Mapping[str, Any], shown: Sequence[str]) -> TextTable:
             continue
         cells = (_mean_std(row["metrics"][name]) for name in shown)
         distinct = number(row["honesty"].get("distinct_reports_share"), 3)
-        rows.append((row["label"], str(len(row["seeds"]["finished"])), *cells, distinct))
+        number_of_runs = f"{len(row['seeds']['finished'])}{' draws' if row['draws'] else ''}"
+        rows.append((row["label"], number_of_runs, *cells, distinct))
     for name, metrics in record["floors"].items():
         rows.append((f"floor: {name}", DASH, *(number(metrics.get(metric)) for metric in shown), DASH))
     rows.append(
@@ -266,7 +276,11 @@ def _runs_table(record: Mapping[str, Any]) -> TextTable:
         if row["refused"]:
             notes.append(f"{row['label']}: {row['refused']}")
         notes += [f"{row['label']}, seed {failed['seed']}: {failed['reason']}" for failed in row["seeds"]["failed"]]
-        if row["overrides"]:
+        if row["run_of"] is not None:
+            settings = "" if row["draws"] else f" with {' '.join(row['at_test'])}"
+            drawn = f", {row['draws']} draws of references by the run of seed 0" if row["draws"] else ""
+            notes.append(f"{row['label']}: nothing is trained, '{row['run_of']}' reports again{settings}{drawn}")
+        elif row["overrides"]:
             notes.append(f"{row['label']}: {' '.join(row['overrides'])}")
     if record["overrides"]:
         notes.append(f"all rows: {' '.join(record['overrides'])}")

@@ -47,7 +47,7 @@ def take_over(tasks: Sequence[Task], dataset: Dataset, folders: Sequence[Path]) 
     fingerprint = dataset.fingerprint()
     result = Reused()
     for task in tasks:
-        if (task.path / "run.json").is_file() or (task.path / "checkpoints").is_dir():
+        if task.run or (task.path / "run.json").is_file() or (task.path / "checkpoints").is_dir():
             continue
         for folder in known.get((task.method, task.seed, fingerprint), ()):
             reason = _difference(folder, task)

@@ -221,7 +221,7 @@ def printed(method: str) -> Paper:
     for owner in method_names():
         for table in getattr(load_method(owner), "TABLES", {}).values():
             for row in table.rows:
-                whole = row.ablation in (None, "full") and not (row.overrides or row.needs or row.printed)
+                whole = row.ablation in (None, "full") and not (row.overrides or row.needs or row.printed or row.run_of)
                 if whole and (row.method or owner) == method:
                     for source, values in row.paper.items():
                         # The first table's number stands: later ones, read off a figure, are rounded.

@@ -35,6 +35,10 @@ Images = Annotated[list[Path] | None, typer.Argument(help="Image files or folder
 Drafts = Annotated[
     Path | None, typer.Option("--out", help="predictions.jsonl of a dataset; .jsonl, .txt or .csv for images.")
 ]
+AtTest = Annotated[
+    list[str] | None,
+    typer.Option("--at-test", help="Setting of a trained run, key=value: diffvp's references. For a dataset."),
+]
 View = Annotated[
     list[str] | None,
     typer.Option("--view", help="frontal, lateral, pa or ap: once for all images, or once for each, in order."),
@@ -56,10 +60,13 @@ def generate(
     shard_size: ShardSize = 256,
     ray: RayWorkers = 0,
     decoding: Decoding = None,
+    at_test: AtTest = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write reports: for image files, or for a split of a dataset folder."""
     whole = known_split(split)
+    if data is None and at_test:
+        raise InputError("settings at test time are for a dataset", field="--at-test", expected="--data DATASET")
     _refuse_contradictions(images or [], data, out, view or [], overwrite=overwrite)
     from radweave.cli.progress import bulk
     from radweave.generate.draft_file import DRAFTS, draft_row
@@ -79,6 +86,7 @@ def generate(
             done = generate_split(
                 restored, predictor, data, whole, out, batch_size=batch_size, overwrite=overwrite, images=seen,
                 progress=progress, shard_size=shard_size, ranks=ranks, ray_workers=ray,
+                at_test=at_test or (),
             )  # fmt: skip
         if ranks.is_first:
             _say_done(done, out)

@@ -23,13 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Generation, VisionEncoder
+from radweave.base.config import Config
 from radweave.base.errors import InputError
 from radweave.drafting.smoothers import Evidence
 from radweave.memory.bank import Bank
 from radweave.nn.decoding import DecodingConfig
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from radweave.contract.view import Look, TrainingView
 
 SeenT = TypeVar("SeenT", contravariant=True)
 Value = TypeVar("Value")
@@ -186,6 +187,20 @@ class Witness(Protocol):
     def testify(self, batch: Batch) -> list[Evidence]: ...
 
     def left_out(self) -> list[Evidence]: ...
+
+
+@runtime_checkable
+class Varied(Protocol):
+    """A model of which something may be set anew for a trained run: experiments of a paper that train nothing.
+
+    ``settings`` is a record of what may be set, as the run has it. ``vary`` sets it otherwise in this process alone;
+    ``look`` opens a split of a data set, given its folder, or of the data set that is reported on.
+    """
+
+    @property
+    def settings(self) -> Config: ...
+
+    def vary(self, settings: Any, look: Look) -> None: ...
 
 
 def given(value: Value | None) -> Value:

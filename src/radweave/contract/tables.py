@@ -68,6 +68,11 @@ class Row:
             ``{"model.text_encoder.path": "Bio_ClinicalBERT"}``. They come as ``ROW:field=PATH``, after the row's own
             overrides, which may change the part's kind with any path in its place.
         printed: a row of another system, which is not run: only the paper's numbers are shown.
+        run_of: label of the row whose trained runs this one takes: nothing is trained, they report again.
+        at_test: settings of those runs that are changed then (``key=value``, see ``radweave.runs.at_test``). What such
+            a row ``needs`` is a setting, or ``dataset``: the folder of another data set to report on.
+        draws: reports are written so often by the run of seed 0, with ``pairing_seed`` 0, 1, ...: the row's mean and
+            deviation are over draws, and say nothing of other trainings.
     """
 
     label: str
@@ -79,10 +84,18 @@ class Row:
     paper: Paper = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     printed: bool = False
+    run_of: str | None = None
+    at_test: tuple[str, ...] = ()
+    draws: int = 0
 
     def __post_init__(self) -> None:
         if not self.slug:
             raise InputError("a row's label needs a letter or digit", field="label", got=self.label)
+        configured = self.ablation or self.overrides or self.method or self.preset
+        if self.run_of is not None and (configured or self.printed):
+            raise InputError("a row that takes another's runs has no configuration", field="run_of", got=self.label)
+        if self.run_of is None and (self.at_test or self.draws):
+            raise InputError("whose runs report?", field="run_of", got=self.label)
         if self.printed and (self.ablation or self.overrides or self.method or self.preset or self.needs):
             raise InputError("a printed row is not run and has no configuration", field="printed", got=self.label)
         if self.printed and not self.paper:
@@ -121,12 +134,20 @@ class Table:
             raise InputError(
                 "the reference is no row that is run", field="reference", got=self.reference, expected=", ".join(run)
             )
+        for row in self.rows:
+            if row.run_of is not None and not any(
+                row.run_of == other.label and not other.run_of for other in self.rows
+            ):
+                raise InputError("there is no such row that is trained", field="run_of", got=row.run_of)
         if len({row.slug for row in self.rows}) < len(labels):
             raise InputError("two rows share a folder name", field="rows", got=", ".join(row.slug for row in self.rows))
         for metric in self.metrics:
             if metric not in METRICS:
                 raise InputError("no such metric", field="metrics", got=metric, expected=", ".join(METRICS))
 
+    def trained(self, row: Row) -> Row:
+        """The row whose runs a row takes: itself, unless it names another."""
+        return row if row.run_of is None else next(other for other in self.rows if other.label == row.run_of)
 
 OURS = "a table of our own: no paper prints these rows"
 

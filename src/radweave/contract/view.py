@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from radweave.base.batch import Batch
-from radweave.base.study import Study
+from radweave.base.study import Split, Study
 from radweave.data.loader import Example, Features, StudyLoader
 
 
@@ -20,7 +20,8 @@ class TrainingView:
     """The training studies that are used, in the order of the manifest.
 
     ``studies`` and ``examples`` run in parallel. There is no way from here to another split. ``open_other`` opens the
-    training split of another data set, given its folder; its studies carry that data set's name in ``origin``.
+    same split of another data set, given its folder; its studies carry that data set's name in ``origin``. Training
+    never makes a view of another ``split``: experiments at test time may, and say so (``radweave.runs.at_test``).
     """
 
     studies: tuple[Study, ...]
@@ -31,9 +32,10 @@ class TrainingView:
     features: Features | None = None
     origin: str | None = None
     open_other: Callable[[Path], TrainingView] | None = None
+    split: Split = "train"
 
     def __post_init__(self) -> None:
-        assert all(study.split == "train" for study in self.studies), "a training view holds training studies only"
+        assert all(study.split == self.split for study in self.studies), "a training view holds training studies only"
         assert [study.study_id for study in self.studies] == [example.study_id for example in self.examples]
 
     def __len__(self) -> int:
@@ -70,3 +72,7 @@ class TrainingView:
         """
         features = None if pixels else self.features
         return StudyLoader(self.examples, batch_size, self.pad_id, features=features).epoch()
+
+
+Look = Callable[[str | None, Split], TrainingView]
+"""Opens a split of a data set by its folder; None is the data set that is reported on."""

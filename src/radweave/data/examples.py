@@ -196,3 +196,16 @@ class _Shared:
                 f"leak: {count} studies of '{left}' and '{right}' share a {kind}; 'radweave data check' lists them",
                 field="split",
             )
+
+
+def refuse_shared_images(own: Dataset, other: Dataset, split: Split = "train") -> None:
+    """Refuse another data set of which a split holds an image of this one's validation or test split.
+
+    Raises:
+        InputError: naming the other data set.
+    """
+    kept_apart = {ref.sha256 for name in ("val", "test") for study in own.studies(name) for ref in study.images}
+    shared = {ref.sha256 for study in other.studies(split) for ref in study.images} & kept_apart - {None}
+    if shared:
+        reason = f"leak: {len(shared)} images of its split '{split}' are in this data set's validation or test split"
+        raise InputError(reason, file=other.path)

@@ -22,6 +22,7 @@ from radweave.generate.familiar import is_unlike
 from radweave.generate.floors import floor_reports
 from radweave.generate.predictor import Predictor
 from radweave.generate.shards import Compute, Plan, compute_on_ray, held, open_plan, shards_of, shards_to_compute
+from radweave.runs.at_test import vary
 from radweave.runs.comparisons import EVIDENCE as COMPARISONS
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
@@ -56,6 +57,7 @@ def generate_split(
     shard_size: int = 256,
     ranks: Ranks | None = None,
     ray_workers: int = 0,
+    at_test: Sequence[str] = (),
 ) -> BulkResult:
     """Write ``predictions.jsonl``: per study its id, ``hyp``, ``ref`` (null where there is none), evidence and floors.
 
@@ -68,8 +70,12 @@ def generate_split(
     Images unlike those the run was trained on are reported on, with a warning, and counted: a score over a split is
     one over all of it.
 
+    ``at_test`` are settings of the run that are changed for these reports (``radweave.runs.at_test``); the model of
+    ``run`` keeps them.
+
     Raises:
-        InputError: if ``out`` exists or another process writes it, or the split holds no study that can be used.
+        InputError: if ``out`` exists or another process writes it, or the split holds no study that can be used; for
+            a setting that the method does not have.
     """
     if predictor.refusal is not None:
         raise InputError(predictor.refusal, file=run.folder)
@@ -82,6 +88,10 @@ def generate_split(
         prepared = prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False)
         if not prepared.examples:
             raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
+        if at_test:
+            with ranks.first_goes_first():
+                warning = vary(run, dataset, at_test)
+            predictor = dataclasses.replace(predictor, warnings=(*predictor.warnings, warning))
         study_ids = [example.study_id for example in prepared.examples]
         identity = _identity(run, predictor, dataset, split, batch_size) | {"images": cache.digest}
         with ranks.first_goes_first():
@@ -97,7 +107,9 @@ def generate_split(
 
         if ray_workers:
             decoding = predictor.decoding.model_dump(mode="json")
-            recipe = ReportRecipe(run.folder, dataset_path, split, batch_size, decoding, predictor.warnings)
+            recipe = ReportRecipe(
+                run.folder, dataset_path, split, batch_size, decoding, predictor.warnings, tuple(at_test)
+            )
             compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
         else:
             rows = Rows(predictor, {example.study_id: example for example in prepared.examples}, batch_size, count)
@@ -185,10 +197,13 @@ class ReportRecipe:
     batch_size: int
     decoding: dict[str, Any]
     warnings: tuple[str, ...]
+    at_test: tuple[str, ...] = ()
 
     def open(self) -> Compute:
         run = restore(self.run)
         dataset = Dataset.open(self.dataset)
+        if self.at_test:
+            vary(run, dataset, self.at_test)
         data = run.experiment.data
         cache = build_cache(dataset, size=data.image_size, ct=data.ct)
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)

@@ -21,7 +21,7 @@ from radweave.contract.stage import StageConfig, apply_finetune, total_loss
 from radweave.contract.view import TrainingView
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
-from radweave.data.examples import PreparedSplit
+from radweave.data.examples import PreparedSplit, refuse_shared_images
 from radweave.data.loader import Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.data.transforms import NoAugmentation
@@ -271,7 +271,7 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
     def open_other(path: Path) -> TrainingView:
         assert training.open_other is not None
         dataset, prepared = training.open_other(path)
-        _refuse_shared_images(training.dataset, dataset)
+        refuse_shared_images(training.dataset, dataset)
         return view_of(dataset, prepared, origin=dataset.card.name)
 
     training.model.eval()
@@ -296,21 +296,6 @@ def training_view(training: Training) -> TrainingView:
         pad_id=training.pad_id,
         seed=training.experiment.seed,
     )
-
-
-def _refuse_shared_images(own: Dataset, other: Dataset) -> None:
-    """Refuse another data set whose training split holds an image of this one's validation or test split.
-
-    Raises:
-        InputError: naming the other data set.
-    """
-    kept_apart = {ref.sha256 for split in ("val", "test") for study in own.studies(split) for ref in study.images}
-    shared = {ref.sha256 for study in other.studies("train") for ref in study.images} & kept_apart - {None}
-    if shared:
-        raise InputError(
-            f"leak: {len(shared)} images of its training split are in this data set's validation or test split",
-            file=other.path,
-        )
 
 
 def set_memories(model: ReportModel, folder: Path) -> None:

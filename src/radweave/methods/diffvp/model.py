@@ -13,11 +13,13 @@ from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Prompt
+from radweave.base.errors import InputError
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss, words_loss
 from radweave.data.tokenizer import encode
 from radweave.memory.bank import Bank
+from radweave.methods.diffvp.at_test import AtTest
 from radweave.methods.diffvp.diagnosis import (
     Diagnosis,
     DiagnosisSetting,
@@ -53,7 +55,7 @@ from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, token
 from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from radweave.contract.view import Look, TrainingView
 
 HINTS = {"missed": 0.3, "wrong": 0.05}
 """How unreliable the findings are that stand in a context of text: about as unreliable as E's."""
@@ -231,6 +233,28 @@ class DiffvpModel(ReportModel):
         self.diagnosis.fit(training, self.encoder, self.uncertain)
         self.pool.seed.fill_(training.seed)
         return self.difference.banks(partial(build_pool, training, self.encoder, self.pool.config))
+
+    @property
+    def settings(self) -> AtTest:
+        """How references are drawn, as the run has it."""
+        return AtTest(pool=self.pool.config)
+
+    @torch.no_grad()
+    def vary(self, settings: AtTest, look: Look) -> None:
+        """Draw references otherwise: of another pool, by another seed, or both.
+
+        Raises:
+            InputError: if the run has no references, or there is none such.
+        """
+        if not self.pool.rows:
+            raise InputError("the run compares with no reference", field="model.difference")
+        pairing = int(self.pool.seed) if settings.pairing_seed is None else settings.pairing_seed
+        if settings.model_copy(update={"pairing_seed": None}) != self.settings:
+            source = look(settings.data, settings.split)
+            build = partial(build_pool, source, self.encoder, settings.pool, noise=settings.noise)
+            self.pool.config = settings.pool
+            self.set_memories(self.difference.banks(build))
+        self.pool.seed.fill_(pairing)
 
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the pool."""

@@ -245,13 +245,28 @@ def _only(view: TrainingView, rows: Sequence[int]) -> TrainingView:
     )
 
 
-def build_pool(training: TrainingView, encoder: nn.Module, config: PoolConfig, *, pixels: bool) -> Bank:
+def with_noise(batch: Batch, noise: float, generator: torch.Generator) -> Batch:
+    """Gaussian noise of this deviation on the pixels, which stay in [0, 1]."""
+
+    def noisy(pixels: Tensor | None) -> Tensor | None:
+        if pixels is None:
+            return None
+        return (pixels + noise * torch.randn(pixels.shape, generator=generator)).clamp(0, 1)
+
+    return replace(batch, volume=noisy(batch.volume), pixel_values=noisy(batch.pixel_values))
+
+
+def build_pool(
+    training: TrainingView, encoder: nn.Module, config: PoolConfig, *, pixels: bool, noise: float = 0.0
+) -> Bank:
     """The bank of references: tokens of the frozen encoder, or with ``pixels`` the images, and who they are of."""
+    generator = torch.Generator().manual_seed(training.seed)
     device = next(encoder.parameters()).device
     parts: list[ViewTokens] = []
     rows: list[dict[str, Any]] = []
     for view in choose_views(training, config):
-        for batch in view.batches(pixels=pixels):
+        for batch in view.batches(pixels=pixels or noise > 0):
+            batch = with_noise(batch, noise, generator) if noise else batch
             parts.append(pixels_of(batch) if pixels else encode_views(encoder, batch.to(device)))
         normal = are_normal(view.class_states, view.classes).tolist()
         rows += [

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from radweave.contract.sizes import ALL_LINEAR, SMALL_XRAY, TINY_XRAY, VisionFirstStages, published, stage, warm
 from radweave.contract.stage import StageConfig, full
-from radweave.contract.tables import Row, Table
 from radweave.methods.vdgen.model import VdgenExperiment, VdgenModelConfig
+from radweave.methods.vdgen.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import TINY_RESNET
 from radweave.nn.word_head import LinearWordHeadConfig
+
+__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
 VDGEN_PROMPT = (
     "Human: <img> {image} </img> Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
@@ -92,49 +94,3 @@ def paper() -> VdgenExperiment:
 
 
 PRESETS = {"tiny": tiny, "small": small, "paper": paper}
-
-ABLATIONS: dict[str, list[str]] = {
-    "full": [],
-    "w/o VSE": ["model.vse=none"],
-    "w/o DID": ["model.did=none"],
-    "w/o LoRA": ["stages.report.finetune.language_model=frozen"],
-    "w/o VSE and DID": ["model.vse=none", "model.did=none"],
-    "VSE: own similarity in the denominator": ["model.vse.self_in_denominator=true"],
-    "VSE: two views": ["model.vse=two_views"],
-}
-
-
-def _mimic(*values: float) -> dict[str, dict[str, float]]:
-    names = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "CIDEr", "ROUGE_L")
-    return {"MIMIC-CXR": dict(zip(names, values, strict=False))}
-
-
-_IU = {"BLEU_1": 0.491, "BLEU_2": 0.325, "BLEU_3": 0.230, "BLEU_4": 0.169, "METEOR": 0.195, "CIDEr": 0.386}
-_FULL = _mimic(0.418, 0.274, 0.190, 0.136, 0.164, 0.162, 0.301) | {"IU X-Ray": {**_IU, "ROUGE_L": 0.362}}
-_FROZEN = {"w/o LoRA": _mimic(0.406, 0.263, 0.182, 0.132, 0.161, 0.158)}
-_LITERAL = "VSE: own similarity in the denominator"
-
-TABLES: dict[str, Table] = {
-    "table2": Table(
-        title="Table 2: what VSE, DID and LoRA add",
-        reference="VDGen",
-        rows=(
-            Row("VDGen", headline=True, paper=_FULL),
-            *(Row(name, name, paper=_FROZEN.get(name, {})) for name in ABLATIONS if name.startswith("w/o")),
-            Row("baseline", method="baseline", headline=True),
-        ),
-        note=(
-            "the paper's rows w/o VSE and w/o DID run into each other in the text we have: .395 .257 .176 .128 .158 and"
-            " CIDEr .158 or .154 belong to one of them; it says that the averages fall by 1.26 % and 1.34 %"
-        ),
-    ),
-    "vse": Table(
-        title="Three readings of Eq. 3",
-        reference="sum over the others",
-        rows=(
-            Row("sum over the others", headline=True),
-            *(Row(*row) for row in (("sum over all", _LITERAL), ("two views", "VSE: two views"), ("w/o VSE",) * 2)),
-        ),
-        note="a table of our own: the paper's formula is infinite, see docs/methods/vdgen.md",
-    ),
-}
