@@ -13,7 +13,8 @@ from torch import nn
 from radweave.ablate import AblationRequest, one_run, run_ablation
 from radweave.ablate.plan import make_plan
 from radweave.base.errors import InputError
-from radweave.base.storage import read_json, read_jsonl, sha256_folder
+from radweave.base.hashes import sha256_folder
+from radweave.base.json_files import read_json, read_jsonl
 from radweave.contract.tables import Row, Table
 from radweave.data.dataset import Dataset
 from radweave.generate.predictor import Predictor

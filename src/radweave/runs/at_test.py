@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from radweave.base.config import override
 from radweave.base.errors import InputError
+from radweave.base.overrides import override
 from radweave.base.study import Split
 from radweave.contract.model import Varied
 from radweave.contract.view import TrainingView
