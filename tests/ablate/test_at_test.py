@@ -20,9 +20,10 @@ from radweave.data.dataset import Dataset
 from radweave.generate.predictor import Predictor
 from radweave.generate.split import generate_split
 from radweave.methods.diffvp.model import DiffvpModel
+from radweave.methods.diffvp.pool import PoolConfig
 from radweave.runs.at_test import vary
 from radweave.runs.restore import restore
-from toys import TOY_OVERRIDES, TOY_SIZES
+from toys import ROOT, TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "stages.report.epochs=1", "decoding.max_new_tokens=6")
 TABLE = Table(
@@ -154,6 +155,30 @@ def test_what_cannot_be_set_is_refused(
     plain: Any = SimpleNamespace(model=nn.Linear(1, 1), card=SimpleNamespace(method="baseline"))
     with pytest.raises(InputError, match=r"nothing to set at test time.*baseline"):
         vary(plain, toy_ct_dataset, ["pool.size=3"])
+
+
+def test_importance_without_delta_is_asked_of_the_same_references(
+    out: Path, toy_ct_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figure 3a has a curve of a model that compares with nothing."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import diffvp_importance as figure
+
+    # Of so few phantom scans none may be normal.
+    monkeypatch.setattr(figure, "PoolConfig", lambda: PoolConfig(contamination=1.0))
+    run = restore(out / "runs" / "ours" / "seed-0")
+    rows = figure.importances(run, toy_ct_dataset)
+    assert rows.shape == (len(list(toy_ct_dataset.studies("test"))), 8)
+    curve = figure.curve(rows)
+    assert sum(curve) == pytest.approx(1, abs=1e-3)
+    assert curve == sorted(curve, reverse=True)
+    own = [row for _, row in read_jsonl(out / "runs/ours/seed-0/predictions.jsonl")]
+    assert rows.flatten().tolist() == pytest.approx(
+        [value for row in own for value in row["evidence"]["token_importance"]], rel=1e-3
+    )
+    # Nothing is asked of the part that compares.
+    run.model.difference = nn.Identity()
+    assert figure.importances(run, toy_ct_dataset).tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize(

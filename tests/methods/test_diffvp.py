@@ -689,6 +689,12 @@ def test_it_runs_on_radiographs_of_one_and_two_views(toy_dataset: Dataset, tmp_p
         assert report.evidence["recalled"][0]["kind"] == "image"
 
 
+def test_the_papers_pool_holds_all_normal_studies() -> None:
+    """1,787 of its training split: the bank is a file, not memory."""
+    assert resolve("diffvp", "paper", []).model.pool == PoolConfig()
+    assert PoolConfig().size is None
+
+
 def test_every_row_of_the_tables_is_an_ablation() -> None:
     module = load_method("diffvp")
     assert set(module.TABLES) >= {"table3", "table4", "table5", "table6", "table7", "table10", "figure5b"}

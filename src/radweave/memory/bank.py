@@ -26,6 +26,7 @@ from radweave.base.json_files import read_json_object, read_jsonl, write_json, w
 from radweave.base.replacing import FolderKind
 from radweave.base.storage import write_folder
 from radweave.base.study import Record
+from radweave.memory.tensor_file import pieces, write_tensors
 
 
 def _files(folder: Path) -> tuple[str, ...]:
@@ -181,23 +182,21 @@ def save_bank(bank: Bank, folder: Path) -> None:
     Raises:
         InputError: if a value is not finite; nothing could be found by it.
     """
-    from safetensors.torch import save_file
-
     for name, tensor in bank.tensors.items():
-        finite = tensor.isfinite().flatten(1).all(1) if tensor.ndim > 1 else tensor.isfinite()
-        if not finite.all():
-            row = int(finite.logical_not().nonzero()[0])
-            raise InputError("a value of the bank is not finite", field=name, got=bank.study_ids[row])
+        for start, piece in pieces(tensor):
+            finite = piece.isfinite().flatten(1).all(1) if piece.ndim > 1 else piece.isfinite()
+            if not finite.all():
+                row = start + int(finite.logical_not().nonzero()[0])
+                raise InputError("a value of the bank is not finite", field=name, got=bank.study_ids[row])
     with write_folder(folder, overwrite=True, ours=BANK) as partial:
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in bank.tensors.items()}
-        save_file(tensors, str(partial / "bank.safetensors"))
+        write_tensors(partial / "bank.safetensors", bank.tensors)
         write_jsonl(partial / "rows.jsonl", bank.rows)
         if bank.hashed is not None:
             write_json(partial / "owners.json", bank.hashed.model_dump(mode="json"))
 
 
 def load_bank(folder: Path) -> Bank:
-    """Read a bank.
+    """Read a bank. Its tensors are mapped: what is never looked at is never in memory.
 
     Raises:
         InputError: if a file is missing or broken, or the two do not belong together.

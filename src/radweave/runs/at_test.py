@@ -32,11 +32,11 @@ def vary(run: Run, dataset: Dataset, assignments: Sequence[str]) -> str:
     model = run.model
     if not isinstance(model, Varied):
         raise InputError("this method has nothing to set at test time", field="--at-test", got=run.card.method)
-    model.vary(override(model.settings, assignments), lambda folder, split: _view(run, dataset, folder, split))
+    model.vary(override(model.settings, assignments), lambda folder, split: view_of(run, dataset, folder, split))
     return f"not as the run was trained: {' '.join(assignments)}"
 
 
-def _view(run: Run, dataset: Dataset, folder: str | None, split: Split) -> TrainingView:
+def view_of(run: Run, dataset: Dataset, folder: str | None, split: Split) -> TrainingView:
     """A split of the data set that is reported on, or of another one."""
     own = folder is None
     source = dataset if folder is None else Dataset.open(Path(folder))
@@ -61,6 +61,6 @@ def _view(run: Run, dataset: Dataset, folder: str | None, split: Split) -> Train
         pad_id=int(run.tokenizer.pad_token_id),
         seed=run.experiment.seed,
         origin=None if source.fingerprint() == run.card.dataset.fingerprint else source.card.name,
-        open_other=lambda path: _view(run, dataset, str(path), split),
+        open_other=lambda path: view_of(run, dataset, str(path), split),
         split=split,
     )

@@ -138,7 +138,6 @@ def paper() -> DiffvpExperiment:
             vision_encoder=encoder.model_copy(update={"path": "resnet_18_23dataset.pth"}),
             diagnosis=NoisyOrConfig(encoder=encoder),
             diagnosis_text=DiagnosisTextConfig(intro="Findings of a classifier:", none=" none."),
-            pool=PoolConfig(size=124),
             connector=LinearConnectorConfig(),
             language_model=PretrainedLanguageModelConfig(path=llama, dtype="bfloat16", lora=LoraConfig()),
             prompt=PAPER_PROMPT,

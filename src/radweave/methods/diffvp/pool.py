@@ -7,6 +7,7 @@ here the training pool always serves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from radweave.base.batch import Batch
 from radweave.base.config import Config, Count
 from radweave.base.errors import InputError
+from radweave.base.storage import temporary_folder
 from radweave.contract.view import TrainingView
 from radweave.labels import NO_FINDING
 from radweave.memory.bank import Bank, Owners, patient_code
@@ -262,12 +264,19 @@ def build_pool(
     """The bank of references: tokens of the frozen encoder, or with ``pixels`` the images, and who they are of."""
     generator = torch.Generator().manual_seed(training.seed)
     device = next(encoder.parameters()).device
-    parts: list[ViewTokens] = []
+    chosen = choose_views(training, config)
+    values = _OnDisk()
+    masks: list[Tensor] = []
+    kinds: list[Tensor] = []
     rows: list[dict[str, Any]] = []
-    for view in choose_views(training, config):
+    number = max(len(example.rows) for view in chosen for example in view.examples)
+    for view in chosen:
         for batch in view.batches(pixels=pixels or noise > 0):
             batch = with_noise(batch, noise, generator) if noise else batch
-            parts.append(pixels_of(batch) if pixels else encode_views(encoder, batch.to(device)))
+            part = _padded(pixels_of(batch) if pixels else encode_views(encoder, batch.to(device)), number)
+            values.add(part.tokens)
+            masks.append(part.view_mask.cpu())
+            kinds.append(part.view_ids.cpu())
         normal = are_normal(view.class_states, view.classes).tolist()
         rows += [
             {
@@ -277,13 +286,31 @@ def build_pool(
             }
             for example, is_normal in zip(view.examples, normal, strict=True)
         ]
-    number = max(part.tokens.shape[1] for part in parts)
-    padded = [_padded(part, number) for part in parts]
-    tensors = {
-        name: torch.cat([getattr(part, field).cpu() for part in padded])
-        for name, field in (("values", "tokens"), ("view_mask", "view_mask"), ("view_ids", "view_ids"))
-    }
+    tensors = {"values": values.whole(), "view_mask": torch.cat(masks), "view_ids": torch.cat(kinds)}
     return Bank(tensors, tuple(rows))
+
+
+class _OnDisk:
+    """Rows that come in batches, as one tensor whose memory is a file: all normal scans of a large set fill a disk."""
+
+    def __init__(self) -> None:
+        self.path = temporary_folder("references") / "values"
+        self.shape: tuple[int, ...] = ()
+        self.dtype = torch.float32
+        self.rows = 0
+
+    def add(self, values: Tensor) -> None:
+        assert self.rows == 0 or values.shape[1:] == self.shape, "all rows are of one shape"
+        self.shape, self.dtype, self.rows = tuple(values.shape[1:]), values.dtype, self.rows + len(values)
+        with self.path.open("ab") as file:
+            file.write(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    def whole(self) -> Tensor:
+        """All rows. The file has no name any more: its place is free as soon as nobody holds the tensor."""
+        size = self.rows * math.prod(self.shape)
+        mapped = torch.from_file(str(self.path), shared=False, size=size, dtype=self.dtype)
+        self.path.unlink()
+        return mapped.view(self.rows, *self.shape)
 
 
 class PoolConfig(Config):

@@ -1,0 +1,74 @@
+"""Figure 3a of DiffVP: how the importance S_i = |I_i - I_r,i|^2 lies over the latent tokens, with and without delta.
+
+    python bench/diffvp_importance.py DATASET OUT.json "with delta=RUN" "without=RUN_OF_THE_ROW_E_ALONE"
+
+Every run is asked for the test split with its own encoder and resampler; a run without delta has no references, so all
+runs get the same ones: normal studies of the training split, drawn by study as ``generate`` draws them. Each study's
+importances are sorted and divided by their sum; the curve is their mean over the studies. 8 of 32 equal tokens hold
+0.25, the paper says 0.45 with delta.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.loader import collate
+from radweave.methods.diffvp.difference import TOP_TOKENS, token_importance, top_share
+from radweave.methods.diffvp.model import DiffvpModel
+from radweave.methods.diffvp.pool import STUDY_DRAW, PoolConfig, build_pool
+from radweave.nn.views import encode_views
+from radweave.runs.at_test import view_of
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import Run, restore
+
+
+@torch.no_grad()
+def importances(run: Run, dataset: Dataset, batch_size: int = 16) -> Tensor:
+    """S_i of every test study (studies, latents)."""
+    model, data = run.model, run.experiment.data
+    assert isinstance(model, DiffvpModel)
+    pool = PoolConfig().build()
+    pool.remember(build_pool(view_of(run, dataset, None, "train"), model.encoder, pool.config, pixels=False))
+    cache = build_cache(dataset, size=data.image_size, ct=data.ct)
+    examples = prepare(dataset, "test", run.experiment, run.tokenizer, cache, need_text=False).examples
+    rows = []
+    for start in range(0, len(examples), batch_size):
+        batch = collate(examples[start : start + batch_size], pad_id=0)
+        views = encode_views(model.encoder, batch)
+        reference = pool.references(batch, views, STUDY_DRAW)
+        target, compared = (model.resampler(side).tokens for side in (views, reference.views))
+        rows.append(token_importance(target, compared)[reference.there])
+    return torch.cat(rows)
+
+
+def curve(rows: Tensor) -> list[float]:
+    """The mean share of the strongest token, the second, and so on."""
+    shares: Tensor = (rows / rows.sum(1, keepdim=True)).sort(dim=1, descending=True).values.mean(0)
+    return [round(value, 5) for value in shares.tolist()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("runs", nargs="+", help="NAME=RUN")
+    options = parser.parse_args()
+    dataset, found = Dataset.open(options.dataset), {}
+    for entry in options.runs:
+        name, _, folder = entry.partition("=")
+        rows = importances(restore(Path(folder)), dataset)
+        found[name] = {"studies": len(rows), "top_8": round(float(top_share(rows, TOP_TOKENS).mean()), 4)}
+        print(name, found[name])
+        found[name]["curve"] = curve(rows)
+    options.out.write_text(json.dumps({"dataset": dataset.fingerprint(), "runs": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
