@@ -149,6 +149,7 @@ class Table:
         """The row whose runs a row takes: itself, unless it names another."""
         return row if row.run_of is None else next(other for other in self.rows if other.label == row.run_of)
 
+
 OURS = "a table of our own: no paper prints these rows"
 
 
