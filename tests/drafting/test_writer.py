@@ -147,3 +147,15 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str, text: str, 
     with pytest.raises(InputError, match=words) as caught:
         load_drafting(folder)
     assert name in str(caught.value)
+
+
+def test_a_bank_that_is_too_large_for_all_pairs_drafts_from_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    import radweave.drafting.writer as module
+
+    store = made()
+    said = Evidence(np.eye(len(CLASSES))[EFFUSION], np.array([0.4, 0.2, 0.3, 0.1]))
+    wanted = UtilityWriter(store, CONFIG).write(said, NONE)
+    monkeypatch.setattr(module, "MOST_IN_PAIRS", 3)
+    found = UtilityWriter(store, CONFIG).write(said, NONE)
+    assert found.text == wanted.text
+    assert found.evidence["sentences"] == wanted.evidence["sentences"]

@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 
 from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.choice import Choice, ExpectedUtility
+from radweave.drafting.nearby import NearbyUtility
 from radweave.drafting.pool import CandidatePool, candidate_options, utilities, wording_options
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingStore
+from radweave.evaluation.metrics.pairwise import WordingWeights
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.nn.decoding import ExpectedUtilityConfig
 
+MOST_IN_PAIRS = 4096
+"""Training reports of which all pairs with candidates are made; of more, the nearest are looked at (``nearby``)."""
 RECALLED = 3
 """Training reports that are shown with a draft: those that spoke most for its wording."""
 NOTHING_LEFT = "no draft: every training report is of the study's own patient"
@@ -45,18 +49,32 @@ class UtilityWriter:
         same = facts.candidates == candidate_options(config)
         if not same:
             pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config)
-        wording = store.utilities if same and facts.wording == wording_options(config) else None
-        if wording is None:
-            wording = utilities(pool.candidates, store.texts, config, facts.bleu_point)
         # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
         found = np.array([name != NO_FINDING for name in facts.classes], dtype=np.float64)
         alike = np.full(len(facts.classes), facts.threshold)
+        thresholds = np.array(facts.thresholds) if config.thresholds == "per_class" else alike
+        self.chooser: ExpectedUtility | NearbyUtility
+        if len(store.bank) > MOST_IN_PAIRS:
+            self.chooser = NearbyUtility(
+                pool.candidates,
+                pool.asserts * found,
+                store.texts,
+                classes=facts.classes,
+                thresholds=thresholds,
+                weights=WordingWeights(config.cider, config.rouge_l, config.bleu),
+                point=facts.bleu_point,
+                beta=config.findings,
+            )
+            return
+        wording = store.utilities if same and facts.wording == wording_options(config) else None
+        if wording is None:
+            wording = utilities(pool.candidates, store.texts, config, facts.bleu_point)
         self.chooser = ExpectedUtility(
             pool.candidates,
             pool.asserts * found,
             wording,
             classes=facts.classes,
-            thresholds=np.array(facts.thresholds) if config.thresholds == "per_class" else alike,
+            thresholds=thresholds,
             beta=config.findings,
         )
 

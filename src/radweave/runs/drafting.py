@@ -29,7 +29,7 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.drafting.writer import UtilityWriter, Written
+from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter, Written
 from radweave.labels import NO_FINDING, Labeler, get_labeler
 from radweave.memory.bank import Bank, Owners, patient_code
 from radweave.nn.decoding import ExpectedUtilityConfig
@@ -99,7 +99,7 @@ def _made(training: Training, view: TrainingView) -> DraftingStore:
         candidates=candidate_options(config),
     )
     # A run that drafts this way by itself opens at once; any other makes them when it is asked to.
-    ready = experiment.decoding.kind == "expected_utility"
+    ready = experiment.decoding.kind == "expected_utility" and len(reports) <= MOST_IN_PAIRS
     worth = utilities(pool.candidates, reports, config, point) if ready else None
     return DraftingStore(seen.bank(labels), facts, pool.candidates, pool.asserts, worth)
 

@@ -7,7 +7,7 @@ sorted search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,15 +33,15 @@ class NgramCounts:
     num_grams: int
 
 
-def encode(texts: Sequence[Sequence[str]]) -> tuple[Ints, Ints]:
+def encode(texts: Sequence[Sequence[Hashable]]) -> tuple[Ints, Ints]:
     """Number the words: all tokens in a row (T,) and the length of each text (N,)."""
-    numbers: dict[str, int] = {}
+    numbers: dict[Hashable, int] = {}
     flat = [numbers.setdefault(token, len(numbers)) for text in texts for token in text]
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     return np.array(flat, dtype=np.int64), lengths
 
 
-def count_ngrams(texts: Sequence[Sequence[str]], max_order: int) -> list[NgramCounts]:
+def count_ngrams(texts: Sequence[Sequence[Hashable]], max_order: int) -> list[NgramCounts]:
     """Count the n-grams of order 1 to ``max_order`` of every text."""
     tokens, lengths = encode(texts)
     owner = np.repeat(np.arange(len(texts), dtype=np.int64), lengths)

@@ -16,17 +16,18 @@ subsequences are counted with one bit per reference word, for all references in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from radweave.evaluation.metrics.frequencies import ReportStatistics
 from radweave.evaluation.metrics.ngrams import NgramCounts, count_ngrams
 
 Floats = NDArray[np.float64]
-Words = Sequence[Sequence[str]]
+Words = Sequence[Sequence[Hashable]]
 
 MAX_ORDER = 4
 _SIGMA = 6.0
@@ -61,9 +62,33 @@ class PairwiseWording:
     """
 
     def __init__(self, candidates: Words, references: Words) -> None:
-        self.num_candidates, self.num_references = len(candidates), len(references)
         tables = count_ngrams([*candidates, *references], MAX_ORDER)
-        self.orders = [_Order.of(table, self.num_candidates, self.num_references) for table in tables]
+        self._set(candidates, references, tables, None, len(references))
+
+    @classmethod
+    def within(
+        cls, candidates: Sequence[Sequence[int]], references: Sequence[Sequence[int]], bank: ReportStatistics
+    ) -> PairwiseWording:
+        """Texts as word numbers of a bank; document frequencies are those of all its reports."""
+        self = cls.__new__(cls)
+        tables, frequencies = bank.count([*candidates, *references])
+        self._set(candidates, references, tables, frequencies, len(bank))
+        return self
+
+    def _set(
+        self,
+        candidates: Words,
+        references: Words,
+        tables: Sequence[NgramCounts],
+        frequencies: Sequence[NDArray[np.int64]] | None,
+        num_documents: int,
+    ) -> None:
+        self.num_candidates, self.num_references = len(candidates), len(references)
+        known_frequencies = [None] * len(tables) if frequencies is None else list(frequencies)
+        self.orders = [
+            _Order.of(table, self.num_candidates, self.num_references, known, num_documents)
+            for table, known in zip(tables, known_frequencies, strict=True)
+        ]
         self.candidate_lengths = np.array([len(words) for words in candidates], dtype=np.float64)
         self.reference_lengths = np.array([len(words) for words in references], dtype=np.float64)
         self.common = CommonSubsequence(candidates, references)
@@ -137,7 +162,15 @@ class _Order:
     reference_total: Floats
 
     @classmethod
-    def of(cls, table: NgramCounts, num_candidates: int, num_references: int) -> _Order:
+    def of(
+        cls,
+        table: NgramCounts,
+        num_candidates: int,
+        num_references: int,
+        frequency: NDArray[np.int64] | None,
+        num_documents: int,
+    ) -> _Order:
+        """``frequency`` (G,) says in how many of the documents each n-gram stands; None: those are the references."""
         cut = int(np.searchsorted(table.text, num_candidates))
         shape = (num_candidates, num_references)
         sides = [
@@ -150,8 +183,9 @@ class _Order:
                 (slice(cut, None), num_candidates, shape[1]),
             )
         ]
-        frequency = np.asarray((sides[1] > 0).sum(axis=0)).ravel()
-        idf = (np.log(max(num_references, 1)) - np.log(np.maximum(frequency, 1))).astype(np.float64)
+        if frequency is None:
+            frequency = np.asarray((sides[1] > 0).sum(axis=0)).ravel()
+        idf = (np.log(max(num_documents, 1)) - np.log(np.maximum(frequency, 1))).astype(np.float64)
         norms = [np.sqrt(np.asarray(side.multiply(idf[None, :]).power(2).sum(axis=1)).ravel()) for side in sides]
         most = int(min(sides[0].max() if sides[0].nnz else 0, sides[1].max() if sides[1].nnz else 0))
         levels = [[_at_least(side, k) for k in range(1, most + 1)] for side in sides]
@@ -205,7 +239,7 @@ class CommonSubsequence:
     """
 
     def __init__(self, candidates: Words, references: Words) -> None:
-        numbers: dict[str, int] = {}
+        numbers: dict[Hashable, int] = {}
         for words in references:
             for word in words:
                 numbers.setdefault(word, len(numbers))
