@@ -1,0 +1,86 @@
+"""Banks that have too little to draft from: each has an outcome of its own, and none is a wrong finding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from radweave.drafting.calibration import PlattCalibration, pays_off_from
+from radweave.drafting.candidates import build_candidates
+from radweave.drafting.choice import ExpectedUtility
+from radweave.drafting.embedded import EmbeddedStudies
+from radweave.drafting.nearby import NearbyUtility
+from radweave.drafting.pool import CandidatePool, bleu_point, stated, utilities
+from radweave.evaluation.metrics.pairwise import WordingWeights
+from radweave.labels import get_labeler
+from radweave.methods.kernels.looks import Described, LooksConfig, distances
+from radweave.nn.decoding import ExpectedUtilityConfig
+
+LABELER, CONFIG = get_labeler("chexpert14"), ExpectedUtilityConfig()
+NORMAL = ["The heart is normal in size. The lungs are clear.", "The lungs are clear. No pleural effusion."]
+
+
+def drafted(reports: list[str]) -> tuple[str, tuple[str, ...]]:
+    """The draft of a study that looks like the first one, and what it asserts."""
+    labels = stated(reports, LABELER)
+    vectors = np.random.default_rng(0).normal(size=(len(reports), 4))
+    studies = EmbeddedStudies.fit(vectors, labels)
+    barred = np.zeros(len(reports), dtype=bool)
+    said = studies.testify(vectors[0] + 0.01, barred)
+    scores = np.stack([studies.testify(vector, barred).scores for vector in vectors])
+    calibration = PlattCalibration.fit(scores, labels)
+    threshold = pays_off_from(calibration(scores), labels)
+    pool = CandidatePool.build(reports, LABELER, CONFIG)
+    point = bleu_point(pool.candidates, reports, list(range(len(reports))))
+    worth = utilities(pool.candidates, reports, CONFIG, point)
+    thresholds = np.full(len(LABELER.classes), threshold)
+    chooser = ExpectedUtility(pool.candidates, pool.asserts, worth, classes=LABELER.classes, thresholds=thresholds)
+    found = chooser.choose(calibration(said.scores[None])[0], said.weights, barred)
+    assert found is not None
+    assert np.isfinite([found.wording, found.findings]).all()
+    return found.candidate.text, found.asserted
+
+
+def test_a_bank_without_any_finding_asserts_none() -> None:
+    text, asserted = drafted(NORMAL)
+    assert text in NORMAL
+    assert set(asserted) <= {"No Finding"}
+
+
+def test_one_training_report_is_the_draft() -> None:
+    assert drafted(NORMAL[:1])[0] == NORMAL[0]
+
+
+def test_a_class_that_was_never_seen_is_never_asserted() -> None:
+    labels = np.zeros((8, 2))
+    labels[:4, 0] = 1
+    scores = np.stack([labels[:, 0], np.linspace(0, 1, 8)], axis=1)
+    said = PlattCalibration.fit(scores, labels)(np.array([[1.0, 1e6]]))
+    assert np.isfinite(said).all()
+    assert pays_off_from(said[:, 1], np.zeros(1)) == 1.0
+    assert said[0, 1] < 0.1, "its score says nothing"
+
+
+def test_reports_without_a_sentence_make_no_candidates() -> None:
+    for reports in ([], ["", "  "], ["XXXX XXXX."]):
+        with pytest.raises(ValueError, match="no training report has a sentence"):
+            build_candidates(reports, LABELER)
+
+
+def test_where_nothing_is_near_there_is_no_draft() -> None:
+    chooser = NearbyUtility(
+        [], np.zeros((0, 1)), [], classes=("x",), thresholds=np.ones(1), weights=WordingWeights(), point=None
+    )
+    assert chooser.choose(np.zeros(1), np.zeros(0), np.zeros(0, dtype=bool)) is None
+
+
+def test_a_study_without_a_view_is_like_all_others() -> None:
+    """Its distances say nothing, and are finite."""
+    rng = np.random.default_rng(0)
+    looks, seen = LooksConfig().build(), Described.empty(6)
+    seen.vectors[:] = rng.normal(size=seen.vectors.shape)
+    seen.present[:, 0] = True
+    looks.fit_scales(seen)
+    apart = distances(looks, Described.empty(1), seen)
+    assert apart.findings == pytest.approx(np.full((1, 6), 1.0), abs=0.1)
+    assert apart.wording == pytest.approx(np.full((1, 6), 1.0), abs=0.3)
