@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radweave.base.errors import InputError
+from radweave.outside.open_clip import SETTINGS, has_open_clip_layout, open_clip_weights
 from radweave.outside.tokenizer_files import refuse_endless_steps, refuse_long_texts
 
 Files = Literal["shape", "tokenizer", "weights"]
 """What is wanted of a folder."""
 
 _JSON: dict[Files, tuple[str, ...]] = {
-    "shape": ("config.json", "preprocessor_config.json"),
+    "shape": ("config.json", "preprocessor_config.json", SETTINGS),
     "tokenizer": (
         "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
         "config.json",
     ),
-    "weights": ("config.json", "generation_config.json", "model.safetensors.index.json"),
+    "weights": ("config.json", "generation_config.json", "model.safetensors.index.json", SETTINGS),
 }  # fmt: skip
 _WORDS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 _TOKENS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -47,6 +48,10 @@ def refuse_incomplete(folder: Path, files: Files, *, what: str) -> None:
     if files == "tokenizer":
         if not any((folder / name).is_file() for name in _WORDS):
             raise InputError(f"cannot load {what}: none is in this folder", file=folder, expected=" or ".join(_WORDS))
+        return
+    if has_open_clip_layout(folder):
+        if files == "weights":
+            open_clip_weights(folder, what=what)
         return
     if not (folder / "config.json").is_file():
         raise InputError(f"cannot load {what}: config.json is missing", file=folder)
@@ -84,7 +89,7 @@ def refuse_hostile(folder: Path, files: Files, *, what: str) -> None:
         if not path.is_file():
             continue
         content = _read_object(path)
-        if name == "config.json":
+        if name in ("config.json", SETTINGS):
             _refuse_shape(content, path)
         elif name == "tokenizer.json":
             refuse_endless_steps(content, path)

@@ -22,6 +22,7 @@ from torch import nn
 
 from radweave.base.errors import InputError
 from radweave.outside.files import Files, one_line, refuse_hostile, refuse_incomplete, weights_bytes
+from radweave.outside.open_clip import has_open_clip_layout, open_clip_shape
 
 Auto = Literal["causal_lm", "encoder"]
 """Which model of a checkpoint's architecture is wanted: with a language model's head, or without any head."""
@@ -91,7 +92,7 @@ def _downloaded(name: str, files: Files, *, what: str) -> Path:
 
 
 def read_shape(path: Path | str, *, what: str, kind: Any = None, options: Mapping[str, Any] | None = None) -> Any:
-    """The configuration of a checkpoint, in transformers' class for it.
+    """The configuration of a checkpoint, in transformers' class for it; of an open_clip folder that of its vision tower.
 
     Args:
         path: folder or hub name.
@@ -105,6 +106,8 @@ def read_shape(path: Path | str, *, what: str, kind: Any = None, options: Mappin
     from transformers import AutoConfig
 
     folder = locate(path, "shape", what=what)
+    if kind is None and has_open_clip_layout(folder):
+        return open_clip_shape(folder)
     with _shut(what, path):
         return (kind or AutoConfig).from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **(options or {})

@@ -1,4 +1,5 @@
-"""Any vision model of transformers as a vision encoder: DINOv2, RAD-DINO, SigLIP, CLIP, ConvNeXt, BEiT, MAE and others.
+"""Any vision model of transformers as a vision encoder: DINOv2, RAD-DINO, SigLIP, CLIP, ConvNeXt, BEiT, MAE and others;
+and BiomedCLIP, or another ViT of timm, from a folder in the layout of open_clip.
 
     model.vision_encoder=transformers model.vision_encoder.path=FOLDER
 
@@ -23,9 +24,15 @@ from radweave.base.errors import InputError
 from radweave.base.json_files import read_json
 from radweave.base.study import Modality
 from radweave.nn.lora import LoraConfig, LoraSetting, NoLoraConfig
+from radweave.nn.vision.open_clip import load_trunk
 from radweave.nn.vision.pretrained import WHAT, pixel_statistics
 from radweave.outside.files import one_line
 from radweave.outside.models import locate, model_class, read_model, read_shape
+from radweave.outside.open_clip import (
+    has_open_clip_layout,
+    open_clip_standardisation,
+    open_clip_weights,
+)
 
 FIELD = "vision_encoder.path"
 PREPROCESSOR = "preprocessor_config.json"
@@ -128,6 +135,8 @@ class AnyVisionConfig(Config):
             dim = self._width(AnyVisionEncoder(kind(shape, **options), image_size=image_size, mean=mean, std=std))
         if saved is not None:
             backbone = kind(shape, **options)
+        elif has_open_clip_layout(folder := locate(self.path, "weights", what=WHAT)):
+            backbone = load_trunk(shape, open_clip_weights(folder, what=WHAT))
         else:
             backbone, _ = read_model(self.path, kind, what=WHAT, shape=shape, **options)
         if self.gradient_checkpointing:
@@ -150,7 +159,11 @@ class AnyVisionConfig(Config):
         return side if isinstance(side, int) else None
 
     def _preprocessor(self) -> dict[str, Any]:
-        file = locate(self.path, "shape", what=WHAT) / PREPROCESSOR
+        folder = locate(self.path, "shape", what=WHAT)
+        if has_open_clip_layout(folder):
+            numbers = open_clip_standardisation(folder)
+            return {"image_mean": numbers.mean, "image_std": numbers.std}
+        file = folder / PREPROCESSOR
         given = read_json(file) if file.is_file() else {}
         return given if isinstance(given, dict) else {}
 

@@ -102,11 +102,20 @@ def load_published(
     file = find_weights(Path(path))
     published = read_weights(file)
     left_aside = tuple(sorted(name for name in published if name.startswith(tuple(ignored))))
-    given = {rename(name): tensor for name, tensor in published.items() if name not in left_aside}
+    load_named(network, {rename(name): tensor for name, tensor in published.items() if name not in left_aside}, file)
+    return left_aside
+
+
+def load_named(network: nn.Module, given: dict[str, Tensor], file: Path) -> None:
+    """Load tensors under the network's own names, which ``file`` held: every one has its place, and none is missing.
+
+    Raises:
+        InputError: naming what is missing, unexpected, of another shape, or not finite.
+    """
     wanted = network.state_dict()
     # Counts of batches seen are no weights, and older files lack them.
     counters = [name for name in wanted if name.endswith("num_batches_tracked")]
-    given.update({name: wanted[name] for name in counters if name not in given})
+    given = {**{name: wanted[name] for name in counters}, **given}
     missing, unexpected = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
     if missing or unexpected:
         raise InputError(
@@ -130,7 +139,6 @@ def load_published(
         state[name] = squeezed
     network.load_state_dict(state, strict=True)
     refuse_unusable_weights(network, file)
-    return left_aside
 
 
 def _some(what: str, names: Sequence[str]) -> str:
