@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check bench fuzz mutants results clean
+.PHONY: setup demo test check bench fuzz mutants results reference clean
 
 setup: $(READY)
 
@@ -60,6 +60,10 @@ results: $(READY)
 	fi; \
 	OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --headline-seeds 5 --headline-sets xray,ct \
 	  --headline-methods baseline,diffvp --jobs $(JOBS) --pages docs/results $$iu $(IU_PASSES)
+
+# docs/configuration.md, from the records themselves; a test says when it is due.
+reference: $(READY)
+	$(BIN)/radweave config --reference > docs/configuration.md
 
 clean:
 	rm -rf $(VENV) demo

@@ -1,4 +1,4 @@
-"""BiomedCLIP's layout: a folder as open_clip writes it, its numbers beside a plain computation from the same tensors."""
+"""BiomedCLIP's layout: a folder as open_clip writes it, its numbers beside a plain computation from them."""
 
 from __future__ import annotations
 
@@ -125,7 +125,12 @@ def test_its_shape_is_known_without_its_weights(tmp_path: Path) -> None:
     folder = _written(tmp_path / "clip", timm_model_name="vit_base_patch16_224", image_size=224)
     (folder / "open_clip_model.safetensors").unlink()
     shape = read_shape(folder, what="an encoder")
-    assert (shape.hidden_size, shape.num_hidden_layers, shape.num_attention_heads, shape.patch_size) == (768, 12, 12, 16)
+    assert (shape.hidden_size, shape.num_hidden_layers, shape.num_attention_heads, shape.patch_size) == (
+        768,
+        12,
+        12,
+        16,
+    )
     with pytest.raises(InputError, match=r"no weights.*open_clip_model\.safetensors"):
         locate(folder, "weights", what="an encoder")
 

@@ -144,7 +144,7 @@ def _assign(data: dict[str, Any], kind: type[BaseModel], assignment: _Assignment
             if assignment.late and path in lost:
                 return
             _refuse_name(path, keys[:depth], key, sorted({*node, *fields}))
-        records = _records_in(fields.get(key))
+        records = records_in(fields.get(key))
         if last:
             node[key] = _settled(node.get(key), records, assignment, lost)
         else:
@@ -192,7 +192,7 @@ def _kinds(records: tuple[type[BaseModel], ...]) -> dict[str, type[BaseModel]]:
     }
 
 
-def _records_in(annotation: Any) -> tuple[type[BaseModel], ...]:
+def records_in(annotation: Any) -> tuple[type[BaseModel], ...]:
     """The record types in a field's annotation: alternatives of a union, values of a mapping."""
     if isinstance(annotation, FieldInfo):
         annotation = annotation.annotation
@@ -200,7 +200,7 @@ def _records_in(annotation: Any) -> tuple[type[BaseModel], ...]:
         return (annotation,) if issubclass(annotation, BaseModel) else ()
     found: dict[type[BaseModel], None] = {}
     for part in get_args(annotation):
-        found.update(dict.fromkeys(_records_in(part)))
+        found.update(dict.fromkeys(records_in(part)))
     return tuple(found)
 
 
@@ -213,7 +213,7 @@ def _is_open(data: Any, kind: type[BaseModel], keys: Sequence[str]) -> bool:
         record = _record_of(node, records) if isinstance(node, dict) else None
         field = record.model_fields.get(key) if record else None
         opened = field is not None and any(isinstance(mark, Open) for mark in field.metadata)
-        records, node = _records_in(field), node[key]
+        records, node = records_in(field), node[key]
     return opened
 
 

@@ -131,13 +131,23 @@ def _for_all_stages(method: str, preset: str, epochs: int) -> Sequence[str]:
 
 
 def config(
-    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
+    method: Annotated[str | None, typer.Argument(help="A method; see 'radweave methods'.")] = None,
     overrides: Overrides = None,
     preset: Preset = "tiny",
     file: ConfigFile = None,
+    fields: Annotated[
+        bool, typer.Option("--reference", help="Print every field of every component instead, as Markdown.")
+    ] = False,
 ) -> None:
     """Print the resolved configuration as YAML, with what each component is and each field's default."""
     from radweave.base.explained import explained_yaml
-    from radweave.methods import resolve
+    from radweave.methods import all_fields, resolve
 
+    if fields:
+        if method or overrides or file:
+            raise InputError("is about all methods; give no other argument", field="--reference")
+        typer.echo(all_fields(), nl=False)
+        return
+    if method is None:
+        raise InputError("which method? see 'radweave methods'", field="METHOD")
     typer.echo(explained_yaml(resolve(method, preset, overrides or (), file)), nl=False)

@@ -50,6 +50,13 @@ def load_method(name: str) -> ModuleType:
     return importlib.import_module(f"radweave.methods.{name}")
 
 
+def all_fields() -> str:
+    """The page that names every field of every method's experiment."""
+    from radweave.contract.reference import reference
+
+    return reference({name: [type(make()) for make in load_method(name).PRESETS.values()] for name in method_names()})
+
+
 def resolve(method: str, preset: str, overrides: Sequence[str], file: Path | None = None) -> Experiment:
     """The experiment of a method's preset with the changes of a YAML file and then overrides applied.
 

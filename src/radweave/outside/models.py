@@ -92,7 +92,7 @@ def _downloaded(name: str, files: Files, *, what: str) -> Path:
 
 
 def read_shape(path: Path | str, *, what: str, kind: Any = None, options: Mapping[str, Any] | None = None) -> Any:
-    """The configuration of a checkpoint, in transformers' class for it; of an open_clip folder that of its vision tower.
+    """The configuration of a checkpoint, in transformers' class for it; of an open_clip folder its vision tower's.
 
     Args:
         path: folder or hub name.

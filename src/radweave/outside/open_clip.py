@@ -30,7 +30,7 @@ Three = Annotated[tuple[float, ...], Field(min_length=3, max_length=3)]
 
 
 class Standardisation(Config):
-    """Mean and deviation per channel; where a folder is silent, open_clip's own defaults hold, those of OpenAI's CLIP."""
+    """Mean and deviation per channel; where a folder is silent, open_clip's defaults hold, those of OpenAI's CLIP."""
 
     mean: Three = (0.48145466, 0.4578275, 0.40821073)
     std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=3, max_length=3)] = (

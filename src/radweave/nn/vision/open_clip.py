@@ -44,7 +44,7 @@ def load_trunk(shape: Any, file: Path) -> nn.Module:
 
 
 def _renamed(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """timm's names as those of transformers; timm keeps queries, keys and values of a block in one tensor."""
+    """The tensors by the names of transformers; timm keeps queries, keys and values of a block in one tensor."""
     named: dict[str, Tensor] = {}
     for name, tensor in trunk.items():
         match = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)

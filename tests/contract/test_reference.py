@@ -1,0 +1,83 @@
+"""The page that names every field: it says what the records say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pydantic import Field
+
+from command_line import radweave
+from radweave.base.config import Config, Width, Widths
+from radweave.contract.experiment import Experiment, ModelConfig
+from radweave.contract.reference import reference
+from radweave.methods import all_fields, load_method, method_names
+from toys import ROOT
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return all_fields()
+
+
+def test_the_page_in_docs_is_what_the_records_say(page: str) -> None:
+    kept = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    assert kept == page, "the records changed: run 'make reference'"
+
+
+def test_every_link_leads_to_a_heading(page: str) -> None:
+    titles = re.findall(r"^#{2,3} (.+)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    links = set(re.findall(r"\]\(#([^)]+)\)", page))
+    assert links <= anchors
+    assert len(links) > 50
+
+
+def test_every_field_of_every_preset_stands_there(page: str) -> None:
+    named = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    for method in method_names():
+        for make in load_method(method).PRESETS.values():
+            fields = set(make().model.__class__.model_fields)
+            assert fields <= named, method
+
+
+class _Inner(Config):
+    """Takes ``widths``.
+
+    They are <b>bounded</b>.
+    """
+
+    widths: Widths = (4, 8)
+    width: Width | None = None
+    rate: float = Field(default=0.1, gt=0, lt=1)
+
+
+class _Model(ModelConfig):
+    """Parts."""
+
+    inner: _Inner = _Inner()
+
+    def build(self, context: object) -> None:  # type: ignore[override]
+        raise AssertionError
+
+
+class _Tried(Experiment):
+    """An experiment."""
+
+    model: _Model = _Model()
+
+
+def test_a_field_says_its_bounds_its_default_and_its_component() -> None:
+    page = reference({"tried": [_Tried]})
+    assert "| `inner` | [_Inner](#_inner) | [_Inner](#_inner) |" in page
+    assert "| `widths` | list from 1 to 16 items: integer, from 1 to 65,536 | `[4, 8]` |" in page
+    assert "| `width` | integer, from 1 to 65,536 or null | `null` |" in page
+    assert "| `rate` | number, above 0 below 1 | `0.1` |" in page
+    assert "Takes `widths`.\n\nThey are \\<b>bounded\\</b>." in page
+
+
+def test_the_page_is_about_all_methods() -> None:
+    done = radweave("config", "dast", "--reference")
+    assert done.returncode == 2
+    assert "--reference" in done.stderr
+    assert radweave("config").returncode == 2
