@@ -25,7 +25,8 @@ TOY_OVERRIDES = (
 )
 TOY_SIZES: dict[str, Sequence[str]] = {
     "baseline": (
-        "stages.vision.epochs=0",
+        "stages.eyes.epochs=0",
+        "model.vision_encoder.start=nothing",
         "model.vision_encoder.embedding_size=8",
         "model.vision_encoder.hidden_sizes=[8,16]",
         "model.vision_encoder.depths=[1,1]",
@@ -35,7 +36,7 @@ TOY_SIZES: dict[str, Sequence[str]] = {
     # The oldest way to describe an image takes no time on a small one.
     "kernels": ("data.image_size=32",),
     "vdgen": (
-        "stages.vision.epochs=0",
+        "stages.eyes.epochs=0",
         "stages.language.epochs=0",
         # The paper's encoder; the preset has another.
         "model.vision_encoder={kind: swin, patch_size: 4, embed_dim: 8, depths: [1,1], num_heads: [1,2], "
@@ -44,9 +45,11 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.num_layers=2",
     ),
     "am_mrg": (
+        "stages.eyes.epochs=0",
         "stages.disease.epochs=1",
         "stages.disease.batch_size=4",
         "stages.language.epochs=0",
+        "model.vision_encoder.start=nothing",
         "model.vision_encoder.embedding_size=8",
         "model.vision_encoder.hidden_sizes=[8,16]",
         "model.vision_encoder.depths=[1,1]",
@@ -59,6 +62,7 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.image_grid=2",
     ),
     "dast": (
+        "stages.eyes.epochs=0",
         "stages.disease.epochs=1",
         "stages.disease.batch_size=4",
         "stages.language.epochs=1",
@@ -88,7 +92,8 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.num_layers=2",
     ),
     "diffrgennet": (
-        "stages.vision.epochs=0",
+        "stages.eyes.epochs=0",
+        "model.vision_encoder.start=nothing",
         "model.vision_encoder.embedding_size=8",
         "model.vision_encoder.hidden_sizes=[8,16]",
         "model.vision_encoder.depths=[1,1]",

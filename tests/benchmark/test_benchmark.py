@@ -346,7 +346,7 @@ def test_the_suite() -> None:
 
 def test_tiny_presets_have_equal_passes() -> None:
     for modality, passes in (
-        ("xray", "8 for the encoder, 8 for reports"),
+        ("xray", "14 for the encoder, 8 for reports"),
         ("ct", "18 for the encoder, 8 for reports"),
     ):
         found = {
@@ -363,7 +363,7 @@ def test_one_precision_for_every_stage_that_trains(toy_dataset: Dataset, tmp_pat
     request = replace(request_for(toy_dataset, tmp_path / "out"), overrides=(), precision="bfloat16")
     stages = tasks_of(request, tmp_path / "out")[0].experiment().named_stages()
     assert {name: stage.precision for name, stage in stages.items() if stage.epochs} == {
-        "vision": "bfloat16",
+        "eyes": "bfloat16",
         "report": "bfloat16",
     }
     assert stages["language"].precision == "float32"

@@ -14,7 +14,11 @@ from toys import TOY_OVERRIDES, TOY_SIZES
 
 def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
     small = [option for option in TOY_SIZES[METHOD] if not option.startswith(("data.ct", "model.vision_encoder"))]
-    encoder = ["model.vision_encoder.embedding_size=8", "model.vision_encoder.hidden_sizes=[8,8,16,16]"]
+    encoder = [
+        "model.vision_encoder.start=nothing",
+        "model.vision_encoder.embedding_size=8",
+        "model.vision_encoder.hidden_sizes=[8,8,16,16]",
+    ]
     overrides = [*TOY_OVERRIDES, *small, *encoder, "stages.report.epochs=2"]
     page = run_demo(tmp_path / "demo", num_studies=40, seed=3, overrides=overrides)
     assert page == tmp_path / "demo" / "index.html"

@@ -264,7 +264,7 @@ def test_the_embedding_of_the_retrieval_stays_while_the_encoder_trains() -> None
     context = toy_context()
     examples = [example(context, index) for index in range(6)]
     model = with_memory(toy_model(context), context, examples)
-    stage = resolve("diffrgennet", "tiny", []).named_stages()["report"]
+    stage = resolve("diffrgennet", "tiny", ["stages.report.finetune.vision_encoder=full"]).named_stages()["report"]
     apply_finetune(model, stage.finetune)
     set_train_mode(model, stage.finetune)
     batch = batch_of(context, *examples)

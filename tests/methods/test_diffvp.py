@@ -670,14 +670,14 @@ def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_p
 
 def test_it_runs_on_radiographs_of_one_and_two_views(toy_dataset: Dataset, tmp_path: Path) -> None:
     small = [override for override in TOY_SIZES["diffvp"] if "ct.size" not in override and "widths" not in override]
-    encoder = ["embedding_size=8", "hidden_sizes=[8,16]", "depths=[1,1]"]
+    encoder = ["start=nothing", "embedding_size=8", "hidden_sizes=[8,16]", "depths=[1,1]"]
     overrides = [*TOY_OVERRIDES, *small, *(f"model.vision_encoder.{part}" for part in encoder)]
     out = train(
         "diffvp",
         toy_dataset.path,
         tmp_path / "run",
         preset="tiny-xray",
-        overrides=[*overrides, "stages.report.epochs=1"],
+        overrides=[*overrides, "stages.eyes.epochs=0", "stages.report.epochs=1"],
     )
     predictor = Predictor.of(restore(out))
     images = [toy_dataset.image_path(f"images/0_{view}.png") for view in (0, 1)]

@@ -75,10 +75,10 @@ def test_under_augmentation_or_with_a_training_encoder_there_are_no_features(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = count_reads(monkeypatch)
-    train("baseline", dataset.path, tmp_path / "augmented", overrides=FROZEN)
+    train("baseline", dataset.path, tmp_path / "augmented", overrides=[*FROZEN, "stages.report.augment=true"])
     assert reads
     reads.clear()
-    full = [*SIZES, "stages.report.augment=false", "stages.report.epochs=1"]
+    full = [*SIZES, "stages.report.finetune.vision_encoder=full", "stages.report.epochs=1"]
     train("baseline", dataset.path, tmp_path / "full", overrides=full)
     assert reads
     assert not (dataset.path / ".cache" / "features").exists()

@@ -100,6 +100,24 @@ def killed_at(step: int) -> Watch:
     return Watch(step=check)
 
 
+@pytest.mark.parametrize("select", ["last", "loss"])
+def test_an_averaged_run_that_was_killed_leaves_the_same_average(tmp_path: Path, select: str) -> None:
+    whole = trainer(tmp_path / "whole", stage(ema=0.8, select=select))
+    plain = trainer(tmp_path / "plain", stage(select=select))
+    for folder in ("whole", "plain", "cut"):
+        (tmp_path / folder).mkdir()
+    whole.run()
+    plain.run()
+    with pytest.raises(Killed):
+        trainer(tmp_path / "cut", stage(ema=0.8, select=select), killed_at(13)).run()
+    resumed = trainer(tmp_path / "cut", stage(ema=0.8, select=select))
+    resumed.run()
+    for (name, left), right in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):
+        assert torch.equal(left, right), name
+    assert resumed.progress.history == whole.progress.history
+    assert not torch.equal(whole.model.first.weight, plain.model.first.weight)
+
+
 @pytest.mark.parametrize("step", range(1, 20))
 def test_a_run_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, step: int) -> None:
     whole = trainer(tmp_path / "whole", stage(select="loss"))

@@ -25,6 +25,8 @@ from radweave.nn.decoding import DecodingConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.vision import VISION_RECORDS, AnyVisionConfig, VisionEncoderConfig, VisionPart
+from radweave.nn.vision.start import STATED
+from radweave.nn.word_head import WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,7 +40,9 @@ class DataConfig(Config):
     Radiographs are fitted into squares of ``image_size`` pixels. ``ct`` says how scans are prepared; an experiment with
     ``ct.size`` reads CT volumes instead of radiographs.
     ``max_tokens`` counts the report's tokens and its end token. ``hidden_views`` is the share of training studies
-    whose view kinds are hidden, since files in use often do not state theirs. ``label_unlabeled`` lets the rule-based
+    whose view kinds are hidden, since files in use often do not state theirs. A share ``dropped_views`` of those with
+    several views loses one where a stage augments, since often only one is taken.
+    ``label_unlabeled`` lets the rule-based
     labeler read the label states of studies that come without. ``priors`` gives a model that can use it the patient's
     study before, from the same split. ``keep_features`` and ``keep_stages`` keep what a frozen encoder gives, and
     trained stages, in the data set's cache for the runs that follow. ``limit`` trains on so many studies and validates
@@ -52,6 +56,7 @@ class DataConfig(Config):
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
     augmentation: AugmentationConfig = NoAugmentation()
     hidden_views: float = Field(default=0.2, ge=0, le=1)
+    dropped_views: float = Field(default=0.0, ge=0, le=1)
     label_set: LabelSetName = "chexpert14"
     label_unlabeled: bool = True
     priors: bool = False
@@ -122,6 +127,11 @@ class BuildContext:
             "pad_id": tokenizer.pad_token_id,
             "saved": self.saved("language_model"),
         }
+
+    def word_head(self, record: WordHeadConfig, dim: int) -> WordPart:
+        """Build the head that learns from the report's words."""
+        size = len(self.tokenizer), len(self.classes)
+        return self.part("word_head", lambda: record.build(dim, *size))
 
     def prompt(self, template: str, prompt_format: PromptFormat, *slots: str) -> PromptTemplate:
         """Parse a prompt with these slots for the tokenizer."""
@@ -202,6 +212,11 @@ class Experiment(Config):
                 "model": self.model.model_copy(update=model),
             }
         )
+
+    @property
+    def stated_start(self) -> str | None:
+        """What must be said of the weights that the encoder starts from, where the package brings them."""
+        return STATED if getattr(self.model.encoder, "start", "nothing") == "phantom" else None
 
     def named_stages(self) -> dict[str, StageConfig]:
         """The stages in the order in which they run."""

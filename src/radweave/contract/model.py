@@ -15,8 +15,8 @@ terms need is computed once:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
@@ -40,10 +40,12 @@ Value = TypeVar("Value")
 class Reads:
     """What the engine knows of a term: the parts that it reads.
 
-    No other part may change it: kept stages rely on that, and a contract test checks it.
+    No other part may change it: kept stages rely on that, and a contract test checks it. A ``common`` term is the same
+    function in every method that has it, and reads nothing of the model's record but its parts.
     """
 
     reads: tuple[str, ...]
+    common: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,13 @@ class PartlyUntrained(Protocol):
 
     @property
     def untrained(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class LearnsTargets(Protocol):
+    """A part whose targets are found in the training split, by token ids and label states, before a stage trains it."""
+
+    def learn_targets(self, reports: Iterable[Sequence[int]], class_states: Tensor) -> None: ...
 
 
 @runtime_checkable

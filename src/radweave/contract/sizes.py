@@ -12,10 +12,16 @@ from radweave.data.transforms import LightAugmentation
 from radweave.nn.language_model import DecodingConfig
 
 TINY_XRAY = DataConfig(
-    image_size=128, max_tokens=96, tokenizer=BpeTokenizerConfig(vocab_size=1200), augmentation=LightAugmentation()
+    image_size=144,
+    max_tokens=96,
+    tokenizer=BpeTokenizerConfig(vocab_size=1200),
+    augmentation=LightAugmentation(cutout=0.25),
+    dropped_views=0.2,
 )
 TINY_CT = TINY_XRAY.model_copy(
     update={
+        "image_size": 128,
+        "dropped_views": 0.0,
         "ct": CtPreprocessing(size=(32, 64, 64), fit="resize", window_hu=(-1000, 200)),
         "label_set": "ct18",
         "max_tokens": 160,
@@ -40,13 +46,33 @@ LANGUAGE = StageConfig(finetune=full("language_model"), losses={"text": 1.0}, ep
 WORDS = StageConfig(finetune=full("vision_encoder", "word_head"), losses={"words": 1.0}, epochs=0)
 
 
+# The first stage of the tiny presets for radiographs, the same for every method, so that the runs of all of them on a
+# data set train it once; see docs/eyes.md.
+EYES_STAGE = StageConfig(
+    finetune=full("vision_encoder", "word_head"),
+    losses={"words": 1.0},
+    optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=100, final_ratio=0.01),
+    epochs=14,
+    batch_size=32,
+    precision="auto",
+    ema=0.99,
+    select="last",
+)
+
+
+class EyesFirstStages(Stages):
+    """An encoder learns from classes and words before anything else (off unless given epochs)."""
+
+    eyes: StageConfig = WORDS
+
+
 class ReportStages(Stages):
     """Report generation alone."""
 
     report: StageConfig
 
 
-class VisionFirstStages(Stages):
+class VisionFirstStages(EyesFirstStages):
     """Words from images, language from reports (both off unless given epochs), then report generation."""
 
     vision: StageConfig = WORDS
@@ -54,7 +80,7 @@ class VisionFirstStages(Stages):
     report: StageConfig
 
 
-class DiseaseFirstStages(Stages):
+class DiseaseFirstStages(EyesFirstStages):
     """Disease tokens; language from reports (off unless given epochs); then report generation."""
 
     disease: StageConfig

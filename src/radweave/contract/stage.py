@@ -17,6 +17,7 @@ from radweave.nn.lora import MARK, has_lora
 
 Trainability = Literal["full", "base", "lora", "frozen"]
 """All of a part, all but its adapters, its adapters alone, nothing."""
+Precision = Literal["float32", "bfloat16", "auto"]
 Selection = Literal["report", "loss", "BLEU_4", "CIDEr", "last"]
 REPORT = "report"
 """The term of the reports, by which every method chooses its epoch."""
@@ -45,8 +46,10 @@ class StageConfig(Config):
     ``augment`` the stage sees the images as they are; where its vision encoder is frozen too, features are computed
     only once. Of a mixture of data sets the stage sees those that ``mixture`` names, each with its share of an epoch,
     and banks and validation are of them too; where it names none all are seen, as they come. With ``precision``
-    bfloat16 the losses are computed in mixed precision (autocast); what trains stays float32, and so does validation.
-    ``patience`` ends the stage after so many epochs without a better one.
+    bfloat16 the losses are computed in mixed precision (autocast); what trains stays float32, and so does validation;
+    ``auto`` takes bfloat16 where the processor multiplies in it, else float32. With an ``ema`` the stage validates and
+    leaves behind a running average of the weights, which keeps that share of itself at every update. ``patience`` ends
+    the stage after so many epochs without a better one.
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
@@ -58,7 +61,8 @@ class StageConfig(Config):
     patience: int | None = Field(default=None, ge=1, le=1_000_000)
     batch_size: int = Field(default=16, ge=1, le=65_536)
     augment: bool = True
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
+    ema: float = Field(default=0.0, ge=0, lt=1)
     select: Selection = "report"
     checkpoint_every: int = Field(default=200, ge=1, le=MAX_STEPS)
     keep_checkpoints: int = Field(default=2, ge=1, le=10_000)

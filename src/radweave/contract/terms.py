@@ -9,11 +9,11 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from radweave.base.batch import Batch
-from radweave.contract.model import ReportModel, given
+from radweave.contract.model import ReportModel, Term, given
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.prompt import Slot
 from radweave.nn.views import ViewTokens, encode_views
-from radweave.nn.word_head import NoWordHead, WordHead
+from radweave.nn.word_head import WordPart
 
 ModelT = TypeVar("ModelT", bound=ReportModel)
 
@@ -26,9 +26,14 @@ class SeenBatch(Generic[ModelT]):
     batch: Batch
 
     @cached_property
-    def views(self) -> ViewTokens:
-        """The tokens of all views."""
+    def encoded(self) -> ViewTokens:
+        """The tokens of all views, as the encoder gives them."""
         return encode_views(self.model.encoder, self.batch)
+
+    @cached_property
+    def views(self) -> ViewTokens:
+        """The tokens of all views, as the method reads them."""
+        return self.encoded
 
 
 class Writer(Protocol):
@@ -58,7 +63,7 @@ class WordModel(Protocol):
     """A model with a word head."""
 
     @property
-    def word_head(self) -> WordHead | NoWordHead: ...
+    def word_head(self) -> WordPart: ...
 
 
 class Viewed(Protocol):
@@ -69,7 +74,7 @@ class Viewed(Protocol):
     @property
     def batch(self) -> Batch: ...
     @property
-    def views(self) -> ViewTokens: ...
+    def encoded(self) -> ViewTokens: ...
 
 
 def report_loss(seen: Prompted) -> Tensor:
@@ -89,5 +94,10 @@ def text_loss(seen: Text) -> Tensor:
 
 
 def words_loss(seen: Viewed) -> Tensor:
-    """Which words the report holds, off the image alone; for encoders that start from nothing."""
-    return seen.model.word_head.loss(seen.views.tokens, seen.views.view_mask, given(seen.batch.labels))
+    """What the report says, off the image alone: its words, and with a dense head its classes too."""
+    views, batch = seen.encoded, seen.batch
+    return seen.model.word_head.loss(views.tokens, views.view_mask, given(batch.labels), batch.class_labels)
+
+
+WORDS_TERM: Term[Viewed] = Term(("vision_encoder", "word_head"), words_loss, common=True)
+"""The same for every method: a stage that trains by it alone is trained once for all of them."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from radweave.base.batch import Batch, Slice
 from radweave.base.study import ImageRef, LabelState, View
@@ -119,6 +120,16 @@ def collate(
     return batch
 
 
+def _drop_view(batch: Batch, view_mask: Tensor, dropped: Tensor, which: Tensor) -> None:
+    """Leave out a view of the studies that are ``dropped`` (B) and have several; ``which`` (B), 0 to 1, says which."""
+    count = view_mask.sum(1)
+    place = (which * count).long()
+    rows = torch.nonzero(dropped & (count > 1)).flatten()
+    view_mask[rows, place[rows]] = False
+    if batch.pixel_values is not None:
+        batch.pixel_values[rows, place[rows]] = 0.0
+
+
 def _add_pictures(batch: Batch, examples: Sequence[Example], views: int) -> None:
     """Radiographs as ``pixel_values`` (B, V, 1, H, W), scans as ``volume`` (B, 1, D, H, W); both from 0 to 1."""
     size = examples[0].source.shape[1:]
@@ -165,9 +176,10 @@ class StudyLoader:
     """Batches of a list of examples; shuffled and augmented by seed and epoch, or in order.
 
     ``hidden_views`` is the share of studies whose view kinds are set to unknown, so that a model learns to read images
-    that do not say which view they are (most PNG files). With ``size`` processes, each ``rank`` gets its slice of every
-    batch, and in it what a single process would have seen there. ``shares`` says how much of a shuffled epoch is of
-    which data set of a mixture; without, each study comes once.
+    that do not say which view they are (most PNG files). A share ``dropped_views`` of those with several views loses
+    one. With ``size`` processes, each ``rank`` gets its slice of every batch, and in it what a single process would
+    have seen there. ``shares`` says how much of a shuffled epoch is of which data set of a mixture; without, each study
+    comes once.
     """
 
     examples: Sequence[Example]
@@ -177,6 +189,7 @@ class StudyLoader:
     shuffle: bool = False
     augmentation: AugmentationConfig = field(default_factory=NoAugmentation)
     hidden_views: float = 0.0
+    dropped_views: float = 0.0
     features: Features | None = None
     rank: int = 0
     size: int = 1
@@ -211,6 +224,9 @@ class StudyLoader:
         if batch.view_ids is not None and self.hidden_views:
             hidden = torch.rand(len(whole), generator=generator) < self.hidden_views
             batch.view_ids[hidden[own]] = 0
+        if batch.view_mask is not None and self.dropped_views:
+            draw = torch.rand(len(whole), 2, generator=generator)[own]
+            _drop_view(batch, batch.view_mask, draw[:, 0] < self.dropped_views, draw[:, 1])
         if isinstance(self.augmentation, NoAugmentation):
             return batch
         if batch.volume is not None:

@@ -54,7 +54,8 @@ class LightAugmentation(Config):
     """Small rotations, shifts, zooms and contrast changes. Never mirrored: left and right mean something.
 
     A volume is turned in its axial plane. Its grey values are densities, so ``contrast`` should be small there: 0.04
-    shifts them by at most 2 % of the window and scales them by 4 %.
+    shifts them by at most 2 % of the window and scales them by 4 %. ``cutout`` is the edge of a square that turns black
+    somewhere in a radiograph, as a share of the image's; 0 for none.
     """
 
     kind: Literal["light"] = "light"
@@ -62,6 +63,7 @@ class LightAugmentation(Config):
     shift: float = 0.06
     zoom: float = 0.08
     contrast: float = 0.2
+    cutout: float = Field(default=0.0, ge=0, lt=1)
 
     def apply(
         self, pixel_values: Float[Tensor, "n c *size"], generator: torch.Generator, *, passed: int = 0
@@ -77,7 +79,21 @@ class LightAugmentation(Config):
         ones = (1,) * (axes + 1)
         gain = (1 + draw[:, 2 + axes] * self.contrast).view(-1, *ones)
         offset = (draw[:, 3 + axes] * self.contrast / 2).view(-1, *ones)
-        return (moved * gain + offset).clamp(0.0, 1.0)
+        changed = (moved * gain + offset).clamp(0.0, 1.0)
+        if self.cutout and axes == 2:
+            corner = torch.rand(passed + count, 2, generator=generator, device=generator.device)[passed:]
+            changed = changed * self._outside(corner.to(changed.device), changed.shape[-2], changed.shape[-1])
+        return changed
+
+    def _outside(self, corner: Float[Tensor, "n two"], height: int, width: int) -> Float[Tensor, "n one h w"]:
+        """0 in a square of each image, 1 outside; its first corner is drawn, and it may leave the image."""
+        edge = self.cutout
+        start = corner * (1 + edge) - edge
+        y = torch.linspace(0, 1, height, device=corner.device)[None]
+        x = torch.linspace(0, 1, width, device=corner.device)[None]
+        tall = (y >= start[:, :1]) & (y < start[:, :1] + edge)
+        wide = (x >= start[:, 1:]) & (x < start[:, 1:] + edge)
+        return 1 - (tall[:, :, None] & wide[:, None, :])[:, None].float()
 
     def _moves(self, draw: Float[Tensor, "n draws"], tall: float) -> Float[Tensor, "n axes more"]:
         """Where each pixel comes from, for axes x, y (and z) from -1 to 1; ``tall`` is height by width."""

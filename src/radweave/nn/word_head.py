@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.config import Config
+from radweave.nn.dense_head import DenseHead, DenseHeadConfig
 
 
 class WordHead(nn.Module):
@@ -31,6 +32,7 @@ class WordHead(nn.Module):
         tokens: Float[Tensor, "batch views tokens dim"],
         view_mask: Bool[Tensor, "batch views"],
         labels: Int[Tensor, "batch text"],
+        class_labels: Int[Tensor, "batch classes"] | None = None,
     ) -> Float[Tensor, ""]:
         """Binary cross-entropy over the vocabulary, summed per study and averaged over studies."""
         weight = view_mask[:, :, None].to(tokens.dtype)
@@ -44,7 +46,7 @@ class WordHead(nn.Module):
 class NoWordHead(nn.Module):
     """No head; asked for its loss it is 0."""
 
-    def loss(self, tokens: Tensor, view_mask: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, tokens: Tensor, view_mask: Tensor, labels: Tensor, class_labels: Tensor | None = None) -> Tensor:
         return tokens.new_zeros(())
 
 
@@ -53,7 +55,7 @@ class NoWordHeadConfig(Config):
 
     kind: Literal["none"] = "none"
 
-    def build(self, dim: int, vocab_size: int) -> NoWordHead:
+    def build(self, dim: int, vocab_size: int, num_classes: int = 0) -> NoWordHead:
         return NoWordHead()
 
 
@@ -62,8 +64,10 @@ class LinearWordHeadConfig(Config):
 
     kind: Literal["linear"] = "linear"
 
-    def build(self, dim: int, vocab_size: int) -> WordHead:
+    def build(self, dim: int, vocab_size: int, num_classes: int = 0) -> WordHead:
         return WordHead(dim, vocab_size)
 
 
-WordHeadConfig = Annotated[NoWordHeadConfig | LinearWordHeadConfig, Field(discriminator="kind")]
+WordPart = WordHead | DenseHead | NoWordHead
+"""What these records build."""
+WordHeadConfig = Annotated[NoWordHeadConfig | LinearWordHeadConfig | DenseHeadConfig, Field(discriminator="kind")]

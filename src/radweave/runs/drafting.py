@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from radweave.base.batch import Batch
 from radweave.base.errors import InputError, UnusableModelError
-from radweave.contract.model import Classifying, ReportModel, Witness, device_of
+from radweave.contract.model import Classifying, ReportModel, Witness, device_of, parts_of
 from radweave.contract.view import TrainingView
 from radweave.data.loader import Example, StudyLoader
 from radweave.drafting.calibration import PlattCalibration, pays_off_from, reliability
@@ -33,6 +33,7 @@ from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter, Written
 from radweave.labels import NO_FINDING, Labeler, get_labeler
 from radweave.memory.bank import Bank, Owners, patient_code
 from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.nn.dense_head import DenseHead
 from radweave.nn.views import encode_views
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _scores(
 ) -> tuple[Source, Literal["train", "val"], Floats, Floats]:
     """Where scores are from, the split they are of, scores (N, K) and labels (N, K): what calibration is made of."""
     model = training.model
-    if isinstance(model, Witness) or not isinstance(model, Classifying):
+    if isinstance(model, Witness) or not knows_classes(model):
         source: Source = "model" if isinstance(model, Witness) else "smoothers"
         return source, "train", np.stack([said.scores for said in seen.said]), labels
     prepared = training.splits["val"].of(training.last_stage.mixture)
@@ -160,14 +161,30 @@ def embed(model: ReportModel, batch: Batch) -> Floats:
     return _finite(encode_views(model.encoder, batch).mean())
 
 
+def knows_classes(model: ReportModel) -> bool:
+    """Whether the model has heads that learned the classes: the method's own, or the one that its eyes learned by."""
+    return isinstance(model, Classifying) or _dense_head(model) is not None
+
+
+def _dense_head(model: ReportModel) -> DenseHead | None:
+    """The head of the stage ``eyes``, if that was trained."""
+    head = parts_of(model).get("word_head")
+    return head if isinstance(head, DenseHead) and bool(head.learned) else None
+
+
 @torch.no_grad()
-def class_scores(model: Classifying, batch: Batch) -> Floats:
-    """Logits of the method's own heads (B, K).
+def class_scores(model: ReportModel, batch: Batch) -> Floats:
+    """Mean log-odds (B, K) of the heads that learned the classes.
 
     Raises:
         UnusableModelError: if a value is not finite.
     """
-    return _finite(model.class_logits(batch))
+    said = [model.class_logits(batch)] if isinstance(model, Classifying) else []
+    head = _dense_head(model)
+    if head is not None:
+        views = encode_views(model.encoder, batch)
+        said.append(head.class_logits(views.tokens, views.view_mask))
+    return _finite(torch.stack(said).mean(0))
 
 
 def _finite(values: torch.Tensor) -> Floats:
@@ -226,9 +243,9 @@ class Opened:
             )
         store = load_drafting(folder)
         source = store.facts.source
-        fits = {"model": Witness, "heads": Classifying, "smoothers": ReportModel}[source]
+        fits = {"model": isinstance(model, Witness), "heads": knows_classes(model), "smoothers": True}[source]
         embeddings = store.bank.tensors.get("embeddings")
-        if not isinstance(model, fits) or (embeddings is None) != (source == "model"):
+        if not fits or (embeddings is None) != (source == "model"):
             raise InputError("the folder does not fit this model", file=folder, field="source", got=source)
         studies = None
         if embeddings is not None:
@@ -249,7 +266,7 @@ class Opened:
             self.studies.testify(row, barred)
             for row, barred in zip(embed(self.model, batch), self.barred(batch), strict=True)
         ]
-        if self.store.facts.source == "heads" and isinstance(self.model, Classifying):
+        if self.store.facts.source == "heads":
             logits = class_scores(self.model, batch)
             said = [replace(one, scores=row) for one, row in zip(said, logits, strict=True)]
         return said

@@ -83,7 +83,8 @@ class StageFigures(Record):
 
 class RunCard(Record):
     """``run.json``. ``trained_steps`` has a stage per row, in the order in which they ran; ``fitted`` is set of a
-    method that has nothing to train.
+    method that has nothing to train. ``starts_from`` says it where the encoder began with weights that the package
+    brings.
     """
 
     format: str = FORMAT
@@ -97,6 +98,7 @@ class RunCard(Record):
     preprocessing: int = 1
     trained_steps: dict[str, Count] = Field(min_length=1)
     fitted: bool = False
+    starts_from: str | None = None
     validation: dict[str, StageFigures] = Field(default_factory=dict)
     left_out: dict[str, Count] = Field(default_factory=dict)
     views: dict[str, Count] = Field(default_factory=dict)

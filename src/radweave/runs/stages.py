@@ -16,7 +16,7 @@ from radweave.base.locks import one_at_a_time
 from radweave.base.provenance import arithmetic, code_hash, library_versions
 from radweave.base.study import Split
 from radweave.contract.experiment import Experiment
-from radweave.contract.model import ReportModel, device_of, encoder_name, parts_of, refuse_unknown
+from radweave.contract.model import LearnsTargets, ReportModel, device_of, encoder_name, parts_of, refuse_unknown
 from radweave.contract.stage import StageConfig, apply_finetune, total_loss
 from radweave.contract.view import TrainingView
 from radweave.data.cache.images import PixelCache
@@ -187,6 +187,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         shuffle=True,
         augmentation=data.augmentation if stage.augment else NoAugmentation(),
         hidden_views=data.hidden_views,
+        dropped_views=data.dropped_views if stage.augment else 0.0,
         features=features,
         rank=training.ranks.rank,
         size=training.ranks.size,
@@ -275,7 +276,12 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
         return view_of(dataset, prepared, origin=dataset.card.name)
 
     training.model.eval()
-    banks = training.model.build_memories(name, view_of(training.dataset, training.splits["train"].of(mixture)))
+    view = view_of(training.dataset, training.splits["train"].of(mixture))
+    for part in training.experiment.named_stages()[name].trained:
+        module = parts_of(training.model)[part]
+        if isinstance(module, LearnsTargets):
+            module.learn_targets((example.token_ids or () for example in view.examples), view.class_states)
+    banks = training.model.build_memories(name, view)
     for bank_name, bank in banks.items():
         bank.refuse_others(bank_name, allowed)
         if training.ranks.is_first:
@@ -327,15 +333,22 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
     parts = parts_of(training.model)
     model = experiment.model.model_dump(mode="json")
     ranks = training.ranks
-    facts = {
+    # A stage by terms that all methods have is the same stage in each of them.
+    terms = [training.model.terms[name] for name in stage.losses if name in training.model.terms]
+    common = bool(terms) and all(term.common for term in terms) and stage.selected_by in (None, "loss")
+    own = {
         "method": experiment.method,
+        "fields": {field: value for field, value in model.items() if field not in parts},
+        "decoding": experiment.decoding.model_dump(mode="json"),
+    }
+    facts = {
+        "own": None if common else own,
         "stage": {name: stage.model_dump(mode="json") | {"finetune": stage.trained}},
-        "model": {field: value for field, value in model.items() if field in read or field not in parts},
+        "model": {field: value for field, value in model.items() if field in read},
         # What the parts and banks hold by now says all of the stages before, and of checkpoints on this disk.
         "weights": {part: weights_hash(child) for part, child in parts.items() if part in read},
         "banks": training.banks,
         "data": experiment.data.model_dump(mode="json", exclude={"keep_features", "keep_stages"}),
-        "decoding": experiment.decoding.model_dump(mode="json"),
         "seed": experiment.seed,
         "dataset": training.dataset.fingerprint(),
         "images": training.cache.digest,

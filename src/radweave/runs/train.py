@@ -193,6 +193,8 @@ def _prepare(
     # A resumed training sees the pixels it began with, or is refused.
     fingerprint = f"{fingerprint}-{cache.digest}"
     training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
+    if experiment.stated_start is not None:
+        watch.note(experiment.stated_start)
     training.open_other = lambda path: _open_other(experiment, tokenizer, path)
     for split in ("train", "val"):
         prepared = prepare(dataset, split, experiment, tokenizer, cache, need_text=True)
@@ -236,6 +238,7 @@ def _card(
         preprocessing=PREPROCESSING_VERSION,
         trained_steps=steps,
         fitted=not training.model.terms,
+        starts_from=training.experiment.stated_start,
         validation=validation,
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
         views=_views(training.splits["train"]),

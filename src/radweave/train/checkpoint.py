@@ -1,6 +1,6 @@
 """Checkpoints: safetensors and JSON, whole or absent, each file with its hash.
 
-checkpoints/step-00000400/  model.safetensors  optimizer.safetensors  state.json
+checkpoints/step-00000400/  model.safetensors  optimizer.safetensors  (average.safetensors)  state.json
 checkpoints/best/           model.safetensors  state.json
 """
 
@@ -82,6 +82,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer | None,
     state: dict[str, Any],
     *,
+    average: dict[str, Tensor] | None = None,
     writes: bool = True,
 ) -> None:
     """Write a checkpoint folder; an old one of that name is replaced only when the new one is whole.
@@ -96,10 +97,12 @@ def save_checkpoint(
         return
     with write_folder(folder, overwrite=True) as partial:
         save_weights(model, partial / "model.safetensors")
-        if tensors is not None:
-            path = partial / "optimizer.safetensors"
+        for name, values in (("optimizer", tensors), ("average", average)):
+            if values is None:
+                continue
+            path = partial / f"{name}.safetensors"
             try:
-                save_file(tensors, str(path))
+                save_file({key: value.contiguous() for key, value in values.items()}, str(path))
             except (SafetensorError, OSError) as error:
                 raise InputError(f"cannot write: {error}", file=path) from None
         files = {path.name: sha256_file(path) for path in sorted(partial.iterdir())}
@@ -125,6 +128,20 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     if optimizer is not None:
         _restore_optimizer(optimizer, load_file(str(folder / "optimizer.safetensors")))
     return state
+
+
+def load_average(folder: Path) -> dict[str, Tensor]:
+    """The averaged weights of a checkpoint that ``load_checkpoint`` has looked through.
+
+    Raises:
+        InputError: if it has none.
+    """
+    from safetensors.torch import load_file
+
+    path = folder / "average.safetensors"
+    if not path.is_file():
+        raise InputError("file of the checkpoint is missing", file=path)
+    return load_file(str(path))
 
 
 def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,8 +32,10 @@ from radweave.contract.stage import (
     set_train_mode,
 )
 from radweave.nn.global_batch import one_slice_of
-from radweave.train.checkpoint import OTHER_RUN, keep_newest, load_checkpoint, save_checkpoint
+from radweave.train.averaging import AveragedWeights
+from radweave.train.checkpoint import OTHER_RUN, keep_newest, load_average, load_checkpoint, save_checkpoint
 from radweave.train.distributed import Parallel, Ranks, Replica, make_replica
+from radweave.train.precision import computes_in_bfloat16
 
 
 class BatchSource(Protocol):
@@ -110,6 +113,7 @@ class StageTrainer:
     progress: Progress = field(default_factory=Progress)
     replica: Replica = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
+    average: AveragedWeights | None = field(init=False, default=None)
 
     def run(self) -> Progress:
         """Train to the end, then leave the best weights in the model.
@@ -123,8 +127,12 @@ class StageTrainer:
             raise InputError("nothing trains in this stage", field=f"stages.{self.name}.finetune")
         self.replica = make_replica(self.model, self.stage.losses, self.ranks, self.parallel)
         self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
+        if self.stage.ema:
+            self._refuse_sharded_average()
+            self.average = AveragedWeights(self.model, self.stage.ema)
         self._resume()
-        per_epoch, in_bfloat16 = self.batches.steps_per_epoch, self.stage.precision == "bfloat16"
+        per_epoch = self.batches.steps_per_epoch
+        in_bfloat16 = computes_in_bfloat16(self.stage.precision, next(self.model.parameters()).device)
         with asked_to_stop() as asked:
             while self.progress.step < self.total_steps and not self._has_settled:
                 epoch, first = divmod(self.progress.step, per_epoch)
@@ -151,8 +159,17 @@ class StageTrainer:
         self.ranks.wait()
         if self.stage.selected_by is not None and self.progress.best is not None:
             load_checkpoint(self.checkpoints / "best", self.model, None)
+        elif self.average is not None:
+            self.average.leave()
         self.model.eval()
         return self.progress
+
+    def _refuse_sharded_average(self) -> None:
+        if self.ranks.size > 1 and self.parallel == "fsdp":
+            raise InputError(
+                "weights that are spread over processes are not averaged over updates",
+                field=f"stages.{self.name}.ema", got=self.stage.ema, expected="0, or --parallel ddp",
+            )  # fmt: skip
 
     def _asked(self, number: int) -> int:
         """The signal that any rank got, on all of them; 0 for none."""
@@ -195,6 +212,8 @@ class StageTrainer:
         figures = self._over_ranks(terms, update.part)
         if math.isfinite(figures["loss"]) and math.isfinite(norm):
             self.optimizer.step()
+            if self.average is not None:
+                self.average.update(self.progress.step)
         else:
             self._skip(update.batch, update.buffers)
         self.progress.step += 1
@@ -226,6 +245,11 @@ class StageTrainer:
 
     def _end_of_epoch(self, epoch: int) -> None:
         self.replica.collect()
+        with nullcontext() if self.average is None else self.average.in_place():
+            self._judge(epoch)
+
+    def _judge(self, epoch: int) -> None:
+        """Validate the model as it is, and keep it if it is the best so far."""
         self.model.eval()
         figures = _finite(self.validate())
         self.progress.history.append({"epoch": epoch, "step": self.progress.step, **figures})
@@ -243,7 +267,8 @@ class StageTrainer:
         state = {"fingerprint": self.fingerprint, "progress": self.progress.as_dict()}
         path = self.checkpoints / f"step-{self.progress.step:08d}"
         self.replica.collect()
-        save_checkpoint(path, self.model, self.optimizer, state, writes=self.ranks.is_first)
+        average = None if self.average is None else self.average.tensors
+        save_checkpoint(path, self.model, self.optimizer, state, average=average, writes=self.ranks.is_first)
         if self.ranks.is_first:
             keep_newest(self.checkpoints, self.stage.keep_checkpoints)
 
@@ -260,6 +285,8 @@ class StageTrainer:
         for path in sorted(self.checkpoints.glob("step-*"), reverse=True):
             try:
                 state = load_checkpoint(path, self.model, self.optimizer)
+                if self.average is not None:
+                    self.average.restore(load_average(path))
             except InputError as error:
                 broken.append(str(error))
                 continue

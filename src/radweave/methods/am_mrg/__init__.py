@@ -6,7 +6,16 @@ Source: Wang et al., "Activating associative disease-aware vision token memory f
 
 from __future__ import annotations
 
-from radweave.contract.sizes import R2GENGPT_DECODING, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.contract.sizes import (
+    EYES_STAGE,
+    R2GENGPT_DECODING,
+    SMALL_XRAY,
+    TINY_XRAY,
+    DiseaseFirstStages,
+    published,
+    stage,
+    warm,
+)
 from radweave.contract.stage import full
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
@@ -14,9 +23,11 @@ from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.tables import TABLES
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.dense_head import DenseHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
-from radweave.nn.vision import ResNetConfig, ViTConfig
+from radweave.nn.vision import ViTConfig
+from radweave.nn.vision.pretrained import EYES
 from radweave.nn.word_head import LinearWordHeadConfig
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
@@ -28,7 +39,8 @@ PAPER_PROMPT = (
 )
 PLAIN_PROMPT = "{image}{queries}{memory}"
 
-STAGE_ONE = full("vision_encoder", "query_former", "heads")
+READING_PARTS = full("query_former", "heads")
+STAGE_ONE = full("vision_encoder") | READING_PARTS
 STAGE_TWO = full("visual_memory", "report_memory", "connector", "query_projection")
 WORD_HEAD, LANGUAGE = full("word_head"), full("language_model")
 DISEASE = {"disease": 1.0, "orthogonality": 0.1}
@@ -38,13 +50,12 @@ IN_CONTEXT, REPORT = {"text_in_context": 1.0}, {"report": 1.0}
 def tiny() -> AmMrgExperiment:
     """Under two million weights from nothing; minutes on one CPU core."""
     fast = warm(2e-3, 50)
-    encoder = ResNetConfig(embedding_size=16, hidden_sizes=(16, 32, 128), depths=(1, 1, 2), layer_type="basic")
     return AmMrgExperiment(
         data=TINY_XRAY,
         model=AmMrgModelConfig(
-            vision_encoder=encoder,
+            vision_encoder=EYES,
             query_former=QueryFormerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
-            word_head=LinearWordHeadConfig(),
+            word_head=DenseHeadConfig(),
             text_encoder=LsaTextEncoderConfig(),
             visual_memory=VisualMemoryConfig(num_heads=2, head_dim=32, regions=RegionConfig(threshold=0.5)),
             report_memory=ReportMemoryConfig(num_heads=2, head_dim=32),
@@ -54,7 +65,8 @@ def tiny() -> AmMrgExperiment:
             image_grid=4,
         ),
         stages=DiseaseFirstStages(
-            disease=stage(STAGE_ONE | WORD_HEAD, DISEASE | {"words": 0.02}, warm(1e-3, 50), epochs=8),
+            eyes=EYES_STAGE,
+            disease=stage(READING_PARTS, DISEASE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
             report=stage(STAGE_TWO | LANGUAGE, REPORT, fast, epochs=8, augment=False),
         ),

@@ -17,7 +17,7 @@ from radweave.base.config import Grid, Prompt
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
-from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss, words_loss
+from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
 from radweave.data.tokenizer import encode
 from radweave.memory.bank import Bank
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
@@ -40,7 +40,7 @@ from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.text_pretraining import finding_names, hint_generator, word_hints
 from radweave.nn.views import ViewTokens, connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
+from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
@@ -132,7 +132,7 @@ DISEASES = ("vision_encoder", "query_former", "heads")
 MEMORIES = ("text_encoder", "visual_memory", "report_memory")
 TERMS: Mapping[str, Term[Seen]] = {
     "disease": Term(DISEASES, Seen.disease),
-    "words": Term(("vision_encoder", "word_head"), words_loss),
+    "words": WORDS_TERM,
     "orthogonality": Term(("query_former",), Seen.orthogonality),
     "text": Term(("language_model",), text_loss),
     "text_in_context": Term(("language_model",), Seen.text_in_context),
@@ -163,7 +163,7 @@ class AmMrgModel(ReportModel):
     vision_encoder: VisionPart
     query_former: DiseaseQueryFormer
     heads: DiseaseHeads
-    word_head: WordHead | NoWordHead
+    word_head: WordPart
     text_encoder: TextPart
     visual_memory: Memory
     report_memory: Memory
@@ -290,7 +290,7 @@ class AmMrgModelConfig(ModelConfig):
             vision_encoder=encoder,
             query_former=part("query_former", lambda: self.query_former.build(len(classes), dim)),
             heads=part("heads", lambda: DiseaseHeads(len(classes), state_dim)),
-            word_head=part("word_head", lambda: self.word_head.build(dim, len(tokenizer))),
+            word_head=context.word_head(self.word_head, dim),
             text_encoder=text,
             visual_memory=part("visual_memory", lambda: self.visual_memory.build(state_dim, dim, width)),
             report_memory=part("report_memory", lambda: self.report_memory.build(state_dim, text.width, width)),

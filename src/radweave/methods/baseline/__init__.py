@@ -7,6 +7,7 @@ See docs/methods/baseline.md.
 from __future__ import annotations
 
 from radweave.contract.sizes import (
+    EYES_STAGE,
     R2GENGPT_DECODING,
     SMALL_XRAY,
     TINY_CT,
@@ -20,9 +21,10 @@ from radweave.contract.stage import full
 from radweave.contract.tables import Table, parts_table
 from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.dense_head import DenseHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
-from radweave.nn.vision.pretrained import TINY_RESNET
+from radweave.nn.vision.pretrained import EYES
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 from radweave.nn.word_head import LinearWordHeadConfig
 
@@ -31,8 +33,9 @@ R2GENGPT_PROMPT = (
     "\nAssistant:"
 )
 
-EYES = full("vision_encoder", "word_head")
-REPORT_PARTS = full("vision_encoder", "connector", "language_model")
+WORD_PARTS = full("vision_encoder", "word_head")
+READING_PARTS = full("connector", "language_model")
+REPORT_PARTS = full("vision_encoder") | READING_PARTS
 # An encoder from nothing first learns which words go with an image; see radweave/nn/word_head.py.
 WORDS, REPORT = {"words": 1.0}, {"report": 1.0}
 
@@ -40,27 +43,29 @@ WORDS, REPORT = {"words": 1.0}, {"report": 1.0}
 def tiny() -> BaselineExperiment:
     """A million and a half weights from nothing; minutes on one CPU core."""
     model = BaselineModelConfig(
-        vision_encoder=TINY_RESNET,
+        vision_encoder=EYES,
         connector=LinearConnectorConfig(input_norm="batch"),
         language_model=TINY_LLAMA,
-        word_head=LinearWordHeadConfig(),
+        word_head=DenseHeadConfig(),
         prompt="{image}",
     )
-    stages = VisionFirstStages(
-        vision=stage(EYES, WORDS, warm(1e-3, 50), epochs=8),
-        report=stage(REPORT_PARTS, REPORT, warm(1e-3, 100), epochs=8),
-    )
+    report = stage(READING_PARTS, REPORT, warm(1e-3, 100), epochs=8, augment=False)
+    stages = VisionFirstStages(eyes=EYES_STAGE, report=report)
     return BaselineExperiment(data=TINY_XRAY, model=model, stages=stages, decoding=DecodingConfig(max_new_tokens=96))
 
 
 def tiny_ct() -> BaselineExperiment:
     """``tiny`` with a 3D encoder, for scans, of which there are fewer; their reports are longer."""
     plain = tiny()
-    vision = plain.stages.vision.model_copy(update={"epochs": 18})
+    stages = VisionFirstStages(
+        vision=stage(WORD_PARTS, WORDS, warm(1e-3, 50), epochs=18),
+        report=stage(REPORT_PARTS, REPORT, warm(1e-3, 100), epochs=8),
+    )
+    changes = {"vision_encoder": TINY_RESNET3D, "word_head": LinearWordHeadConfig()}
     return BaselineExperiment(
         data=TINY_CT,
-        model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D}),
-        stages=plain.stages.model_copy(update={"vision": vision}),
+        model=plain.model.model_copy(update=changes),
+        stages=stages,
         decoding=DecodingConfig(max_new_tokens=160),
     )
 
@@ -68,12 +73,12 @@ def tiny_ct() -> BaselineExperiment:
 def small() -> BaselineExperiment:
     """About a hundred million weights from nothing; one consumer GPU."""
     encoder = SwinConfig(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24))
-    changes = {"vision_encoder": encoder, "language_model": SMALL_LLAMA}
+    changes = {"vision_encoder": encoder, "language_model": SMALL_LLAMA, "word_head": LinearWordHeadConfig()}
     return BaselineExperiment(
         data=SMALL_XRAY,
         model=tiny().model.model_copy(update=changes),
         stages=VisionFirstStages(
-            vision=stage(EYES, WORDS, warm(1e-3, 50), epochs=10),
+            vision=stage(WORD_PARTS, WORDS, warm(1e-3, 50), epochs=10),
             report=stage(REPORT_PARTS, REPORT, warm(3e-4, 500), epochs=15, batch_size=32),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
@@ -104,8 +109,9 @@ FROZEN_WRITER = "pretrained and frozen language model"
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
     FROZEN_WRITER: ["stages.language.epochs=10", "stages.report.finetune.language_model=frozen"],
-    "w/o words from images": ["stages.vision.epochs=0"],
-    "frozen encoder": ["stages.report.finetune.vision_encoder=frozen"],
+    "w/o eyes": ["stages.eyes.epochs=0"],
+    "w/o phantom start": ["model.vision_encoder.start=nothing"],
+    "encoder trained on": ["stages.report.finetune.vision_encoder=full"],
     "views averaged": ["model.views=average"],
     "MLP connector": ["model.connector=mlp"],
 }

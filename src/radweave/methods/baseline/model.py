@@ -15,13 +15,13 @@ from radweave.base.config import Prompt
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, losses, written
 from radweave.contract.sizes import VisionFirstStages
-from radweave.contract.terms import SeenBatch, report_loss, text_loss, words_loss
+from radweave.contract.terms import WORDS_TERM, SeenBatch, report_loss, text_loss
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.views import connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
+from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 
 class Seen(SeenBatch["BaselineModel"]):
@@ -41,7 +41,7 @@ class Seen(SeenBatch["BaselineModel"]):
 
 TERMS: Mapping[str, Term[Seen]] = {
     "report": Term(("vision_encoder", "connector", "language_model"), report_loss),
-    "words": Term(("vision_encoder", "word_head"), words_loss),
+    "words": WORDS_TERM,
     "text": Term(("language_model",), text_loss),
 }
 
@@ -62,7 +62,7 @@ class BaselineModel(ReportModel):
     vision_encoder: VisionPart
     connector: Connector
     language_model: CausalLanguageModel
-    word_head: WordHead | NoWordHead
+    word_head: WordPart
     prompt: PromptTemplate
     views: Literal["concat", "average"]
     terms = TERMS
@@ -100,7 +100,7 @@ class BaselineModelConfig(ModelConfig):
             vision_encoder=encoder,
             connector=context.part("connector", lambda: self.connector.build(dim, width)),
             language_model=language_model,
-            word_head=context.part("word_head", lambda: self.word_head.build(dim, len(context.tokenizer))),
+            word_head=context.word_head(self.word_head, dim),
             prompt=context.prompt(self.prompt, self.prompt_format, "image"),
             views=self.views,
         )

@@ -5,18 +5,19 @@ Source: the dual-stage disease-aware framework for chest X-ray report generation
 
 from __future__ import annotations
 
-from radweave.contract.sizes import SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.contract.sizes import EYES_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
 from radweave.contract.stage import full
 from radweave.methods.dast.fusion import DvafConfig
 from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
 from radweave.methods.dast.tables import TABLES
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.dense_head import DenseHeadConfig
 from radweave.nn.disease_tokens import DiseaseTokensConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
-from radweave.nn.vision.pretrained import TINY_RESNET
+from radweave.nn.vision.pretrained import EYES
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -24,7 +25,8 @@ __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 EXEMPLAR_PROMPT = "The report of a similar chest X-ray reads: {exemplar}\n"
 PROMPT = "<Img>{image}</Img> Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
 
-VISION_SIDE = full("vision_encoder", "disease_tokens", "alignment")
+READING_SIDE = full("disease_tokens", "alignment")
+VISION_SIDE = full("vision_encoder") | READING_SIDE
 FUSION_SIDE = full("fusion", "connector")
 LANGUAGE = full("language_model")
 STAGE_ONE = {"disease": 1.0, "contrastive": 1.0}
@@ -37,7 +39,8 @@ def tiny() -> DastExperiment:
     return DastExperiment(
         data=TINY_XRAY,
         model=DastModelConfig(
-            vision_encoder=TINY_RESNET,
+            vision_encoder=EYES,
+            word_head=DenseHeadConfig(),
             disease_tokens=DiseaseTokensConfig(num_heads=4),
             text_encoder=LsaTextEncoderConfig(width=64),
             fusion=DvafConfig(num_heads=4),
@@ -48,7 +51,8 @@ def tiny() -> DastExperiment:
             exemplar_prompt="{exemplar}\n",
         ),
         stages=DiseaseFirstStages(
-            disease=stage(VISION_SIDE, STAGE_ONE, warm(1e-3, 50), epochs=8),
+            eyes=EYES_STAGE,
+            disease=stage(READING_SIDE, STAGE_ONE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
             report=stage(FUSION_SIDE | LANGUAGE, REPORT, fast, epochs=8, augment=False),
         ),

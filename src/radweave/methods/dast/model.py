@@ -15,7 +15,7 @@ from radweave.base.config import Prompt
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
-from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss
+from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
 from radweave.memory.bank import Bank
 from radweave.methods.dast.alignment import Alignment, AlignmentConfig
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, DvafConfig, Fused, FusionConfig, MeanFusion, NoFusion
@@ -29,6 +29,7 @@ from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.text_pretraining import finding_names, hint_generator, similar_reports, word_hints
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
+from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
@@ -126,6 +127,7 @@ class Seen(SeenBatch["DastModel"]):
 
 
 TERMS: Mapping[str, Term[Seen]] = {
+    "words": WORDS_TERM,
     "disease": Term(("vision_encoder", "disease_tokens"), Seen.disease),
     "contrastive": Term(("vision_encoder", "alignment", "text_encoder"), Seen.contrastive),
     "text": Term(("language_model",), text_loss),
@@ -147,6 +149,7 @@ class DastModel(ReportModel):
     """
 
     vision_encoder: VisionPart
+    word_head: WordPart
     disease_tokens: DiseaseTokens
     alignment: Alignment
     text_encoder: TextPart
@@ -203,6 +206,7 @@ class DastModelConfig(ModelConfig):
     """
 
     vision_encoder: VisionEncoderConfig
+    word_head: WordHeadConfig = NoWordHeadConfig()
     disease_tokens: DiseaseTokensConfig = DiseaseTokensConfig()
     uncertain: UncertainPolicy = "positive"
     alignment: AlignmentConfig = AlignmentConfig()
@@ -223,6 +227,7 @@ class DastModelConfig(ModelConfig):
             classes=classes,
             uncertain=self.uncertain,
             vision_encoder=encoder,
+            word_head=context.word_head(self.word_head, dim),
             disease_tokens=context.part("disease_tokens", lambda: self.disease_tokens.build(len(classes), dim)),
             alignment=context.part("alignment", lambda: self.alignment.build(dim, text.width)),
             text_encoder=text,

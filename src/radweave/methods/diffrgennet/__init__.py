@@ -6,7 +6,7 @@ docs/methods/diffrgennet.md.
 
 from __future__ import annotations
 
-from radweave.contract.sizes import SMALL_XRAY, TINY_XRAY, published, stage, warm
+from radweave.contract.sizes import EYES_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
 from radweave.contract.stage import OptimizerConfig, StageConfig, full
 from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
@@ -14,16 +14,18 @@ from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNe
 from radweave.methods.diffrgennet.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
+from radweave.nn.dense_head import DenseHeadConfig
 from radweave.nn.encoder_decoder import BertDecoderConfig, PretrainedBertDecoderConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ResNetConfig
-from radweave.nn.vision.pretrained import TINY_RESNET
+from radweave.nn.vision.pretrained import EYES
 from radweave.nn.word_head import LinearWordHeadConfig
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
-REPORT_PARTS = full("vision_encoder", "connector", "cases", "difference", "aggregation", "diseases", "matching")
-REPORT_PARTS |= full("bridge", "language_model")
+READING_PARTS = full("connector", "cases", "difference", "aggregation", "diseases", "matching")
+READING_PARTS |= full("bridge", "language_model")
+REPORT_PARTS = full("vision_encoder") | READING_PARTS
 LOSSES = {"report": 1.0, "disease": 4.0, "matching": 0.1}
 
 
@@ -38,16 +40,16 @@ def tiny() -> DiffRGenNetExperiment:
     return DiffRGenNetExperiment(
         data=TINY_XRAY,
         model=DiffRGenNetModelConfig(
-            vision_encoder=TINY_RESNET,
+            vision_encoder=EYES,
             connector=LinearConnectorConfig(input_norm="batch"),
             text_encoder=LsaTextEncoderConfig(width=64),
             diseases=DiseaseStatesConfig(taught=0.5),
             language_model=decoder.model_copy(update={"token_dropout": 0.2}),
-            word_head=LinearWordHeadConfig(),
+            word_head=DenseHeadConfig(),
             positions="sine",
         ),
         stages=DiffRGenNetStages(
-            vision=words_from_images(8), report=stage(REPORT_PARTS, LOSSES, warm(1e-3, 100), epochs=8)
+            eyes=EYES_STAGE, report=stage(READING_PARTS, LOSSES, warm(1e-3, 100), epochs=8, augment=False)
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -59,6 +61,7 @@ def small() -> DiffRGenNetExperiment:
         "vision_encoder": ResNetConfig(depths=(3, 4, 6, 3)),
         "text_encoder": LsaTextEncoderConfig(width=256, num_buckets=16384),
         "aggregation": FlexiRouteConfig(num_heads=8),
+        "word_head": LinearWordHeadConfig(),
         "language_model": BertDecoderConfig(hidden_size=512, num_layers=6, num_heads=8),
     }
     report = stage(REPORT_PARTS, LOSSES, warm(3e-4, 500), epochs=15, batch_size=32)

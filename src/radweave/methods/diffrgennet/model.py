@@ -13,11 +13,11 @@ from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Prompt, Width
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Stages
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
-from radweave.contract.sizes import WORDS
+from radweave.contract.sizes import WORDS, EyesFirstStages
 from radweave.contract.stage import StageConfig
-from radweave.contract.terms import SeenBatch, words_loss
+from radweave.contract.terms import WORDS_TERM, SeenBatch
 from radweave.memory.bank import Bank
 from radweave.methods.diffrgennet.aggregation import Aggregation, AggregationConfig, FlexiRouteConfig
 from radweave.methods.diffrgennet.difference import (
@@ -48,7 +48,7 @@ from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.views import connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
+from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
@@ -148,7 +148,7 @@ FINDINGS = (
     "diseases",
 )
 TERMS: Mapping[str, Term[Seen]] = {
-    "words": Term(("vision_encoder", "word_head"), words_loss),
+    "words": WORDS_TERM,
     "matching": Term(("vision_encoder", "connector", "text_encoder", "matching"), Seen.matching),
     "disease": Term(FINDINGS, Seen.disease),
     "report": Term((*FINDINGS, "bridge", "language_model"), Seen.report),
@@ -178,7 +178,7 @@ class DiffRGenNetModel(ReportModel):
     matching: NegPosMatching | NoMatching
     bridge: MemoryBridge
     language_model: Decoder
-    word_head: WordHead | NoWordHead
+    word_head: WordPart
     template: PromptTemplate
     classes: tuple[str, ...]
     positions: Positions
@@ -260,14 +260,14 @@ class DiffRGenNetModelConfig(ModelConfig):
             matching=part("matching", lambda: self.matching.build(dim, text.width)),
             bridge=part("bridge", lambda: self.bridge.build(dim, width)),
             language_model=language_model,
-            word_head=part("word_head", lambda: self.word_head.build(encoder.dim, len(context.tokenizer))),
+            word_head=context.word_head(self.word_head, encoder.dim),
             template=context.prompt(self.prompt, self.prompt_format, *SLOTS),
             classes=classes,
             positions=self.positions,
         )
 
 
-class DiffRGenNetStages(Stages):
+class DiffRGenNetStages(EyesFirstStages):
     """Words from images (off unless given epochs), then reports with all the method's losses."""
 
     vision: StageConfig = WORDS

@@ -7,7 +7,7 @@ arXiv:2603.17718. See docs/methods/diffvp.md.
 from __future__ import annotations
 
 from radweave.contract.experiment import DataConfig
-from radweave.contract.sizes import ALL_LINEAR, TINY_CT, TINY_XRAY, stage, warm
+from radweave.contract.sizes import ALL_LINEAR, EYES_STAGE, TINY_CT, TINY_XRAY, stage, warm
 from radweave.contract.stage import StageConfig, full
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
@@ -21,10 +21,11 @@ from radweave.methods.diffvp.resampling import ResamplerConfig
 from radweave.methods.diffvp.stages import DiffvpStages
 from radweave.methods.diffvp.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.dense_head import DenseHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import ResNet3dConfig
-from radweave.nn.vision.pretrained import TINY_RESNET
+from radweave.nn.vision.pretrained import EYES
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 from radweave.nn.word_head import LinearWordHeadConfig
 
@@ -79,12 +80,12 @@ def tiny_xray() -> DiffvpExperiment:
     """``tiny`` with a 2D encoder, for radiographs, which are seen as often as the other methods' tiny presets do."""
     scans = tiny()
     stages = scans.stages.named()
-    passes = {"vision": 8, "language": 4, "report": 8}
+    passes = {"vision": 0, "language": 4, "report": 8}
     seen = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
     return DiffvpExperiment(
         data=TINY_XRAY,
-        model=scans.model.model_copy(update={"vision_encoder": TINY_RESNET}),
-        stages=scans.stages.model_copy(update=seen),
+        model=scans.model.model_copy(update={"vision_encoder": EYES, "word_head": DenseHeadConfig()}),
+        stages=scans.stages.model_copy(update=seen | {"eyes": EYES_STAGE}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

@@ -16,7 +16,7 @@ from radweave.base.config import Prompt
 from radweave.base.errors import InputError
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
-from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss, words_loss
+from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
 from radweave.data.tokenizer import encode
 from radweave.memory.bank import Bank
 from radweave.methods.diffvp.at_test import AtTest
@@ -52,7 +52,7 @@ from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_pretraining import hint_generator, word_hints
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
-from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
+from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
     from radweave.contract.view import Look, TrainingView
@@ -164,7 +164,7 @@ TERMS: Mapping[str, Term[Seen]] = {
     "text_in_context": Term(("language_model",), Seen.text_in_context),
     "disease": Term(("vision_encoder", "vision_head"), Seen.disease),
     "diagnosis": Term(("vision_encoder", "diagnosis"), Seen.diagnosis),
-    "words": Term(("vision_encoder", "word_head"), words_loss),
+    "words": WORDS_TERM,
     "auxiliary": Term(("vision_encoder", "resampler", "auxiliary_head"), Seen.auxiliary),
     "report": Term(
         ("vision_encoder", "diagnosis", "pool", "resampler", "difference", "connector", "language_model"), report_loss
@@ -185,7 +185,7 @@ class DiffvpModel(ReportModel):
 
     vision_encoder: VisionPart
     vision_head: ClassHead
-    word_head: WordHead | NoWordHead
+    word_head: WordPart
     diagnosis: Diagnosis
     pool: ReferencePool
     resampler: Resampler
@@ -296,7 +296,7 @@ class DiffvpModelConfig(ModelConfig):
         return DiffvpModel(
             vision_encoder=encoder,
             vision_head=part("vision_head", lambda: self.vision_head.build(dim, len(classes), tokens)),
-            word_head=part("word_head", lambda: self.word_head.build(dim, len(context.tokenizer))),
+            word_head=context.word_head(self.word_head, dim),
             diagnosis=part("diagnosis", lambda: self.diagnosis.build(len(classes), encoder, size, saved)),
             pool=self.pool.build(),
             resampler=resampler,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from radweave.contract.experiment import Stages
+from radweave.contract.sizes import EyesFirstStages
 from radweave.contract.stage import StageConfig, full
 
 
-class DiffvpStages(Stages):
+class DiffvpStages(EyesFirstStages):
     """An encoder from nothing; E; latents and a language model from nothing (each passed over with 0 epochs); reports.
 
     While reports are learned the encoder must be frozen, since the pool holds its tokens, and so must E.

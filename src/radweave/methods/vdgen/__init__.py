@@ -5,15 +5,25 @@ Source: "VDGen", anonymous ACL submission. See docs/methods/vdgen.md.
 
 from __future__ import annotations
 
-from radweave.contract.sizes import ALL_LINEAR, SMALL_XRAY, TINY_XRAY, VisionFirstStages, published, stage, warm
+from radweave.contract.sizes import (
+    ALL_LINEAR,
+    EYES_STAGE,
+    SMALL_XRAY,
+    TINY_XRAY,
+    VisionFirstStages,
+    published,
+    stage,
+    warm,
+)
 from radweave.contract.stage import StageConfig, full
 from radweave.methods.vdgen.model import VdgenExperiment, VdgenModelConfig
 from radweave.methods.vdgen.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.dense_head import DenseHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import SwinConfig
-from radweave.nn.vision.pretrained import TINY_RESNET
+from radweave.nn.vision.pretrained import EYES
 from radweave.nn.word_head import LinearWordHeadConfig
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
@@ -25,7 +35,8 @@ VDGEN_PROMPT = (
 
 EQUAL_WEIGHTS = {"report": 1.0, "vse": 1.0, "did": 1.0}
 """Eq. 8."""
-REPORT_PARTS = full("vision_encoder", "vision_norm", "connector", "vse", "did") | {"language_model": "lora"}
+READING_PARTS = full("vision_norm", "connector", "vse", "did") | {"language_model": "lora"}
+REPORT_PARTS = full("vision_encoder") | READING_PARTS
 
 
 def stages(report: StageConfig, *, vision: int, language: int) -> VisionFirstStages:
@@ -36,7 +47,7 @@ def stages(report: StageConfig, *, vision: int, language: int) -> VisionFirstSta
     them, and adapters do not teach it to; see radweave/nn/text_pretraining.py. It learns without its adapters, so that
     what teaches in DID, the model with them off, is one that was trained as it is.
     """
-    sight = full("vision_encoder", "vision_norm", "word_head")
+    sight = full("vision_encoder", "word_head")
     return VisionFirstStages(
         vision=stage(sight, {"words": 1.0}, warm(1e-3, 50), epochs=vision),
         language=stage({"language_model": "base"}, {"text_in_context": 1.0}, warm(1e-3, 100), epochs=language),
@@ -46,16 +57,17 @@ def stages(report: StageConfig, *, vision: int, language: int) -> VisionFirstSta
 
 def tiny() -> VdgenExperiment:
     """Under two million weights from nothing; minutes on one CPU core."""
+    report = stage(READING_PARTS, EQUAL_WEIGHTS, warm(1e-3, 100), epochs=8, augment=False)
     return VdgenExperiment(
         data=TINY_XRAY,
         model=VdgenModelConfig(
-            vision_encoder=TINY_RESNET,
+            vision_encoder=EYES,
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA.model_copy(update={"lora": LoraConfig(alpha=64, targets=ALL_LINEAR)}),
-            word_head=LinearWordHeadConfig(),
+            word_head=DenseHeadConfig(),
             prompt="{image}",
         ),
-        stages=stages(stage(REPORT_PARTS, EQUAL_WEIGHTS, warm(1e-3, 100), epochs=8), vision=8, language=4),
+        stages=stages(report, vision=0, language=4).model_copy(update={"eyes": EYES_STAGE}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 
@@ -65,6 +77,7 @@ def small() -> VdgenExperiment:
     changes = {
         "vision_encoder": SwinConfig(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
         "language_model": SMALL_LLAMA.model_copy(update={"lora": LoraConfig(targets=ALL_LINEAR)}),
+        "word_head": LinearWordHeadConfig(),
     }
     report = stage(REPORT_PARTS, EQUAL_WEIGHTS, warm(3e-4, 500), epochs=15, batch_size=32)
     return VdgenExperiment(

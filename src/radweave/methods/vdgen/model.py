@@ -17,7 +17,7 @@ from radweave.base.errors import InputError
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import VisionFirstStages
-from radweave.contract.terms import SeenBatch, prompted_loss, report_loss, text_loss, words_loss
+from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
 from radweave.memory.bank import Bank
 from radweave.methods.vdgen.distillation import (
     DiseaseDistillation,
@@ -41,7 +41,7 @@ from radweave.nn.sentences import SentenceSplitter
 from radweave.nn.text_pretraining import hint_generator, word_hints
 from radweave.nn.views import ViewTokens, connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.nn.word_head import NoWordHead, NoWordHeadConfig, WordHead, WordHeadConfig
+from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
@@ -52,7 +52,7 @@ class Seen(SeenBatch["VdgenModel"]):
 
     @cached_property
     def views(self) -> ViewTokens:
-        return self.model.encode(self.batch)
+        return self.model.normed(self.encoded)
 
     @cached_property
     def prefix(self) -> Slot:
@@ -89,7 +89,7 @@ SIGHT = ("vision_encoder", "vision_norm")
 TERMS: Mapping[str, Term[Seen]] = {
     "text": Term(("language_model",), text_loss),
     "text_in_context": Term(("language_model",), Seen.text_in_context),
-    "words": Term((*SIGHT, "word_head"), words_loss),
+    "words": WORDS_TERM,
     "vse": Term((*SIGHT, "vse"), Seen.vse),
     "did": Term((*SIGHT, "did", "language_model"), Seen.did),
     "report": Term((*SIGHT, "connector", "language_model"), report_loss),
@@ -114,7 +114,7 @@ class VdgenModel(ReportModel):
     vse: SelfEquilibration | TwoViewEquilibration | NoEquilibration
     did: DiseaseDistillation | NoDistillation
     language_model: CausalLanguageModel
-    word_head: WordHead | NoWordHead
+    word_head: WordPart
     prompt: PromptTemplate
     sentences: Sentences | NoSentences
     terms = TERMS
@@ -146,7 +146,10 @@ class VdgenModel(ReportModel):
 
     def encode(self, batch: Batch) -> ViewTokens:
         """Normalised tokens X of every view; their ``mean()`` is h."""
-        views = encode_views(self.vision_encoder, batch)
+        return self.normed(encode_views(self.vision_encoder, batch))
+
+    def normed(self, views: ViewTokens) -> ViewTokens:
+        """The encoder's tokens, normalised."""
         present = views.view_mask[:, :, None, None]
         return replace(views, tokens=self.vision_norm(views.tokens).masked_fill(~present, 0.0))
 
@@ -176,7 +179,7 @@ class VdgenModelConfig(ModelConfig):
             vse=context.part("vse", lambda: self.vse.build(dim)),
             did=did,
             language_model=language_model,
-            word_head=context.part("word_head", lambda: self.word_head.build(dim, len(context.tokenizer))),
+            word_head=context.word_head(self.word_head, dim),
             prompt=context.prompt(self.prompt, self.prompt_format, "image"),
             sentences=did.sentences(SentenceSplitter.for_tokenizer(context.tokenizer), self.sentences),
         )

@@ -11,7 +11,7 @@ ABLATIONS: dict[str, list[str]] = {
     "w/o LoRA": ["stages.report.finetune.language_model=frozen"],
     "w/o VSE and DID": ["model.vse=none", "model.did=none"],
     "VSE: own similarity in the denominator": ["model.vse.self_in_denominator=true"],
-    "VSE: two views": ["model.vse=two_views"],
+    "VSE: two views": ["model.vse=two_views", "data.keep_features=false"],
 }
 
 IU, MIMIC = "IU X-Ray", "MIMIC-CXR"

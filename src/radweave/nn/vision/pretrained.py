@@ -17,6 +17,7 @@ from radweave.base.batch import VisionFeatures
 from radweave.base.config import Channels, Config, Depths, Heads, Layers, Pixels, Width, Widths
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
+from radweave.nn.vision.start import Start, is_empty, load_start
 from radweave.outside.models import read_model, read_shape
 
 WHAT = "a vision encoder"
@@ -91,7 +92,9 @@ def _with_weights(path: str, kind: Any, **options: Any) -> Any:
 
 
 class ResNetConfig(Config):
-    """ResNet (He et al., 2016). ``path`` loads a checkpoint; without it the sizes build one from nothing."""
+    """ResNet (He et al., 2016). ``path`` loads a checkpoint; without it the sizes build one, which ``start`` fills with
+    what the package brings for ``EYES``: weights of synthetic phantoms.
+    """
 
     reads: ClassVar[Modality] = "xray"
     kind: Literal["resnet"] = "resnet"
@@ -101,6 +104,7 @@ class ResNetConfig(Config):
     hidden_sizes: Widths = (256, 512, 1024, 2048)
     depths: Depths = (3, 4, 23, 3)
     layer_type: Literal["basic", "bottleneck"] = "bottleneck"
+    start: Start = "nothing"
 
     def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder; ``image_size`` does not matter to a ResNet."""
@@ -119,13 +123,17 @@ class ResNetConfig(Config):
                 layer_type=self.layer_type,
             )
             backbone = ResNetModel(config)
+            if self.start == "phantom" and saved is None and not is_empty(backbone):
+                load_start(backbone)
         # Convolutions run 1.4 times as fast on a CPU where channels lie last in memory.
         backbone.to(memory_format=torch.channels_last)
         return _wrap(backbone, config.hidden_sizes[-1], config.num_channels)
 
 
-TINY_RESNET = ResNetConfig(embedding_size=16, hidden_sizes=(16, 32, 64, 192), depths=(1, 1, 1, 1), layer_type="basic")
-"""The encoder of the tiny presets for radiographs: 4 x 4 tokens of a 128 px image, half a million weights.
+EYES = ResNetConfig(
+    embedding_size=32, hidden_sizes=(32, 64, 128, 256), depths=(1, 1, 1, 1), layer_type="basic", start="phantom"
+)
+"""The encoder of the tiny presets for radiographs: 5 x 5 tokens of a 144 px image, 1.2 million weights.
 
 From nothing and some 1,500 images, convolutions learn what Swin and VMamba shapes of the same size do not: see
 docs/results/README.md.
