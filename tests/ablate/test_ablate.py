@@ -84,7 +84,8 @@ def test_the_table_holds_what_was_measured(finished: Path, toy_dataset: Dataset)
     record = read_json(finished / "table.json")
     assert record["runs"] == {"planned": 4, "finished": 4, "failed": 0}
     assert record["dataset"]["fingerprint"] == toy_dataset.fingerprint()
-    assert set(record["floors"]) == {"one constant report", "nearest training image"}
+    constants = {"constant report, best for findings", "constant report, best for wording"}
+    assert set(record["floors"]) == {"one constant report", "nearest training image", *constants}
     assert [row["label"] for row in record["rows"]] == ["full", "views averaged"]
     assert len({row["config"] for row in record["rows"]}) == 2
     scores = {

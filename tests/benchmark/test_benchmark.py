@@ -73,7 +73,7 @@ def finished(
 
 def tasks_of(request: BenchRequest, out: Path) -> list[Task]:
     suite = plan_set(replace(request, out=out), "xray", request.data["xray"])
-    return [task for task in make_plan(suite.request, suite.table).tasks if task.method == "baseline"]
+    return [task for task in make_plan(suite.request, suite.table).tasks if task.method == "baseline" and not task.run]
 
 
 def test_pages_say_what_was_measured(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
@@ -81,7 +81,8 @@ def test_pages_say_what_was_measured(finished: tuple[BenchRequest, BenchResult, 
     folder = request.out / "results"
     assert result.page == folder / "benchmark.md"
     names = {path.name for path in folder.iterdir()}
-    assert names == {"benchmark.md", "benchmark.json", "benchmark_xray.md", "benchmark_xray_scores.png"}
+    pictures = {"benchmark_xray_scores.png", "benchmark_xray_cost.png"}
+    assert names == {"benchmark.md", "benchmark.json", "benchmark_xray.md", *pictures}
     record = read_json(folder / "benchmark.json")["sets"]["xray"]
     scores = [read_json(request.out / "xray" / "runs" / "baseline" / f"seed-{n}" / "scores.json") for n in (0, 1)]
     found = record["scores"]["full"]["baseline"]["ROUGE_L"]
@@ -123,15 +124,33 @@ def test_sets_of_an_earlier_call_stay_on_the_first_page(
     assert "benchmark_ct.md" not in write_pages(result.sets, tmp_path, facts).read_text()
 
 
+def test_every_run_also_drafts_by_expected_utility(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    """With the same weights, beside its own decoding; its costs are those of the run."""
+    request, result, _ = finished
+    results = result.sets["xray"]
+    assert list(results.full) == ["baseline", "baseline, by utility"]
+    assert list(results.costs) == ["baseline"]
+    assert results.cost_of("baseline, by utility") is results.costs["baseline"]
+    place = request.out / "xray" / "runs" / "baseline-by-utility" / "seed-0"
+    assert not (place / "weights.safetensors").exists()
+    rows = [json.loads(line) for line in (place / "predictions.jsonl").read_text().splitlines()]
+    assert all("expected_utility" in row["evidence"] for row in rows)
+    assert all(name in results.to_floors for name in ("nearest training image", "constant report, best for findings"))
+    page = (request.out / "results" / "benchmark_xray.md").read_text()
+    assert "Difference to the constant report, best for findings" in page
+    alone = plan_set(replace(request, utility=False), "xray", request.data["xray"])
+    assert [row.label for row in alone.table.rows] == ["baseline", "vdgen", "dast"]
+
+
 def test_methods_that_fail_are_named_and_counted(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
     request, result, said = finished
-    assert result.failed == 1 + 2
+    assert result.failed == 2 * (1 + 2), "each with its own decoding and by expected utility"
     page = (request.out / "results" / "benchmark.md").read_text()
     assert "refused: vdgen" in page
     assert "no_such_part" in page
     assert "failed: dast, seed 1" in page
-    assert "NOT COMPLETE: 2 of 4 runs, 2 failed, 0 to come" in page
-    assert sum("FAILED" in line for line in said) == 2
+    assert "NOT COMPLETE: 4 of 8 runs, 4 failed, 0 to come" in page
+    assert sum("FAILED" in line for line in said) == 4
 
 
 def test_texts_of_real_data_stay_beside_the_runs(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
@@ -155,7 +174,7 @@ def test_nothing_is_done_twice(
     said: list[str] = []
     again = run_bench(replace(request, methods=("baseline",)), said.append)
     assert again.failed == 0
-    assert "xray: 2 of 2 runs are done already" in said
+    assert "xray: 4 of 4 runs are done already" in said
     ours, theirs = (found.sets["xray"].full["baseline"].values for found in (again, result))
     assert ours == theirs
     assert len((request.out / "sessions.jsonl").read_text().splitlines()) == 2
@@ -373,7 +392,11 @@ def test_more_seeds_go_to_the_methods_named(toy_dataset: Dataset, tmp_path: Path
     request = request_for(toy_dataset, tmp_path / "out", methods=("dast", "vdgen"))
     request = replace(request, seeds=1, headline_seeds=3, headline_methods=("baseline", "dast"), overrides=())
     suite = plan_set(request, "xray", request.data["xray"])
-    assert {row.label: row.headline for row in suite.table.rows} == {"baseline": True, "dast": True, "vdgen": False}
+    assert {row.label: row.headline for row in suite.table.rows if not row.run_of} == {
+        "baseline": True,
+        "dast": True,
+        "vdgen": False,
+    }
 
 
 def test_a_benchmark_whose_figures_cannot_be_drawn_trains_nothing(
@@ -393,6 +416,6 @@ def test_figures_are_the_same_bytes_each_time(
     assert score_plot(result.sets["xray"]) == first
     with Image.open(io.BytesIO(first)) as picture:
         width, height = picture.size
-        # Dots and bars are there: blue, and the colours of both floors.
+        # Dots and bars are there: blue, and the colours of floors; those with one figure hide each other.
         colours = {colour for _, colour in picture.convert("RGB").getcolors(width * height)}
-    assert {(0, 114, 178), (213, 94, 0), (0, 158, 115)} <= colours
+    assert {(0, 114, 178), (213, 94, 0)} <= colours

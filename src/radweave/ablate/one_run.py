@@ -56,8 +56,9 @@ _SAME = 1e-9
 class Task:
     """A row of a table at one seed. ``overrides`` are all of them, the seed's too.
 
-    With ``run``, the folder of a finished run, nothing is trained: it reports with the settings ``at_test`` changed, on
-    ``test_dataset`` if that is another data set, and ``seed`` is the number of the draw where the row draws.
+    With ``run``, the folder of a finished run, nothing is trained: it reports with the settings ``at_test`` and the
+    options ``decoding`` changed, on ``test_dataset`` if that is another data set, and ``seed`` is the number of the
+    draw where the row draws.
     """
 
     label: str
@@ -71,6 +72,7 @@ class Task:
     meteor: bool = False
     run: str = ""
     at_test: tuple[str, ...] = ()
+    decoding: tuple[str, ...] = ()
     test_dataset: str = ""
 
     @property
@@ -113,12 +115,18 @@ def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, 
         "seed": experiment.seed,
         "dataset": dataset.fingerprint(),
         "weights": read_card_alone(task.run_path).files["weights.safetensors"],
-        **({"at_test": list(task.at_test), "tested": Dataset.open(task.tested).fingerprint()} if task.run else {}),
+        **(_reported(task) if task.run else {}),
         "protocol": task.protocol,
         "implementation": IMPLEMENTATION,
         "labeler": f"{labeler.name} {labeler.version}",
         "meteor": task.meteor,
     }
+
+
+def _reported(task: Task) -> dict[str, Any]:
+    """What decides the reports of a run beside its weights."""
+    tested = Dataset.open(task.tested).fingerprint()
+    return {"at_test": list(task.at_test), "decoding": list(task.decoding), "tested": tested}
 
 
 def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: bool = False) -> dict[str, Any]:
@@ -143,7 +151,7 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
     pace = _Pace()
     result = generate_split(
         run,
-        Predictor.of(run),
+        Predictor.of(run, decoding=task.decoding),
         task.tested,
         "test",
         predictions,
@@ -326,7 +334,7 @@ def stops_without_parent(parent: int) -> TrainingWatch:
 def main(arguments: list[str]) -> int:
     """Run the task of a JSON file; the reason of a failure is the last line on stderr."""
     record = read_json(Path(arguments[0]))
-    lists = {name: tuple(record["task"][name]) for name in ("overrides", "at_test")}
+    lists = {name: tuple(record["task"][name]) for name in ("overrides", "at_test", "decoding")}
     task = Task(**{**record["task"], **lists})
     try:
         run_task(task, stops_without_parent(record["parent"]), own_process=True)

@@ -152,7 +152,8 @@ def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
         if row.run_of is not None:
             asked = (*row.at_test, *settings)
             tasks = tuple(_at_test(task, row, asked) for task in tasks)
-            own = (*own, *asked)
+            tasks = tuple(replace(task, decoding=row.decoding) for task in tasks)
+            own = (*own, *asked, *(f"decoding.{option}" for option in row.decoding))
             if row.draws:
                 tasks = tuple(_drawn(tasks[0], number) for number in range(row.draws))
         return PlannedRow(row, method, own, config_hash(tasks[0].experiment()), tasks)

@@ -1,7 +1,7 @@
 """``radweave bench``: all methods on the same data by the same protocol, with floors, costs, evidence and pages.
 
 OUT/data/<set>/            phantoms that were drawn here
-OUT/<set>/                 an ablation folder: one row per method (see ``radweave.ablate``)
+OUT/<set>/                 an ablation folder: a row per method, and one with its drafts by expected utility
 OUT/<set>/pace/<method>/   a short run that measures pace and memory, where the others leave them open
 OUT/results/               the pages, their pictures, and all figures in benchmark.json
 OUT/sessions.jsonl         when the command ran, and for how long

@@ -170,9 +170,10 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             {"method": method, "metric": metric, **asdict(tested)}
             for (method, metric), tested in results.to_reference.items()
         ],
-        "to_nearest": [
-            {"method": method, "metric": metric, **asdict(tested)}
-            for (method, metric), tested in results.to_nearest.items()
+        "to_floors": [
+            {"floor": floor, "method": method, "metric": metric, **asdict(tested)}
+            for floor, contrasts in results.to_floors.items()
+            for (method, metric), tested in contrasts.items()
         ],
         "evidence": {
             method: {**found.figures, "recalled_kind": found.recalled_kind, "kinds": list(found.kinds)}

@@ -86,9 +86,9 @@ def cost_plot(results: SetResults) -> bytes | None:
 def _common_cost(results: SetResults, methods: Sequence[str]) -> tuple[str, dict[str, float]] | None:
     """The first measure of training time that all methods have, in minutes."""
     measures = {
-        "CPU time of training": {method: results.costs[method].cpu_s for method in methods},
-        "time of training": {method: results.costs[method].train_s for method in methods},
-        "time of the updates": {method: results.costs[method].updates_s for method in methods},
+        "CPU time of training": {method: results.cost_of(method).cpu_s for method in methods},
+        "time of training": {method: results.cost_of(method).train_s for method in methods},
+        "time of the updates": {method: results.cost_of(method).updates_s for method in methods},
     }
     for title, seconds in measures.items():
         known = {method: value / 60 for method, value in seconds.items() if value is not None}

@@ -25,6 +25,7 @@ from radweave.benchmark.scores import (
 )
 from radweave.benchmark.suite import SuiteSet
 from radweave.data.dataset import Dataset
+from radweave.evaluation.constants import FINDINGS, WORDING
 from radweave.evaluation.evidence import EvidenceAgreement, evidence_agreement
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.systems import FLOOR_NAMES
@@ -33,6 +34,8 @@ from radweave.labels import LABELER_OF, get_labeler
 TESTED = ("BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
 """The metrics that are tested; Holm's correction is over these and all methods."""
 NEAREST = FLOOR_NAMES["nearest_neighbour"]
+TESTED_FLOORS = (NEAREST, FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING])
+"""The floors that methods are tested against, each with a correction of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,10 @@ class MethodEvidence:
 
 @dataclass(frozen=True, slots=True)
 class SetResults:
-    """The results of a set. ``record`` is the ablation's; ``folders`` are a method's finished runs by method."""
+    """The results of a set. ``record`` is the ablation's; ``folders`` are a row's finished runs by its label.
+
+    ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes.
+    """
 
     suite: SuiteSet
     dataset: Dataset
@@ -57,13 +63,22 @@ class SetResults:
     floors: Mapping[str, SystemScores]
     compatible_floors: Mapping[str, SystemScores]
     to_reference: Mapping[tuple[str, str], Contrast]
-    to_nearest: Mapping[tuple[str, str], Contrast]
+    to_floors: Mapping[str, Mapping[tuple[str, str], Contrast]]
     evidence: Mapping[str, MethodEvidence]
     costs: Mapping[str, MethodCost]
 
     @property
     def reference(self) -> str:
         return self.suite.table.reference
+
+    def cost_of(self, label: str) -> MethodCost:
+        """What training the model behind a row cost."""
+        return self.costs[trained_rows(self.suite)[label]]
+
+
+def trained_rows(suite: SuiteSet) -> dict[str, str]:
+    """Label of a row -> label of the row whose runs it reports with, often its own."""
+    return {row.label: suite.table.trained(row).label for row in suite.table.rows}
 
 
 def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
@@ -103,17 +118,19 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         floors=floors,
         compatible_floors=compatible_floors,
         to_reference={} if reference is None else compare(others, reference, TESTED, _seed_tests(record)),
-        to_nearest=compare(full, floors[NEAREST], TESTED) if NEAREST in floors else {},
+        to_floors={name: compare(full, floors[name], TESTED) for name in TESTED_FLOORS if name in floors},
         evidence={method: _evidence(found, dataset) for method, found in folders.items()},
         costs=read_costs(suite, folders),
     )
 
 
 def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:
-    """The costs of every method from its finished runs."""
+    """The costs of every row that is trained, from its finished runs."""
+    trained = trained_rows(suite)
     return {
-        method: method_cost(found, [read_json(folder / "scores.json") for folder in found], pace_folder(suite, method))
-        for method, found in folders.items()
+        label: method_cost(found, [read_json(folder / "scores.json") for folder in found], pace_folder(suite, label))
+        for label, found in folders.items()
+        if trained[label] == label
     }
 
 

@@ -18,6 +18,8 @@ from radweave.methods import load_method, method_names, resolve
 from radweave.phantom.study import PhantomOptions
 
 REFERENCE = "baseline"
+UTILITY = "kind=expected_utility"
+"""The option of decoding by which drafts are chosen instead of written: docs/drafting.md."""
 METRICS = (
     *("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr"),
     *("CE_P", "CE_R", "CE_F1", "CE_F1_macro", "CE_F1_example"),
@@ -66,7 +68,8 @@ class BenchRequest:
     run, ``methods`` none for all. ``overrides`` are key=value, METHOD:key=value, SET:key=value or
     SET:METHOD:key=value; ``precision`` is that of every stage that trains. ``studies`` draws phantoms of another size.
     ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. With
-    ``pace`` a short run measures what runs that were taken over leave open. ``pages`` is where the pages go, if not to
+    ``utility`` every run also drafts by expected utility, as a row of its own. With ``pace`` a short run measures what
+    runs that were taken over leave open. ``pages`` is where the pages go, if not to
     ``out``/results.
     """
 
@@ -87,6 +90,7 @@ class BenchRequest:
     pages: Path | None = None
     meteor: bool = False
     train: bool = True
+    utility: bool = True
     pace: bool = True
 
 
@@ -147,6 +151,9 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
             unable[method] = f"no preset '{request.preset}' of it reads {kind.modality}"
         else:
             rows.append(Row(method, method=method, preset=preset, headline=method in headline, paper=printed(method)))
+            if request.utility and resolve(method, preset, ()).decoding.kind != "expected_utility":
+                label = f"{method}, by utility"
+                rows.append(Row(label, run_of=method, decoding=(UTILITY,), headline=method in headline))
     if not rows:
         raise InputError(f"no method can be run on this set: {unable}", field=f"--{name}")
     reference = REFERENCE if REFERENCE not in unable else rows[0].label

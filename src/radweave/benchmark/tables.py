@@ -9,7 +9,7 @@ from typing import Any
 from radweave.benchmark.cells import count as counted
 from radweave.benchmark.cells import difference, duration, mean_std, megabytes, percent, rate, with_interval
 from radweave.benchmark.costs import MethodCost
-from radweave.benchmark.results import NEAREST, TESTED, SetResults
+from radweave.benchmark.results import TESTED, TESTED_FLOORS, SetResults
 from radweave.benchmark.scores import SystemScores
 from radweave.contract.tables import METRICS
 from radweave.evaluation.tables.formats import DASH, TextTable, number
@@ -17,6 +17,11 @@ from radweave.evaluation.tables.formats import DASH, TextTable, number
 LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "ROUGE_L", "CIDEr")
 CLINICAL = ("CE_P", "CE_R", "CE_F1", "CE_F1_macro", "CE_F1_example")
 CLINICAL_NAMES = ("precision", "recall", "micro F1", "macro F1", "F1 by study")
+FLOORS = {
+    TESTED_FLOORS[0]: "the report of the training study whose image is nearest in raw pixels",
+    TESTED_FLOORS[1]: "the one training report that has the best micro F1 on the training split, for every study",
+    TESTED_FLOORS[2]: "the one training report that is nearest in wording to all others, for every study",
+}
 HONESTY = {
     "distinct_reports_share": "distinct reports",
     "most_frequent_report_share": "the most frequent one",
@@ -34,7 +39,7 @@ def short_table(results: SetResults) -> TextTable:
     shown = ("CE_F1", "CE_F1_macro", "CIDEr", "ROUGE_L", "BLEU_4")
     rows = []
     for method, system in results.full.items():
-        cost = results.costs[method]
+        cost = results.cost_of(method)
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, name) for name in shown[1:])]
         tail = (percent(_honest(system, "distinct_reports_share")), counted(cost.parameters), training_time(cost))
         rows.append((method, str(cost.runs), *cells, *tail))
@@ -129,7 +134,7 @@ def _meteor(record: Mapping[str, Any]) -> TextTable | None:
 
 
 def comparison_tables(results: SetResults) -> list[TextTable]:
-    """Differences to the reference method and to the nearest training image."""
+    """Differences to the reference method and to the floors."""
     methods = [name for name in results.full if name != results.reference]
     tables = []
     if results.to_reference:
@@ -143,12 +148,10 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
         )
         notes += _untested(results)
         tables.append(TextTable(f"Difference to {results.reference}", ("method", *TESTED), tuple(rows), notes))
-    if results.to_nearest:
-        rows = [
-            (name, *(difference(results.to_nearest.get((name, metric))) for metric in TESTED)) for name in results.full
-        ]
-        note = "the floor has no seeds; the report of the training study whose image is nearest in raw pixels"
-        tables.append(TextTable(f"Difference to the {NEAREST}", ("method", *TESTED), tuple(rows), (note,)))
+    for floor, tested in results.to_floors.items():
+        rows = [(name, *(difference(tested.get((name, metric))) for metric in TESTED)) for name in results.full]
+        notes = (f"a floor has no seeds; {FLOORS[floor]}",)
+        tables.append(TextTable(f"Difference to the {floor}", ("method", *TESTED), tuple(rows), notes))
     return tables
 
 

@@ -25,6 +25,9 @@ Precision = Annotated[
     str | None, typer.Option(help="float32 or bfloat16 in every stage; the presets' own if not given.")
 ]
 PhantomStudies = Annotated[int | None, typer.Option(help="Phantom radiographs to draw.", min=10, max=MAX_STUDIES)]
+NoUtility = Annotated[
+    bool, typer.Option("--no-utility", help="Only the methods' own decoding, without drafts by expected utility.")
+]
 NoPace = Annotated[bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")]
 
 
@@ -48,6 +51,7 @@ def bench(
     reuse: Reuse = None,
     pages: Annotated[Path | None, typer.Option(help="Where the pages go, if not to OUT/results.")] = None,
     meteor: Meteor = False,
+    no_utility: NoUtility = False,
     no_pace: NoPace = False,
     no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
 ) -> None:
@@ -77,6 +81,7 @@ def bench(
         pages=pages,
         meteor=meteor,
         train=not no_train,
+        utility=not no_utility,
         pace=not no_pace,
     )
 

@@ -71,6 +71,7 @@ class Row:
         run_of: label of the row whose trained runs this one takes: nothing is trained, they report again.
         at_test: settings of those runs that are changed then (``key=value``, see ``radweave.runs.at_test``). What such
             a row ``needs`` is a setting, or ``dataset``: the folder of another data set to report on.
+        decoding: options of decoding that are changed then (``kind=expected_utility``).
         draws: reports are written so often by the run of seed 0, with ``pairing_seed`` 0, 1, ...: the row's mean and
             deviation are over draws, and say nothing of other trainings.
     """
@@ -86,6 +87,7 @@ class Row:
     printed: bool = False
     run_of: str | None = None
     at_test: tuple[str, ...] = ()
+    decoding: tuple[str, ...] = ()
     draws: int = 0
 
     def __post_init__(self) -> None:
@@ -94,7 +96,7 @@ class Row:
         configured = self.ablation or self.overrides or self.method or self.preset
         if self.run_of is not None and (configured or self.printed):
             raise InputError("a row that takes another's runs has no configuration", field="run_of", got=self.label)
-        if self.run_of is None and (self.at_test or self.draws):
+        if self.run_of is None and (self.at_test or self.decoding or self.draws):
             raise InputError("whose runs report?", field="run_of", got=self.label)
         if self.printed and (self.ablation or self.overrides or self.method or self.preset or self.needs):
             raise InputError("a printed row is not run and has no configuration", field="printed", got=self.label)
