@@ -163,6 +163,35 @@ def test_a_missing_folder_beside_one_that_is_here_is_not_a_hub_name(
         load_tokenizer("weights/lama")
 
 
+def test_a_folder_with_a_typing_error_in_its_first_name_is_told_and_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights" / "llama").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda _, name, **__: pytest.fail(f"asked for {name}"))
+    with pytest.raises(InputError, match=r"wieghts/lama: cannot load a tokenizer: no such folder.*weights/llama"):
+        load_tokenizer("wieghts/lama")
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def silent(_: Any, name: str, *, timeout: float) -> None:
+        asked.append(timeout)
+        raise TimeoutError
+
+    def download(name: str, *, local_files_only: bool = False, **_: Any) -> str:
+        assert local_files_only, "the download tries again and again"
+        raise FileNotFoundError
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", silent)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(InputError, match=r"someone/lama.*the hub did not give it"):
+        load_tokenizer("someone/lama")
+    assert len(asked) == 1
+    assert asked[0] <= 5
+
+
 def test_a_hub_name_is_downloaded_without_pickles_and_then_read_as_a_folder(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +204,7 @@ def test_a_hub_name_is_downloaded_without_pickles_and_then_read_as_a_folder(
             raise FileNotFoundError
         return str(checkpoint)
 
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: None)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     tokenizer = PretrainedTokenizerConfig(path="someone/llama").build([])
     assert len(tokenizer) > 256

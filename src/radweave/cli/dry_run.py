@@ -19,7 +19,12 @@ def show_dry_run(started: Started) -> None:
     from radweave.data.examples import refuse_empty_splits
     from radweave.estimate import build_on_meta, estimate_of, part_sizes
     from radweave.methods import resolve
-    from radweave.runs.prepare import refuse_misfit, refuse_missing_checkpoints, refuse_unknown_sets
+    from radweave.runs.prepare import (
+        refuse_long_reports,
+        refuse_misfit,
+        refuse_missing_checkpoints,
+        refuse_unknown_sets,
+    )
     from radweave.runs.stages import refuse_impossible_stages
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
@@ -30,6 +35,7 @@ def show_dry_run(started: Started) -> None:
     refuse_missing_checkpoints(experiment)
     model = build_on_meta(experiment)
     refuse_impossible_stages(experiment, model)
+    refuse_long_reports(experiment, model)
     studies = {split: sum(1 for _ in dataset.studies(split)) for split in ("train", "val")}
     typer.echo(f"{started.method} on {studies['train']:,} training and {studies['val']:,} validation studies\n")
     for name, stage in experiment.named_stages().items():

@@ -19,7 +19,7 @@ from radweave.base.study import Modality
 from radweave.contract.model import ReportModel
 from radweave.contract.stage import StageConfig
 from radweave.data.ct import CtPreprocessing
-from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig
+from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
@@ -77,9 +77,13 @@ class DataConfig(Config):
 
 
 class Words(TypedDict):
-    """Vocabulary and special ids of the tokenizer, and the saved shape of a run that is restored."""
+    """Vocabulary and special ids of the tokenizer, and the saved shape of a run that is restored.
+
+    The last ``spare`` words of the vocabulary are in no report and no prompt.
+    """
 
     vocab_size: int
+    spare: int
     bos_id: int | None
     eos_id: int
     pad_id: int
@@ -122,6 +126,7 @@ class BuildContext:
         tokenizer = self.tokenizer
         return {
             "vocab_size": len(tokenizer),
+            "spare": spare_words(tokenizer),
             "bos_id": tokenizer.bos_token_id,
             "eos_id": tokenizer.eos_token_id,
             "pad_id": tokenizer.pad_token_id,

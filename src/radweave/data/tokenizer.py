@@ -134,6 +134,22 @@ def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def spare_words(tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many of the last words are marks that neither a report nor the chat template can hold.
+
+    Gemma's tokenizer ends with the mark of an image, for which its text models have no embedding.
+    """
+    template = str(tokenizer.chat_template or "")
+    used = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id}
+    added, count = tokenizer.added_tokens_decoder, 0
+    for number in range(len(tokenizer) - 1, -1, -1):
+        token = added.get(number)
+        if token is None or not token.special or number in used or token.content in template:
+            break
+        count += 1
+    return count
+
+
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the tokenizer's JSON files into ``folder``."""
     tokenizer.save_pretrained(str(folder))

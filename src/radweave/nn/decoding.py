@@ -12,6 +12,7 @@ from torch import Tensor
 
 from radweave.base.config import MAX_TOKENS, Config, Seed, Tokens
 from radweave.base.errors import UnusableModelError
+from radweave.nn.next_token import refuse_too_long
 
 
 class ExpectedUtilityConfig(Config):
@@ -93,8 +94,10 @@ def generate_ids(
         Token ids per row, without end or padding, and the log-probability of each of those tokens.
 
     Raises:
+        InputError: if prompt and report do not fit the model's positions.
         UnusableModelError: if the model scores a token with anything but a finite number.
     """
+    refuse_too_long(model.config, prefix.shape[1] + decoding.max_new_tokens, "decoding.max_new_tokens")
     options: dict[str, Any] = {}
     if decoding.do_sample:
         torch.manual_seed(decoding.seed)

@@ -15,11 +15,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.config import Config, Heads, Layers, Tokens, Width
-from radweave.base.errors import InputError
 from radweave.nn.decoding import DecodingConfig, generate_ids
 from radweave.nn.lora import LoraSetting, NoLoraConfig
 from radweave.nn.next_token import blank_tokens, next_token_loss
-from radweave.nn.pretrained import Precision, check_vocabulary, load_language_model
+from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
 
 
@@ -123,7 +122,6 @@ class CrossAttentionLanguageModel(nn.Module):
         from transformers import DynamicCache, EncoderDecoderCache
 
         begin, mask = self._begin(prefix, prefix_mask, len(memory))
-        self._check_length(begin.shape[1] + decoding.max_new_tokens)
         cache = EncoderDecoderCache(DynamicCache(config=self.model.config), DynamicCache(config=self.model.config))
         inputs = {**self._cross(memory, memory_mask), "past_key_values": cache}
         return generate_ids(self.model, begin, mask, decoding, eos_id=self.eos_id, pad_id=self.pad_id, inputs=inputs)
@@ -141,16 +139,6 @@ class CrossAttentionLanguageModel(nn.Module):
         if mask is None:
             mask = torch.ones(prefix.shape[:2], dtype=torch.bool, device=device)
         return left_pad(torch.cat([prefix.to(self.dtype), begin], dim=1), torch.cat([mask, begin_mask], dim=1))
-
-    def _check_length(self, length: int) -> None:
-        most = int(self.architecture.max_position_embeddings)
-        if length > most:
-            raise InputError(
-                "prompt and report are longer than the decoder's positions",
-                field="decoding.max_new_tokens",
-                got=length,
-                expected=f"at most {most} with the prompt",
-            )
 
 
 class BertDecoderConfig(Config):
@@ -170,7 +158,14 @@ class BertDecoderConfig(Config):
     lora: LoraSetting = NoLoraConfig()
 
     def build(
-        self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int, saved: Path | None = None
+        self,
+        *,
+        vocab_size: int,
+        bos_id: int | None,
+        eos_id: int,
+        pad_id: int,
+        spare: int = 0,
+        saved: Path | None = None,
     ) -> CrossAttentionLanguageModel:
         """Build with random weights; vocabulary and special ids are the tokenizer's. ``saved`` is not needed."""
         from transformers import BertConfig, BertLMHeadModel
@@ -213,7 +208,14 @@ class PretrainedBertDecoderConfig(Config):
     lora: LoraSetting = NoLoraConfig()
 
     def build(
-        self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int, saved: Path | None = None
+        self,
+        *,
+        vocab_size: int,
+        bos_id: int | None,
+        eos_id: int,
+        pad_id: int,
+        spare: int = 0,
+        saved: Path | None = None,
     ) -> CrossAttentionLanguageModel:
         """Load the weights; with ``saved`` only the shape, from the ``config.json`` kept in a run folder.
 
@@ -226,13 +228,13 @@ class PretrainedBertDecoderConfig(Config):
             options |= {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.dropout}
         model, untrained = load_language_model(
             self.path,
+            vocab_size=vocab_size - spare,
             dtype=self.dtype,
             saved=saved,
             model_type="bert",
             options=options,
             may_be_new=("crossattention", "cls.predictions"),
         )
-        check_vocabulary(model, vocab_size, self.path)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         model = self.lora.apply(model)

@@ -14,7 +14,7 @@ from radweave.base.config import Config, Heads, Layers, Tokens, Width
 from radweave.nn.decoding import DecodingConfig, generate_ids
 from radweave.nn.lora import LoraSetting, NoLoraConfig
 from radweave.nn.next_token import blank_tokens, next_token_loss
-from radweave.nn.pretrained import Precision, Quantization, check_vocabulary, load_language_model
+from radweave.nn.pretrained import Precision, Quantization, load_language_model
 
 __all__ = [
     "CausalLanguageModel",
@@ -122,7 +122,14 @@ class LlamaConfig(Config):
     lora: LoraSetting = NoLoraConfig()
 
     def build(
-        self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int, saved: Path | None = None
+        self,
+        *,
+        vocab_size: int,
+        bos_id: int | None,
+        eos_id: int,
+        pad_id: int,
+        spare: int = 0,
+        saved: Path | None = None,
     ) -> CausalLanguageModel:
         """Build with random weights; vocabulary and special ids are the tokenizer's. ``saved`` is not needed."""
         from transformers import LlamaConfig as HFConfig
@@ -150,7 +157,9 @@ class LlamaConfig(Config):
 
 
 class PretrainedLanguageModelConfig(Config):
-    """Any causal language model that transformers loads from a folder or hub name.
+    """Any causal language model that transformers loads from a folder or hub name, or the text part of a larger one.
+
+    Of a checkpoint of images and texts (MedGemma, LLaVA, Qwen-VL) only the weights of the text part are loaded.
 
     ``quantization`` loads the weights in 8 or 4 bits (extra ``quantization``); such weights cannot train, adapters on
     them can. ``gradient_checkpointing`` trades time for memory in training.
@@ -165,16 +174,28 @@ class PretrainedLanguageModelConfig(Config):
     lora: LoraSetting = NoLoraConfig()
 
     def build(
-        self, *, vocab_size: int, bos_id: int | None, eos_id: int, pad_id: int, saved: Path | None = None
+        self,
+        *,
+        vocab_size: int,
+        bos_id: int | None,
+        eos_id: int,
+        pad_id: int,
+        spare: int = 0,
+        saved: Path | None = None,
     ) -> CausalLanguageModel:
         """Load the weights; with ``saved`` only the shape, from the ``config.json`` kept in a run folder.
 
         Raises:
-            InputError: if there is no such checkpoint, its vocabulary is smaller than the tokenizer's, or the
-                quantisation asked for cannot run here.
+            InputError: if there is no such checkpoint, it is no causal language model, its vocabulary is smaller than
+                the tokenizer's, or the quantisation asked for cannot run here.
         """
-        model, _ = load_language_model(self.path, dtype=self.dtype, saved=saved, quantization=self.quantization)
-        check_vocabulary(model, vocab_size, self.path)
+        model, _ = load_language_model(
+            self.path,
+            vocab_size=vocab_size - spare,
+            dtype=self.dtype,
+            saved=saved,
+            quantization=self.quantization,
+        )
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         adapted = self.lora.apply(model)

@@ -10,12 +10,29 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from radweave.base.errors import InputError
 from radweave.nn.global_batch import mean_over_batch
 
 
 def position_ids(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
     """Count present tokens from 0; absent ones get 0."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def refuse_too_long(shape: Any, length: int, field: str) -> None:
+    """Refuse a sequence with more tokens than a model has positions: it would fail, or write nonsense.
+
+    Raises:
+        InputError: naming the field that lets reports be as long.
+    """
+    most = getattr(shape, "max_position_embeddings", None)
+    if isinstance(most, int) and length > most:
+        raise InputError(
+            "prompt and report are longer than the language model's positions",
+            field=field,
+            got=f"{length} tokens with the prompt",
+            expected=f"at most {most}",
+        )
 
 
 def blank_tokens(embeds: Float[Tensor, "batch text width"], share: float) -> Float[Tensor, "batch text width"]:
@@ -49,6 +66,7 @@ def next_token_loss(
         labels: the report's token ids, -100 where no loss is taken.
         inputs: further arguments of the forward pass, such as what cross-attention reads.
     """
+    refuse_too_long(model.config, prefix.shape[1] + text.shape[1], "data.max_tokens")
     mask = torch.cat([prefix_mask, labels != -100], dim=1)
     logits = model(
         inputs_embeds=torch.cat([prefix, text], dim=1),

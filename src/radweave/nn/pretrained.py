@@ -1,4 +1,7 @@
-"""Language models from checkpoint folders or hub names: whole, or refused with the reason."""
+"""Language models from checkpoint folders or hub names: whole, or refused with the reason.
+
+Of a checkpoint of images and texts (MedGemma, LLaVA, Qwen-VL) the text part is taken, as if it lay there alone.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,27 @@ from typing import Any, Literal
 import torch
 
 from radweave.base.errors import InputError
-from radweave.outside.models import model_of_shape, read_model, read_shape
+from radweave.outside.models import is_causal, make_shape, model_of_shape, read_model, read_shape
 
+FIELD = "language_model.path"
 Precision = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["none", "8bit", "4bit"]
+_SAME_AS = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+"""Text parts without a causal model of their own, and the family that has their layers. They turn each third of a
+position by time, row and column; for words the three are one number, and the families compute the same."""
+_IMAGE_AXES = ("mrope_section", "mrope_interleaved")
+_TEXT_WEIGHTS = {
+    r"^language_model\.model\.": "model.",
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^model\.language_model\.": "model.",
+}
+"""Where checkpoints of images and texts keep the weights of the text part, and their names there alone."""
 
 
 def load_language_model(
     path: str,
     *,
+    vocab_size: int,
     dtype: Precision,
     saved: Path | None = None,
     quantization: Quantization = "none",
@@ -29,6 +44,7 @@ def load_language_model(
 
     Args:
         path: folder or hub name of the checkpoint.
+        vocab_size: words of the tokenizer, each of which needs a row of the embeddings.
         dtype: precision of the weights.
         saved: folder with the ``config.json`` of a part of a run; the shape is built from it, without weights.
         quantization: load in 8 or 4 bits.
@@ -40,16 +56,19 @@ def load_language_model(
         The model, and the names of its parameters that the checkpoint did not have.
 
     Raises:
-        InputError: if there is no such checkpoint, it is of another family, a file of it is missing or broken, it
-            lacks weights of the model, or the quantisation cannot run here.
+        InputError: if there is no such checkpoint, it is no causal language model or of another family, it has fewer
+            words than the tokenizer, a file of it is missing or broken, it lacks weights of the model, or the
+            quantisation cannot run here.
     """
     from transformers import GenerationConfig
 
     what, precision = "a language model", getattr(torch, dtype)
     if saved is not None:
-        shape = read_shape(saved, what=what)
+        shape = text_shape(read_shape(saved, what=what))
+        _refuse_misfit(shape, path, vocab_size)
         return model_of_shape(shape, "causal_lm", what=what, file=saved, dtype=precision), frozenset()
-    shape = read_shape(path, what=what, options=options)
+    whole = read_shape(path, what=what, options=options)
+    shape = text_shape(whole)
     if model_type not in (None, shape.model_type):
         raise InputError(
             "not a checkpoint of this family",
@@ -58,6 +77,7 @@ def load_language_model(
             got=shape.model_type,
             expected=model_type,
         )
+    _refuse_misfit(shape, path, vocab_size)
     model, missing = read_model(
         path,
         "causal_lm",
@@ -65,6 +85,7 @@ def load_language_model(
         dtype=precision,
         shape=shape,
         may_be_new=may_be_new,
+        key_mapping=None if shape is whole else _TEXT_WEIGHTS,
         quantization_config=_quantization_config(quantization, dtype),
     )
     # As a restored run has it: how a report is decoded is the experiment's to say, not the checkpoint's.
@@ -78,20 +99,42 @@ def load_language_model(
     return model, missing
 
 
-def check_vocabulary(model: Any, vocab_size: int, path: str) -> None:
-    """Refuse a tokenizer with more tokens than the model has embeddings.
+def text_shape(shape: Any) -> Any:
+    """The text part's configuration of a checkpoint of images and texts; any other as it is."""
+    text = getattr(shape, "text_config", None)
+    if text is None:
+        return shape
+    if text.model_type in _SAME_AS:
+        numbers = text.to_dict()
+        for name in ("model_type", "architectures"):
+            numbers.pop(name, None)
+        turns = dict(numbers.get("rope_parameters") or {})
+        if turns.get("rope_type") == "mrope":
+            turns["rope_type"] = "default"
+        numbers["rope_parameters"] = {name: value for name, value in turns.items() if name not in _IMAGE_AXES}
+        text = make_shape(_SAME_AS[text.model_type], **numbers)
+    # Whether the last layer shares the embeddings is said of the whole, not of its part.
+    text.tie_word_embeddings = shape.tie_word_embeddings
+    return text
 
-    Raises:
-        InputError: if so.
-    """
-    rows = model.get_input_embeddings().num_embeddings
-    if rows < vocab_size:
+
+def _refuse_misfit(shape: Any, path: str, vocab_size: int) -> None:
+    """Refuse what reads no text from left to right, or has fewer words than the tokenizer."""
+    if not is_causal(shape):
+        raise InputError(
+            "not a causal language model",
+            file=path,
+            field=FIELD,
+            got=shape.model_type,
+            expected="a decoder such as Llama, Gemma, Qwen, Phi, Mistral or GPT-2, in which no word sees later ones",
+        )
+    if shape.vocab_size < vocab_size:
         raise InputError(
             "the tokenizer does not belong to this language model",
             file=path,
             field="vocab_size",
             got=f"{vocab_size} tokens",
-            expected=f"at most {rows}",
+            expected=f"at most {shape.vocab_size}",
         )
 
 

@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,9 @@ _DOWNLOADED: Mapping[Files, tuple[str, ...]] = {
     "weights": ("config.json", "generation_config.json", "model.safetensors", "model-*.safetensors", "*.index.json"),
 }
 NEEDS_CODE = "it needs code that lies beside it, and code from a model's folder is never run"
-_HUB_TIMEOUT_S = 10.0
+_HUB_TIMEOUT_S = 5.0
+_LIKE = 0.8
+"""Names more alike than this, of 1, are one name with a typing error."""
 _GREATEST_WEIGHT = 1e18
 """A norm squares what it gets, and the square of more than this is infinite in float32."""
 _NUMBERS_PER_WEIGHT = 4
@@ -68,8 +71,20 @@ def _is_hub_name(path: str) -> bool:
     return bool(_HUB_NAME.fullmatch(path)) and not ("/" in path and Path(path).parent.exists())
 
 
+def _like(name: str) -> Path | None:
+    """A folder here whose path is this name but for a typing error."""
+    asked, found = Path(name), Path()
+    for part in asked.parts:
+        folders = [path.name for path in found.iterdir() if path.is_dir()] if found.is_dir() else []
+        near = get_close_matches(part, folders, n=1, cutoff=_LIKE)
+        if not near:
+            return None
+        found = found / near[0]
+    return found
+
+
 def _downloaded(name: str, files: Files, *, what: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
     patterns = list(_DOWNLOADED[files])
     try:
@@ -78,8 +93,13 @@ def _downloaded(name: str, files: Files, *, what: str) -> Path:
         return kept
     except Exception:  # nothing, or not all of it, is in the cache
         pass
+    near = _like(name)
+    if near is not None:
+        raise InputError(f"cannot load {what}: no such folder", file=name, expected=f"{near}, which is here")
     try:
-        # The network's own words name hosts, and its exceptions are those of whichever client it has.
+        # The network's own words name hosts, and its exceptions are those of whichever client it has. One short
+        # question goes before the download, which would try again and again.
+        HfApi().model_info(name, timeout=_HUB_TIMEOUT_S)
         return Path(
             snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], etag_timeout=_HUB_TIMEOUT_S)
         )
@@ -120,6 +140,18 @@ def model_class(shape: Any) -> Any:
 
     found = MODEL_MAPPING.get(type(shape), None)
     return found[0] if isinstance(found, (tuple, list)) else found
+
+
+def is_causal(shape: Any) -> bool:
+    """Whether a configuration is that of a language model in which no word sees later ones.
+
+    The library builds a language model of an encoder such as BERT, too, which then reads what it is to write.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    sees_both_ways = getattr(shape, "use_bidirectional_attention", None) in (True, "all")
+    encoder = type(shape) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(shape, "is_decoder", False)
+    return type(shape) in MODEL_FOR_CAUSAL_LM_MAPPING and not sees_both_ways and not encoder
 
 
 def make_shape(model_type: str, **numbers: Any) -> Any:

@@ -10,6 +10,7 @@ from radweave.base.errors import InputError
 from radweave.base.ontology import LABEL_SETS, sets_for
 from radweave.base.study import LabelState, Split
 from radweave.contract.experiment import Experiment
+from radweave.contract.model import ReportModel, parts_of
 from radweave.data.cache.images import NAMES, PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import (
@@ -18,6 +19,9 @@ from radweave.data.examples import (
 )
 from radweave.data.tokenizer import encode
 from radweave.labels import get_labeler
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
+from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.next_token import refuse_too_long
 from radweave.nn.vision import encoders_for
 from radweave.nn.vision.weights import find_weights
 from radweave.outside.models import locate
@@ -77,6 +81,18 @@ def refuse_missing_checkpoints(experiment: Experiment) -> None:
             raise InputError(
                 error.reason, file=error.file, field=f"{field}.path", got=error.got, expected=error.expected
             ) from None
+
+
+def refuse_long_reports(experiment: Experiment, model: ReportModel) -> None:
+    """Refuse reports that are longer than the language model's positions, whatever the prompt.
+
+    Raises:
+        InputError: naming the field that lets them be as long.
+    """
+    for part in parts_of(model).values():
+        if isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel):
+            refuse_too_long(part.architecture, experiment.data.max_tokens, "data.max_tokens")
+            refuse_too_long(part.architecture, experiment.decoding.max_new_tokens, "decoding.max_new_tokens")
 
 
 def _either(names: Sequence[str]) -> str:

@@ -51,7 +51,14 @@ from radweave.train.sizes import refuse_giant
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-from radweave.runs.prepare import _reasons, prepare, refuse_misfit, refuse_unknown_sets
+from radweave.runs.prepare import (
+    _reasons,
+    prepare,
+    refuse_long_reports,
+    refuse_misfit,
+    refuse_missing_checkpoints,
+    refuse_unknown_sets,
+)
 from radweave.runs.started import Started, write_started
 
 
@@ -160,6 +167,7 @@ def _prepare(
     refuse_misfit(experiment, dataset)
     refuse_empty_splits(dataset)
     refuse_unknown_sets(experiment, dataset)
+    refuse_missing_checkpoints(experiment)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
     tokenizer = experiment.data.tokenizer.build(texts, own=experiment.language_checkpoint)
@@ -180,6 +188,7 @@ def _prepare(
     torch.manual_seed(experiment.seed)
     model = experiment.model.build(context).to(default_device())
     refuse_impossible_stages(experiment, model)
+    refuse_long_reports(experiment, model)
     if ranks.is_first:
         with write_folder(out / "tokenizer", overwrite=True) as partial:
             save_tokenizer(tokenizer, partial)

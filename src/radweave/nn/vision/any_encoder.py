@@ -149,8 +149,12 @@ class AnyVisionConfig(Config):
         Raises:
             InputError: if there is no such checkpoint.
         """
-        shape = read_shape(self.path, what=WHAT)
-        given = self._preprocessor()
+        try:
+            shape, given = read_shape(self.path, what=WHAT), self._preprocessor()
+        except InputError as error:
+            raise InputError(
+                error.reason, file=error.file, field=error.field or FIELD, got=error.got, expected=error.expected
+            ) from None
         for size in (given.get("crop_size"), given.get("size")):
             side = size.get("height", size.get("shortest_edge")) if isinstance(size, dict) else size
             if isinstance(side, int):
