@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radweave.cli.bounds import MAX_BATCH
+from radweave.cli.options import FIELDS_TO_CHANGE
 
 if TYPE_CHECKING:
     from radweave.estimate import Estimate
@@ -18,7 +19,7 @@ NAMES = ("weights", "gradients", "optimizer", "activations", "training", "kv_cac
 
 def estimate(
     method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
     preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
     prompt_tokens: Annotated[
         int, typer.Option(help="Tokens before the report, image included.", min=1, max=MAX_BATCH)

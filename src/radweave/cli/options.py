@@ -11,6 +11,7 @@ from radweave.base.errors import InputError
 from radweave.base.study import SPLITS, Split
 from radweave.cli.bounds import MAX_BATCH, MAX_JOBS, MAX_STUDIES
 
+FIELDS_TO_CHANGE = "Fields to change, as seed=3 or model.vision_encoder=swin; 'radweave config' shows them all."
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 Out = Annotated[Path, typer.Option("--out", help="Where to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]

@@ -10,7 +10,7 @@ import typer
 from radweave.base.errors import printable
 from radweave.base.study import RESEARCH_ONLY
 from radweave.cli.bounds import MAX_SEED, MAX_STUDIES
-from radweave.cli.options import Out, Overwrite
+from radweave.cli.options import FIELDS_TO_CHANGE, Out, Overwrite
 
 
 def methods() -> None:
@@ -26,7 +26,7 @@ def demo(
     overwrite: Overwrite = False,
     studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40, max=MAX_STUDIES)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of everything.", min=0, max=MAX_SEED)] = 0,
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
 ) -> None:
     """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
     from radweave.base.cores import usable_cores

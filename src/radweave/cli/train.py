@@ -11,13 +11,14 @@ import typer
 
 from radweave.base.errors import InputError, printable
 from radweave.cli.bounds import MAX_EPOCHS, MAX_STUDIES
+from radweave.cli.options import FIELDS_TO_CHANGE
 from radweave.cli.resuming import resumable
 
 if TYPE_CHECKING:
     from radweave.runs.started import Started
 
 Preset = Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="key=value ...", metavar="[key=value ...]")]
+Overrides = Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="YAML of what differs from the preset; a run's config.yaml will do.")
 ]
@@ -33,7 +34,7 @@ def train(
     method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'. With --resume, a run folder.")],
     dataset: Annotated[Path | None, typer.Argument(help="A dataset folder.")] = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Run folder to write.")] = None,
     preset: Preset = "tiny",
     config: ConfigFile = None,
     epochs: Epochs = None,
@@ -49,7 +50,12 @@ def train(
     parallel: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp to shard the model.")] = "ddp",
     log: Annotated[str | None, typer.Option(help="Show the training in tensorboard or wandb as well.")] = None,
 ) -> None:
-    """Train a method on a dataset folder and write a run folder."""
+    """Train a method on a dataset folder and write a run folder.
+
+    Try first: --dry-run checks everything and says what trains and what memory it takes, --limit 200 --epochs 1 trains
+    for moments. A run that was stopped goes on with 'radweave train --resume RUN'. Weights of others:
+    model.vision_encoder=transformers model.vision_encoder.path=FOLDER.
+    """
     from radweave.base.devices import use_device
     from radweave.cli.progress import console, training_watch
     from radweave.runs.train import train as train_run
@@ -136,10 +142,13 @@ def config(
     preset: Preset = "tiny",
     file: ConfigFile = None,
     fields: Annotated[
-        bool, typer.Option("--reference", help="Print every field of every component instead, as Markdown.")
+        bool, typer.Option("--reference", help="Print all fields of all methods instead, as Markdown.")
     ] = False,
 ) -> None:
-    """Print the resolved configuration as YAML, with what each component is and each field's default."""
+    """Print the resolved configuration as YAML, with what each component is and each field's default.
+
+    What is printed is a file for 'radweave train --config FILE'.
+    """
     from radweave.base.explained import explained_yaml
     from radweave.methods import all_fields, resolve
 
