@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/pretrained_memory.py
 
-Memory is what ``radweave estimate`` says. Time is floating-point operations over what an A100 does: 4 per parameter of the
-language model and token where its weights are frozen or have adapters, 6 where they train, and 40 % of 312 TFLOP/s. Nothing is
-measured, no weights are needed. The vision encoder, reading of images, and validation are not counted.
+Memory is what ``radweave estimate`` says. Time is floating-point operations over what an A100 does: 4 per parameter of
+the language model and token where its weights are frozen or have adapters, 6 where they train, and 40 % of 312 TFLOP/s.
+Nothing is measured, no weights are needed. The vision encoder, reading of images, and validation are not counted.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ def rows(folder: Path) -> None:
     for name, shape in paths.items():
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(shape))
-    print(
-        "| | tokens before the report | as written | LoRA | LoRA in 4 bit | full | writing reports |\n|---|---|---|---|---|---|---|"
-    )
+    print("| | tokens before the report | as written | LoRA | LoRA in 4 bit | full | writing reports |")
+    print("|---|---|---|---|---|---|---|")
     for label, (method, tokens, changes) in COMMANDS.items():
         base = [change.format(**{name: folder / name for name in paths}) for change in changes]
         lora = LORA.get(method, LORA[""])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import typer
+from page_commands import PAGES, commands
 
-from commands import PAGES, Command, commands
 from radweave.base.errors import InputError
 from radweave.base.overrides import override
 from radweave.cli import app

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from commands import PAGES
+from page_commands import PAGES
+
 from toys import ROOT
 
 

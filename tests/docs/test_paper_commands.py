@@ -1,4 +1,4 @@
-"""Every training command with weights from elsewhere, as a page has it, on small checkpoints in the published layouts."""
+"""Every training command with weights from elsewhere, as a page has it, on small checkpoints in published layouts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from page_commands import PAGES, Command, commands
+from published_layouts import CHECKPOINTS
 from transformers import AutoModel, AutoTokenizer
 
-from checkpoints import CHECKPOINTS
 from command_line import radweave
-from commands import PAGES, Command, commands
 from radweave.data.dataset import Dataset
 from radweave.methods import load_method, method_names
 from radweave.nn.text_encoder import PretrainedTextEncoderConfig

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from page_commands import commands
 from PIL import Image
 
 from command_line import radweave
-from commands import commands
 from image_files import write_dicom
 from radweave.data.dataset import Dataset
 from toys import ROOT, toy_image

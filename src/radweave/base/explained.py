@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 WIDTH = 116
 
@@ -27,8 +28,12 @@ def _lines(record: BaseModel, indent: str) -> Iterator[str]:
             yield from _lines(value, indent + "  ")
             continue
         text = _plain(record.model_dump(mode="json", include={name})[name])
-        default = None if field.is_required() else _plain(_dumped(record, name, field.get_default()))
+        default = None if field.is_required() else _plain(_dumped(record, name, _default(field)))
         yield f"{indent}{name}: {text}" + (f"  # default {default}" if default not in (None, text) else "")
+
+
+def _default(field: FieldInfo) -> Any:
+    return field.get_default(call_default_factory=True, validated_data={})
 
 
 def _dumped(record: BaseModel, name: str, default: Any) -> Any:

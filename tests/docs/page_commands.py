@@ -12,6 +12,8 @@ from toys import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/methods").glob("*.md"))]
 _FENCE = re.compile(r"^ *```")
+_START = re.compile(r"(torchrun .*)?radweave |torchrun .*\\$")
+"""Of a command, or of a launcher whose command is on the next line."""
 _SPAN = re.compile(r"`(radweave [^`]+)`")
 
 
@@ -48,9 +50,7 @@ def _in_blocks(page: Path) -> Iterator[Command]:
             continue
         if waiting:
             text = f"{waiting} {line.strip()}"
-        elif (fenced or line.startswith("    ")) and re.match(r"(torchrun .*?)?radweave ", line.strip()):
-            text, start = line.strip(), number
-        elif fenced and line.strip().startswith("torchrun ") and line.endswith("\\"):
+        elif (fenced or line.startswith("    ")) and _START.match(line.strip()):
             text, start = line.strip(), number
         else:
             continue

@@ -17,8 +17,8 @@ WORDS = ["The heart is normal in size.", "There is no pleural effusion."] * 4
 CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 VOCABULARY = 300
 LANGUAGE = {
-    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "pad_token_id": 0, "tie_word_embeddings": False,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "pad_token_id": 0, "tie_word_embeddings": False,
 }  # fmt: skip
 BERT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
 VISION = {
@@ -37,18 +37,31 @@ def _model(name: str, config: str, **sizes: Any) -> Callable[[Path], None]:
 
 def _with_words(name: str, config: str, **sizes: Any) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        tokenizer = BpeTokenizerConfig(vocab_size=VOCABULARY).build(WORDS)
-        tokenizer.chat_template = CHAT
-        _model(name, config, vocab_size=len(tokenizer), **sizes)(folder)
-        save_tokenizer(tokenizer, folder)
+        folder.mkdir()
+        _model(name, config, vocab_size=_words(folder), **sizes)(folder)
 
     return write
 
 
 def _towers(name: str, **vision: Any) -> Callable[[Path], None]:
-    return _model(
-        f"{name}Model", f"{name}Config", vision_config={**VISION, **vision}, text_config={**BERT, "vocab_size": 50}
-    )
+    towers = {"vision_config": {**VISION, **vision}, "text_config": {**BERT, "vocab_size": 50}}
+    return _model(f"{name}Model", f"{name}Config", **towers)
+
+
+def _gemma(folder: Path) -> None:
+    """MedGemma's layout: a Gemma 3 of images and texts."""
+    words = {**LANGUAGE, "vocab_size": VOCABULARY, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 64}
+    parts = {"text_config": words, "vision_config": VISION, "mm_tokens_per_image": 4}
+    _model("Gemma3ForConditionalGeneration", "Gemma3Config", **parts)(folder)
+    _words(folder)
+
+
+def _words(folder: Path) -> int:
+    """Write a tokenizer with a chat template; returns how many words it has."""
+    tokenizer = BpeTokenizerConfig(vocab_size=VOCABULARY).build(WORDS)
+    tokenizer.chat_template = CHAT
+    save_tokenizer(tokenizer, folder)
+    return len(tokenizer)
 
 
 def _open_clip(folder: Path) -> None:
@@ -76,6 +89,7 @@ CHECKPOINTS: dict[str, Callable[[Path], None]] = {
     "llama-2-7b-chat": LLAMA,
     "vicuna-7b": LLAMA,
     "phi-4": _with_words("Phi3ForCausalLM", "Phi3Config", **LANGUAGE),
+    "medgemma-4b": _gemma,
     "qwen2.5-7b-instruct": _with_words("Qwen2ForCausalLM", "Qwen2Config", **LANGUAGE),
     "bio-clinical-bert": BERT_BASE,
     "bert-base-uncased": BERT_BASE,
