@@ -433,6 +433,18 @@ def test_a_pretrained_language_model_is_not_given_another_tokenizer(
             train("baseline", toy_dataset.path, tmp_path / "run", overrides=with_language_model(gpt2, *other))
 
 
+def test_as_many_words_with_other_numbers_are_another_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(checkpoint, tmp_path / "other"))
+    content = json.loads((other / "tokenizer.json").read_text())
+    words = content["model"]["vocab"]
+    words["a"], words["b"] = words["b"], words["a"]
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    config = PretrainedTokenizerConfig(path=str(other))
+    with pytest.raises(InputError, match="not that of this language model"):
+        config.build([], own=str(checkpoint))
+    assert config.build([], own=str(other)).get_vocab()["a"] == words["a"]
+
+
 def test_a_pretrained_language_model_reads_with_its_own_tokenizer(
     gpt2: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:

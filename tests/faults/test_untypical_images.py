@@ -88,6 +88,23 @@ def test_the_same_images_and_seed_give_the_same_test(fitted: Familiarity, tmp_pa
     assert sum(file.stat().st_size for file in (tmp_path / "a").iterdir()) < 500_000
 
 
+def test_neither_closeness_nor_likeness_alone_makes_an_image_familiar(fitted: Familiarity) -> None:
+    def with_bias(change: float) -> Familiarity:
+        """The test with another margin against strangers, the distance to the training images as it is."""
+        return dataclasses.replace(fitted, arrays={**fitted.arrays, "bias": fitted.arrays["bias"] + np.float32(change)})
+
+    rings = (127 + 120 * np.sin(np.hypot(*(np.mgrid[0:SIZE, 0:SIZE] - 32)) / 2)).astype(np.uint8)
+    assert with_bias(1000).judge(rings).verdict is Verdict.REFUSED, "like the run's images, and far from them"
+    assert with_bias(-1000).judge(square(5)).verdict is Verdict.REFUSED, "close to the run's images, and unlike them"
+
+
+def test_another_seed_draws_other_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "MIN_IMAGES", 40)
+    pictures = [square(seed, 32) for seed in range(40)]
+    one, other = (fit_familiarity(pictures, seed=seed) for seed in (0, 1))
+    assert not np.array_equal(one.arrays["shift"], other.arrays["shift"])
+
+
 def test_a_test_that_does_not_fit_together_is_refused(fitted: Familiarity, tmp_path: Path) -> None:
     for number, (name, values) in enumerate(
         {"axes": fitted.arrays["axes"][:-1], "units": np.array([np.nan, 1], np.float32)}.items()

@@ -94,6 +94,23 @@ def test_reports_of_a_stopped_job_are_kept(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["predictions.jsonl", "whole.jsonl"]
 
 
+def test_reports_of_a_job_that_decoded_otherwise_are_not_kept(
+    toy_run: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    run, out, whole = restore(toy_run), tmp_path / "predictions.jsonl", tmp_path / "whole.jsonl"
+    short = Predictor.of(run, decoding=["max_new_tokens=1"])
+    generate_split(run, short, toy_dataset.path, "test", whole)
+
+    def stop(done: int, total: int) -> None:
+        if done == 4:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        generate_split(run, Predictor.of(run), toy_dataset.path, "test", out, shard_size=2, progress=stop)
+    generate_split(run, short, toy_dataset.path, "test", out, shard_size=2)
+    assert out.read_bytes() == whole.read_bytes()
+
+
 @needs_ray
 @pytest.mark.slow  # two workers that each import and restore: half a minute on two free cores
 def test_ray_writes_what_one_process_writes_and_only_what_is_missing(
@@ -150,8 +167,8 @@ def test_a_shard_with_other_studies_is_refused(toy_run: Path, toy_dataset: Datas
     def tamper(done: int, total: int) -> None:
         shard = out.with_name("predictions.jsonl.shards") / "00000"
         if done == 6:
-            row = json.loads(shard.read_text().splitlines()[0])
-            shard.write_text(json.dumps({**row, "study_id": "other"}) + "\n")
+            first, *others = shard.read_text().splitlines()
+            shard.write_text("\n".join([json.dumps({**json.loads(first), "study_id": "other"}), *others]) + "\n")
 
     with pytest.raises(InputError, match="does not hold the studies"):
         generate_split(run, Predictor.of(run), toy_dataset.path, "test", out, shard_size=3, progress=tamper)

@@ -392,6 +392,12 @@ def test_a_run_keeps_its_banks_and_shows_what_it_recalled(run: Run, run_folder: 
     assert kinds["sentence"] == 3 * 14
 
 
+def test_banks_wait_for_the_encoder_of_stage_one(run: Run, toy_dataset: Dataset) -> None:
+    view = training_view(toy_dataset)
+    assert run.model.build_memories("disease", view) == {}
+    assert set(run.model.build_memories("report", view)) == {"regions", "reports"}
+
+
 def toy_batch(run: Run, views: int = 1) -> Any:
     example = Example(
         study_id="x",

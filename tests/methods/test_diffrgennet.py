@@ -28,7 +28,7 @@ from radweave.data.tokenizer import encode
 from radweave.generate.predictor import Predictor
 from radweave.methods import resolve
 from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
-from radweave.methods.diffrgennet.difference import Cases, FeatureDifference, NoDifference, distances
+from radweave.methods.diffrgennet.difference import METRICS, Cases, FeatureDifference, NoDifference, distances
 from radweave.methods.diffrgennet.diseases import DiseaseStates, adjusted_loss
 from radweave.methods.diffrgennet.matching import Denominator, neg_pos_loss
 from radweave.methods.diffrgennet.model import DiffRGenNetModel, Seen
@@ -207,6 +207,25 @@ def test_prompts_show_predictions_after_training_and_labels_while_taught() -> No
     assert torch.equal(tokens[0], torch.stack([module.prompts[0, 2], module.prompts[1, 0], module.prompts[2, 3]]))
 
 
+def test_a_report_is_written_without_a_look_at_the_labels_even_of_a_model_left_in_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = toy_context()
+    model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
+    model.diseases.train()
+    model.diseases.taught = 1.0
+    batch = batch_of(context, example(context, 50))
+    read: list[Tensor] = []
+    prompt = model.diseases.prompt
+    monkeypatch.setattr(model.diseases, "prompt", lambda states: read.append(states) or prompt(states))
+    model.generate(batch, GREEDY)
+    with torch.no_grad():
+        found = Seen(model, batch).study.logits.argmax(-1)
+    assert torch.equal(read[0], found)
+    assert batch.class_labels is not None
+    assert not torch.equal(found, batch.class_labels), "the labels would have been other states"
+
+
 def test_positions_tell_all_cells_apart() -> None:
     table = sine_positions((7, 7), 32)
     assert table.shape == (49, 32)
@@ -378,6 +397,11 @@ def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
     variants = [study, *(replace(study, prior=one) for one in (prior, other_report, other_image))]
     losses = [float(model.loss(batch_of(context, one), ("report",))["report"]) for one in variants]
     assert len({round(value, 6) for value in losses}) == 4
+    with torch.no_grad():
+        found = Seen(model, batch_of(context, variants[1])).study
+        *others, shown = found.evidence(0, CHEXPERT14)["recalled"]
+    assert len(others) == len(found.recalled.cases[0]) >= 1
+    assert [shown["scores"][name] for name in METRICS] == pytest.approx(found.apart[0, -1].tolist())
     with torch.no_grad():
         model.cases.mark.weight[1] += 1.0
     marked = float(model.loss(batch_of(context, variants[1]), ("report",))["report"])

@@ -18,6 +18,7 @@ import radweave
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_file
 from radweave.base.json_files import read_json
+from radweave.base.study import View
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.generate.files import group_images
@@ -173,6 +174,24 @@ def test_resume_refuses_other_options_and_leaves_a_finished_run_alone(toy_run: P
     before = sha256_file(toy_run / "run.json")
     train("baseline", toy_dataset.path, toy_run, overrides=[*OVERRIDES, "stages.report.epochs=6"], resume=True)
     assert sha256_file(toy_run / "run.json") == before
+
+
+def test_the_model_sees_frontal_views_first_in_whatever_order_the_files_are_given(
+    toy_run: Path, tmp_path: Path
+) -> None:
+    predictor = dataclasses.replace(Predictor.of(restore(toy_run)), max_views=3)
+    side, front, other = (toy_image(tmp_path / f"{n}.png", bright_side="left", seed=n) for n in range(3))
+    views, _ = predictor.read_views([side, front, other], stated=[View.LATERAL, View.PA, View.AP])
+    assert [path for path, _ in views] == [front, other, side]
+    views, _ = dataclasses.replace(predictor, max_views=1).read_views([side, front], stated=[View.LATERAL, View.PA])
+    assert [path for path, _ in views] == [front]
+
+
+def test_decoding_options_given_at_use_replace_those_of_the_run(toy_run: Path) -> None:
+    run = restore(toy_run)
+    predictor = Predictor.of(run, decoding=["max_new_tokens=3"])
+    assert predictor.decoding == run.experiment.decoding.model_copy(update={"max_new_tokens": 3})
+    assert predictor.decoding != run.experiment.decoding
 
 
 def test_dicom_files_are_grouped_by_study_and_others_stand_alone(tmp_path: Path) -> None:
