@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from radweave.base.errors import InputError
+from radweave.outside.split_patterns import cannot_backtrack
 
 MAX_BYTES: Final = 64 << 20
 """Of tokenizer.json; a vocabulary of 262,144 words takes 33 MB."""
@@ -61,6 +62,7 @@ def refuse_endless_steps(content: dict[str, Any], path: Path) -> None:
                     "a step of this kind is not run", file=path, field=field, got=ascii(step.get("type"))[:40]
                 )
         _refuse_growth(steps, path, field)
+        _refuse_slow_splits(steps, path, field)
         _refuse_template(steps, path, field)
     model = content.get("model")
     rest = (
@@ -141,6 +143,19 @@ def _refuse_growth(steps: list[dict[str, Any]], path: Path, field: str) -> None:
         raise InputError(
             "makes a text many times longer", file=path, field=field, expected=f"at most {_MAX_GROWTH} times"
         )
+
+
+def _refuse_slow_splits(steps: list[dict[str, Any]], path: Path, field: str) -> None:
+    for step in steps:
+        pattern = step.get("pattern") if step["type"] == "Split" else None
+        if isinstance(pattern, dict) and "Regex" in pattern and not cannot_backtrack(str(pattern["Regex"])):
+            raise InputError(
+                "splits a text by a pattern that may take for ever",
+                file=path,
+                field=f"{field}.pattern.Regex",
+                got=ascii(str(pattern["Regex"]))[:60],
+                expected="a published tokenizer's, or alternatives in which only the last part repeats without end",
+            )
 
 
 def _refuse_template(steps: list[dict[str, Any]], path: Path, field: str) -> None:
