@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
 
-from radweave.base.config import Config, from_yaml, to_yaml
+from radweave.base.config import Config, from_yaml, read_yaml, to_yaml
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_json
 
 
 class Small(Config):
@@ -46,3 +48,28 @@ def test_a_yaml_file_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
     path.write_text("rate: 1.0\nspeed: 2\n")
     with pytest.raises(InputError, match=r"config\.yaml.*speed"):
         from_yaml(Experiment, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("&a {seed: *a}", "nested too deeply"),
+        ("seed: &a [*a]", "nested too deeply"),
+        ("l0: &l0 [1, 1]\n" + "".join(f"l{n}: &l{n} [{f'*l{n - 1}, ' * 9}]\n" for n in range(1, 9)), "more than"),
+    ],
+)
+def test_references_that_never_end_are_one_clear_error(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"not valid YAML: {reason}"):
+        read_yaml(path)
+
+
+def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+    for read in (read_yaml, read_json):
+        with pytest.raises(InputError, match="^/dev/null: is no plain file$"):  # else a pipe would be waited for
+            read(Path("/dev/null"))
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_yaml, read_json):
+        with pytest.raises(InputError, match="is no plain file"):
+            read(tmp_path / "pipe")

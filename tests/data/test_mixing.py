@@ -47,6 +47,16 @@ def _darker(path: Path) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.parametrize("other", ["a.b", "A"])
+def test_names_by_which_two_patients_would_become_one_are_refused(pair: list[Path], tmp_path: Path, other: str) -> None:
+    # Patient b.p0 of a, and p0 of a.b, would both be a.b.p0.
+    folder = tmp_path / "elsewhere" / other
+    shutil.copytree(pair[1], folder)
+    with pytest.raises(InputError, match="told apart"):
+        mix_datasets([pair[0], folder], tmp_path / "mixed")
+    assert not (tmp_path / "mixed").exists()
+
+
 def edit(dataset: Path, **changes: str) -> None:
     """Change fields of the first study of a manifest."""
     lines = (dataset / "manifest.jsonl").read_text().splitlines()

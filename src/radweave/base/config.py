@@ -41,6 +41,7 @@ Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 """What numpy, scikit-learn and torch all take."""
 
 
+_MAX_DEPTH, _MAX_VALUES = 100, 200_000
 MAX_YAML_BYTES = 1 << 20
 """Of a configuration: a resolved experiment has some 10 kB, and a megabyte takes seconds to parse."""
 
@@ -96,11 +97,32 @@ def parse_yaml(text: str) -> Any:
         ValueError: for whatever cannot be read, in one line.
     """
     try:
-        return yaml.load(text, _PlainLoader)
+        value = yaml.load(text, _PlainLoader)
+        _refuse_endless(value)
+        return value
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _refuse_endless(value: Any) -> None:
+    """Refuse what references make endless: a value inside itself, or one that is there a million times.
+
+    Raises:
+        ValueError: saying which.
+    """
+    waiting, seen = [(value, 0)], 0
+    while waiting:
+        item, depth = waiting.pop()
+        seen += 1
+        if depth > _MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        if seen > _MAX_VALUES:
+            raise ValueError(f"more than {_MAX_VALUES} values")
+        if isinstance(item, (dict, list, tuple, set)):
+            inner = [*item.keys(), *item.values()] if isinstance(item, dict) else item
+            waiting.extend((one, depth + 1) for one in inner)
 
 
 def to_yaml(config: Config) -> str:
@@ -118,6 +140,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("file is missing", file=path) from None
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"not valid YAML: {error}", file=path) from None
     if not isinstance(data, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,15 @@ def refuse_large(path: Path, most: int) -> None:
     """Refuse a file before it is read into memory and parsed.
 
     Raises:
-        InputError: if it has more than ``most`` bytes.
+        InputError: if it has more than ``most`` bytes, or is none that ends: a pipe may never be written to, and a
+            device may give bytes for ever.
     """
-    if (size := path.stat().st_size) > most:
-        raise InputError("too large for a file of its kind", file=path, got=f"{size} bytes", expected=f"at most {most}")
+    kind = path.stat()
+    if not stat.S_ISREG(kind.st_mode):
+        raise InputError("is no plain file", file=path)
+    if kind.st_size > most:
+        got, expected = f"{kind.st_size} bytes", f"at most {most}"
+        raise InputError("too large for a file of its kind", file=path, got=got, expected=expected)
 
 
 def read_json(path: Path, *, most: int = MAX_JSON_BYTES) -> Any:
@@ -67,6 +73,8 @@ def read_json(path: Path, *, most: int = MAX_JSON_BYTES) -> Any:
         return value
     except FileNotFoundError:
         raise InputError("file is missing", file=path) from None
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"not valid JSON: {error}", file=path) from None
 

@@ -14,6 +14,7 @@ from radweave.base.errors import InputError
 from radweave.base.study import Study
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.examples import refuse_leaks
+from radweave.data.leaks.identity import comparable_id
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _AGREE = ("modality", "target")
@@ -78,8 +79,20 @@ def _named(paths: Sequence[Path]) -> dict[str, Dataset]:
                 file=path,
                 got=name,
             )
+        if other := next((given for given in sets if _could_mean_one(given, name)), None):
+            raise InputError(
+                "ids under these names could not be told apart; rename one of the folders",
+                file=path,
+                got=f"{other} and {name}",
+            )
         sets[name] = Dataset.open(path)
     return sets
+
+
+def _could_mean_one(one: str, other: str) -> bool:
+    """Whether an id of one data set, behind its name, can be that of another study or patient of the other."""
+    first, second = (f"{comparable_id(name)}." for name in (one, other))
+    return first.startswith(second) or second.startswith(first)
 
 
 def _each(values: dict[str, str]) -> str:
