@@ -67,7 +67,7 @@ def test_references_that_never_end_are_one_clear_error(text: str, reason: str, t
 
 def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
     for read in (read_yaml, read_json):
-        with pytest.raises(InputError, match="^/dev/null: is no plain file$"):  # else a pipe would be waited for
+        with pytest.raises(InputError, match=r"^/dev/null: is no plain file$"):  # else a pipe would be waited for
             read(Path("/dev/null"))
     os.mkfifo(tmp_path / "pipe")
     for read in (read_yaml, read_json):

@@ -1,4 +1,4 @@
-r"""Patterns by which a tokenizer of others may split a text: those of published tokenizers, and any that cannot backtrack.
+r"""Patterns by which a tokenizer of others may split a text: published ones, and any that cannot backtrack.
 
 A regular expression can take exponential time: ``(a+)+$`` looks at a run of n letters in 2^n ways, and the library that
 runs it knows no time limit. So a pattern is let through only where its time grows with the text's length:
@@ -21,7 +21,9 @@ _BLANKS: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 PUBLISHED: Final = {
     "GPT-2": rf"{_WORD_ENDS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+",
-    "Llama 3": rf"{_NO_CASE_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}",
+    "Llama 3": (
+        rf"{_NO_CASE_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+    ),
     "Qwen 2": rf"{_NO_CASE_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}",
     "Llama 4": (
         rf"[^\r\n\p{{L}}\p{{N}}]?{_CAPITAL}*{_SMALL}+{_NO_CASE_ENDS}?|[^\r\n\p{{L}}\p{{N}}]?{_CAPITAL}+{_SMALL}*"
