@@ -25,11 +25,11 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "evaluate": (
         "radweave.evaluation.commands.evaluate.run_evaluate",
         "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --no-meteor --radgraph "
-        "g --skip-invalid --second-opinion --resamples 7 --seed 3 --json --out o --overwrite",
+        "g --skip-invalid --without-marks --second-opinion --resamples 7 --seed 3 --json --out o --overwrite",
         EvaluateRequest(
             pairs=(P("a"), P("b")), protocol="ws", beside="dots", ontology="ct18", weights=P("w"), train=P("t"),
             train_labels=P("l"), meteor=False, radgraph=P("g"), skip_invalid=True, second_opinions=True, resamples=7,
-            seed=3, as_json=True, out=P("o"), overwrite=True,
+            without_marks=True, seed=3, as_json=True, out=P("o"), overwrite=True,
         ),
     ),
     "compare": (

@@ -5,6 +5,9 @@ in conftest's TOY_SIZES where those of its tiny preset take too long. ``more/sev
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from radweave import methods
 from radweave.base.batch import Batch
 from radweave.base.config import Config
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_json
 from radweave.base.ontology import CLASSES
 from radweave.base.study import Study
 from radweave.contract.experiment import BuildContext, Experiment
@@ -28,12 +32,14 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.export import export
+from radweave.export import export, held
 from radweave.generate.predictor import Predictor
-from radweave.memory.bank import load_bank
+from radweave.memory.bank import Bank, load_bank, save_bank
 from radweave.methods import load_method, method_names, method_summary, resolve
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
+from radweave.runs.folder import hash_files
+from radweave.runs.memories import set_memories
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import restore
 from radweave.runs.train import train
@@ -431,3 +437,113 @@ def test_a_planted_dead_field_is_found(reads: Read) -> None:
 
     Planted().build(4, 8)
     assert unread([Planted], reads) == {"Planted.num_heads"}
+
+
+def broken_bank(bank: Bank, tensor: str, how: str) -> Bank:
+    """The bank with one fault that whoever makes the hashes again may leave in it."""
+    values = bank.tensors[tensor]
+    rows = bank.rows
+    if how == "no rows":
+        return Bank({name: other[:0] for name, other in bank.tensors.items()}, ())
+    if how == "fewer rows":
+        return Bank({name: other[:-1] for name, other in bank.tensors.items()}, rows[:-1])
+    if how == "another type":
+        values = values.to(torch.complex64)
+    elif how == "wider":
+        values = torch.cat([values, values[..., :1]], dim=-1)
+    elif how == "flat":
+        values = torch.zeros(len(rows))
+    elif how == "null rows":
+        rows = tuple({**row, "text": None} for row in rows)
+    tensors = {**bank.tensors, tensor: values}
+    if how == "lacking":
+        del tensors[tensor]
+    return Bank(tensors, rows)
+
+
+def test_a_run_whose_memories_were_left_out_is_refused(run: Path, tmp_path: Path) -> None:
+    """Whether its card still names the memory or not, with all hashes made again."""
+    card = json.loads((run / "run.json").read_text())
+    named = dict(card.get("memories", {}))
+    for name in sorted(path.name for path in (run / "memories").glob("*")):
+        for said in (named, {other: rows for other, rows in named.items() if other != name}):
+            copy = Path(shutil.copytree(run, tmp_path / f"{name}{len(said)}"))
+            shutil.rmtree(copy / "memories" / name)
+            (copy / "run.json").write_text(json.dumps({**card, "memories": said, "files": hash_files(copy)}))
+            with pytest.raises(InputError, match=rf"names memory {name}|reads its memory '{name}'"):
+                tamper(copy)
+                restore(copy)
+
+
+FAULTS = ("no rows", "fewer rows", "another type", "wider", "flat", "null rows", "lacking")
+
+
+def test_a_bank_that_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
+    """Every fault in every tensor of every bank, where hashes and card were made again."""
+    model = restore(run).model
+    for name, layout in model.memory_layouts().items():
+        bank = load_bank(run / "memories" / name)
+        for how, tensor in itertools.product(FAULTS if len(bank) else (), layout.tensors):
+            if (how == "null rows" and not layout.texts) or (how == "no rows" and layout.may_be_empty):
+                continue
+            faulty = broken_bank(bank, tensor, how)
+            save_bank(faulty, tmp_path / "memories" / name)
+            said = {name: len(bank if how == "fewer rows" else faulty)}
+            others = {other: None for other in model.memory_layouts() if other != name}
+            for other in others:
+                save_bank(load_bank(run / "memories" / other), tmp_path / "memories" / other)
+                said[other] = len(load_bank(run / "memories" / other))
+            with pytest.raises(InputError, match=r"memories: .*(bank|memory) '|memories.*(bank|memory) '"):
+                set_memories(model, tmp_path, named=said)
+
+
+def tamper(folder: Path) -> None:
+    """Give the card a digest that fits what it says, whatever that is."""
+    values = json.loads((folder / "run.json").read_text())
+    values.pop("digest")
+    card = {**values, "digest": sha256_json(values)}
+    (folder / "run.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n")
+
+
+def test_an_export_without_its_bank_says_so_or_is_refused(dataset: Dataset, run: Path, tmp_path: Path) -> None:
+    """Whatever reads training studies is absent, in weights and configuration, and every draft says so."""
+    out = tmp_path / "bare"
+    method = restore(run)
+    if method.card.method == "kernels":
+        with pytest.raises(InputError, match="memory of training studies"):
+            export(run, out, bank=False)
+        assert not out.exists()
+        return
+    bare = restore(export(run, out, bank=False))
+    assert not (out / "memories").exists()
+    assert not (out / "drafting").exists()
+    assert held(out).studies == 0
+    assert "holds no report" in (out / "README.md").read_text()
+    images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies())).images]
+    report = Predictor.of(bare, decoding=["max_new_tokens=3", "num_beams=1"]).report(images)
+    assert not report.evidence.get("recalled")
+    reads = bool(method.model.memory_layouts())
+    assert bool(bare.card.without) == reads
+    assert any("exported without training reports" in warning for warning in report.warnings) == reads
+    for lost in bare.card.without:
+        assert lost in (out / "README.md").read_text()
+    whole = export(run, tmp_path / "whole")
+    assert f"holds {held(whole).reports} training reports of " in (whole / "README.md").read_text()
+    again = export(out, tmp_path / "again")
+    assert restore(again).card.without == bare.card.without, "an export of an export still says it"
+
+
+def test_every_decoder_shows_what_the_heads_say_as_it_was_calibrated(dataset: Dataset, run: Path) -> None:
+    """A method may note the probabilities of its own heads alone; those were not what was calibrated."""
+    restored = restore(run)
+    assert restored.drafting is not None
+    if restored.drafting.calibration.source != "heads":
+        return
+    images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies())).images]
+    shown = [
+        Predictor.of(restored, decoding=options).report(images).evidence
+        for options in (["kind=expected_utility"], ["kind=likelihood", "max_new_tokens=3", "num_beams=1"])
+    ]
+    chosen, decoded = ([evidence[name] for name in ("class_probabilities", "calibration")] for evidence in shown)
+    assert decoded[0] == pytest.approx(chosen[0])
+    assert decoded[1] == chosen[1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from radweave.drafting.calibration import PlattCalibration, best_threshold, expected_calibration_error, reliability
+from radweave.drafting.calibration import PlattCalibration, best_threshold
+from radweave.evaluation.metrics.reliability import expected_calibration_error, reliability
 
 
 def test_scores_become_probabilities_that_hold() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from radweave.base.errors import InputError
 from radweave.drafting.pool import CandidatePool, candidate_options, stated, utilities, wording_options
+from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import (
     CANDIDATES,
@@ -46,12 +47,6 @@ def made(reports: list[str] = REPORTS, *, ready: bool = True) -> DraftingStore:
         classes=CLASSES,
         label_set="chexpert14",
         source="smoothers",
-        calibrated_on="train",
-        slope=(4.0,) * len(CLASSES),
-        offset=(-2.0,) * len(CLASSES),
-        threshold=0.2,
-        thresholds=(0.95,) * len(CLASSES),
-        reliability={},
         wording=wording_options(CONFIG),
         candidates=candidate_options(CONFIG),
     )
@@ -59,6 +54,13 @@ def made(reports: list[str] = REPORTS, *, ready: bool = True) -> DraftingStore:
     bank = Bank({"labels": labels_tensor(labels)}, rows)
     worth = utilities(pool.candidates, reports, CONFIG, None) if ready else None
     return DraftingStore(bank, facts, pool.candidates, pool.asserts, worth)
+
+
+SHOWN = Reliability(said=0.5, seen=0.5, count=10, low=0.0)
+CURVE = ClassCalibration(slope=4.0, offset=-2.0, threshold=0.95, positives=5, reliability=(SHOWN,))
+CALIBRATION = RunCalibration(
+    source="smoothers", split="train", studies=10, threshold=0.2, classes=dict.fromkeys(CLASSES, CURVE)
+)
 
 
 def said(**scores: float) -> Evidence:
@@ -69,7 +71,7 @@ def said(**scores: float) -> Evidence:
 
 
 def test_a_likely_finding_is_stated_and_every_sentence_has_its_source() -> None:
-    draft = UtilityWriter(made(), CONFIG).write(said(heart=1.0), NONE)
+    draft = UtilityWriter(made(), CALIBRATION, CONFIG).write(said(heart=1.0), NONE)
     assert draft.evidence["expected_utility"]["asserted"] == ["Cardiomegaly"]
     assert draft.text == " ".join(row["text"] for row in draft.evidence["sentences"])
     for row in draft.evidence["sentences"]:
@@ -80,7 +82,7 @@ def test_a_likely_finding_is_stated_and_every_sentence_has_its_source() -> None:
 def test_neither_comparisons_nor_marks_are_candidates_unless_marks_are_asked_for() -> None:
     store = made()
     assert not [c.text for c in store.candidates if "prior" in c.text or "XXXX" in c.text]
-    kept = UtilityWriter(store, CONFIG.model_copy(update={"deidentification_marks": "keep"}))
+    kept = UtilityWriter(store, CALIBRATION, CONFIG, marks=True)
     assert [c.text for c in kept.chooser.candidates if "XXXX" in c.text]
 
 
@@ -89,7 +91,9 @@ def test_options_say_what_counts() -> None:
 
     def asserted(**options: object) -> set[str]:
         config = ExpectedUtilityConfig.model_validate(options)
-        return set(UtilityWriter(made(), config).write(both, NONE).evidence["expected_utility"]["asserted"])
+        return set(
+            UtilityWriter(made(), CALIBRATION, config).write(both, NONE).evidence["expected_utility"]["asserted"]
+        )
 
     assert asserted() == {"Cardiomegaly", "Pleural Effusion"}
     assert asserted(findings=0) == set()
@@ -98,7 +102,7 @@ def test_options_say_what_counts() -> None:
 
 
 def test_the_patients_own_rows_lend_nothing() -> None:
-    writer = UtilityWriter(made(), CONFIG)
+    writer = UtilityWriter(made(), CALIBRATION, CONFIG)
     own = np.arange(len(REPORTS)) == 1
     draft = writer.write(said(heart=1.0), own)
     assert "Cardiomegaly" not in draft.evidence["expected_utility"]["asserted"], "the only one to say it is the own"
@@ -110,7 +114,7 @@ def test_the_patients_own_rows_lend_nothing() -> None:
 
 
 def test_a_bank_without_a_finding_and_one_of_a_single_report_draft_what_they_have() -> None:
-    only = UtilityWriter(made(REPORTS[:1]), CONFIG)
+    only = UtilityWriter(made(REPORTS[:1]), CALIBRATION, CONFIG)
     testimony = Evidence(np.ones(len(CLASSES)), np.ones(1))
     assert only.write(testimony, np.zeros(1, dtype=bool)).text == REPORTS[0]
 
@@ -125,7 +129,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert store.utilities is not None
     assert again.utilities is not None
     assert np.array_equal(again.utilities, store.utilities)
-    drafts = [UtilityWriter(one, CONFIG).write(said(heart=1.0), NONE) for one in (store, again, made(ready=False))]
+    drafts = [
+        UtilityWriter(one, CALIBRATION, CONFIG).write(said(heart=1.0), NONE)
+        for one in (store, again, made(ready=False))
+    ]
     assert drafts[0] == drafts[1] == drafts[2]
 
 
@@ -154,8 +161,8 @@ def test_a_bank_that_is_too_large_for_all_pairs_drafts_from_the_nearest(monkeypa
 
     store = made()
     said = Evidence(np.eye(len(CLASSES))[EFFUSION], np.array([0.4, 0.2, 0.3, 0.1]))
-    wanted = UtilityWriter(store, CONFIG).write(said, NONE)
+    wanted = UtilityWriter(store, CALIBRATION, CONFIG).write(said, NONE)
     monkeypatch.setattr(module, "MOST_IN_PAIRS", 3)
-    found = UtilityWriter(store, CONFIG).write(said, NONE)
+    found = UtilityWriter(store, CALIBRATION, CONFIG).write(said, NONE)
     assert found.text == wanted.text
     assert found.evidence["sentences"] == wanted.evidence["sentences"]

@@ -63,3 +63,16 @@ def test_what_is_not_there_is_not_zero() -> None:
 )
 def test_what_counts_as_recalled(recalled: list[dict[str, Any]], expected: tuple[str | None, str]) -> None:
     assert recalled_text({"recalled": recalled}) == expected
+
+
+def test_heads_count_from_the_runs_thresholds_and_never_without_one() -> None:
+    said = {"Pleural Effusion": 0.3, "Edema": 0.9}
+    found = evidence_agreement(
+        [row(EFFUSION, CLEAR, class_probabilities=said, calibration={"thresholds": {"Pleural Effusion": 0.2}})],
+        get_labeler("chexpert14"),
+    )
+    assert found.heads == 1.0
+    assert found.heads_ap is None, "not all classes have a probability"
+    full = dict.fromkeys(get_labeler("chexpert14").classes, 0.1) | {"Pleural Effusion": 0.3}
+    two = [row(EFFUSION, CLEAR, class_probabilities=full), row(CLEAR, CLEAR, class_probabilities=full)]
+    assert evidence_agreement(two, get_labeler("chexpert14")).heads_ap == 0.5

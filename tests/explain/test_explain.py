@@ -306,10 +306,11 @@ def test_maps_are_shown_for_what_is_probable_or_said() -> None:
     rows = [finding("a", 0.1), finding("b", 0.9), finding("c", 0.2, LabelState.POSITIVE), finding("d", 0.6)]
     rows += [finding("e", 0.7), finding("No Finding", 1.0)]
     findings = {row.name: row for row in rows}
-    assert choose(list(findings), findings, 0.5) == ["b", "e", "d", "c"]
-    assert choose(list(findings), findings, 0.95) == ["b", "e", "c"]
+    assert choose(list(findings), findings) == ["b", "e", "d", "c"]
+    stern = {name: replace(row, threshold=0.95) for name, row in findings.items()}
+    assert choose(list(findings), stern) == ["b", "e", "c"]
     unknown = {name: finding(name, None) for name in "abcdefgh"}
-    assert choose(list(unknown), unknown, 0.5) == list("abcdef")
+    assert choose(list(unknown), unknown) == list("abcdef")
 
 
 # Evidence as JSON
@@ -542,3 +543,29 @@ def test_what_cannot_be_explained_is_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_calibrated_probability_says_what_it_was_worth_and_from_where_it_counts() -> None:
+    calibration = {
+        "split": "val",
+        "studies": 240,
+        "thresholds": {"Cardiomegaly": 0.2, "Fracture": 0.2},
+        "alike": {"Cardiomegaly": [9, 24]},
+        "uncalibrated": {"Fracture": 2},
+    }
+    given = {"Cardiomegaly": 0.3, "Fracture": 0.3}
+    support = support_of("The heart is enlarged.", class_probabilities=given, calibration=calibration)
+    assert support.sentences[0].verdict is Verdict.SUPPORTED, "0.3 is above the run's own threshold"
+    rows = {row.name: row for row in support.findings}
+    assert rows["Cardiomegaly"].experience == (
+        "of 100 such validation studies 38 had it (95 %: 21 to 57; 9 of 24 studies)"
+    )
+    assert str(rows["Fracture"].experience).startswith("not calibrated: 2 of 240 validation studies have it")
+    asked = find_support(
+        Report("The heart is enlarged.", "s", {"class_probabilities": given, "calibration": calibration}),
+        get_labeler("chexpert14"),
+        threshold=0.9,
+    )
+    assert asked.sentences[0].verdict is Verdict.CONTRADICTED, "a reader's own threshold goes before"
+    plain = support_of("The heart is enlarged.", class_probabilities=given)
+    assert {row.experience for row in plain.findings} == {None}

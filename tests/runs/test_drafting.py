@@ -155,6 +155,7 @@ def test_a_folder_of_another_method_is_refused(baseline: Path, toy_dataset: Data
     shutil.copytree(baseline / "drafting", tmp_path / "drafting")
     facts = (tmp_path / "drafting" / "facts.json").read_text().replace('"smoothers"', '"heads"')
     (tmp_path / "drafting" / "facts.json").write_text(facts)
-    other = replace(run, drafting=Drafting(tmp_path / "drafting", run.model))
+    assert run.drafting is not None
+    other = replace(run, drafting=Drafting(tmp_path / "drafting", run.model, run.drafting.calibration))
     with pytest.raises(InputError, match="does not fit this model"):
         drafts(other, asked(run, toy_dataset)[:1])

@@ -27,7 +27,7 @@ from radweave.base.json_files import read_json, write_json
 from radweave.base.provenance import code_hash
 from radweave.base.stopping import StoppedError
 from radweave.contract.experiment import Experiment
-from radweave.contract.tables import CLINICAL_METRICS, LANGUAGE_METRICS
+from radweave.contract.tables import CLINICAL_METRICS, FREQUENT_METRIC, LANGUAGE_METRICS
 from radweave.data.dataset import Dataset
 from radweave.evaluation import Evaluation, Options, evaluate_pairs, read_pairs
 from radweave.evaluation.protocols import IMPLEMENTATION
@@ -296,7 +296,10 @@ def summary(evaluation: Evaluation) -> dict[str, float | None]:
     """The metrics that tables name; None where one is undefined or was not computed."""
     values = {name: evaluation.corpus[name].value for name in LANGUAGE_METRICS if name in evaluation.corpus}
     statistics = named_statistics(evaluation)
-    return {**values, **{name: number_or_none(statistics[name].corpus()) for name in CLINICAL_METRICS}}
+    return {
+        **values,
+        **{name: number_or_none(found.corpus()) for name, found in statistics.items() if name not in values},
+    }
 
 
 def same_scores(found: Mapping[str, float | None], noted: Mapping[str, float | None]) -> bool:
@@ -318,6 +321,9 @@ def named_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
     group: ClassGroup = "without_no_finding" if "without_no_finding" in groups else "all"
     for name, (average, measure) in CLINICAL_METRICS.items():
         found[name] = evaluation.clinical_statistics[ClinicalKey("negative", group, average, measure)]
+    frequent = ClinicalKey("negative", "frequent", "macro", "f1")
+    if frequent in evaluation.clinical_statistics:
+        found[FREQUENT_METRIC] = evaluation.clinical_statistics[frequent]
     return found
 
 

@@ -148,7 +148,7 @@ def _seed_tests(record: Mapping[str, Any]) -> dict[tuple[str, str], float | None
     return {(row["label"], name): metric["p"] for row in record["rows"] for name, metric in row["metrics"].items()}
 
 
-_FIGURES = ("heads", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")
+_FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")
 
 
 def _floors(
@@ -179,4 +179,4 @@ def _evidence(folders: tuple[Path, ...], dataset: Dataset) -> MethodEvidence:
 def _light(evidence: Mapping[str, Any], kinds: dict[str, None]) -> dict[str, Any]:
     """What is compared of the evidence, without maps; notes the kinds that there are."""
     kinds.update(dict.fromkeys(name for name, value in evidence.items() if value))
-    return {name: evidence[name] for name in ("class_probabilities", "recalled") if name in evidence}
+    return {name: evidence[name] for name in ("class_probabilities", "calibration", "recalled") if name in evidence}

@@ -34,6 +34,9 @@ def evaluate(
         Path | None, typer.Option(help="Local folder with RadGraph's weights, for RadGraph-F1.")
     ] = None,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad lines out and count them.")] = False,
+    without_marks: Annotated[
+        bool, typer.Option("--without-marks", help="Leave sentences with XXXX, ___ out of the drafts first.")
+    ] = False,
     second_opinions: Annotated[
         bool, typer.Option("--second-opinion", help="Score with rouge-score, sacrebleu too.")
     ] = False,

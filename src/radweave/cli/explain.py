@@ -22,8 +22,9 @@ def explain(
     study: Annotated[str | None, typer.Option("--study", help="Which study of the dataset.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for index.html, PNGs and evidence.json.")] = ...,  # type: ignore[assignment]
     threshold: Annotated[
-        float, typer.Option(help="Probability from which a finding counts.", min=0.01, max=0.99)
-    ] = 0.5,
+        float | None,
+        typer.Option(help="Probability from which a finding counts; without, the run's own.", min=0.01, max=0.99),
+    ] = None,
     force: Force = False,
     untrained: Untrained = False,
     decoding: Decoding = None,

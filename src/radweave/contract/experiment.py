@@ -155,6 +155,18 @@ class BuildContext:
         return folder if folder is not None and folder.is_dir() else None
 
 
+@dataclass(frozen=True, slots=True)
+class Without:
+    """A model's record without its memories; ``lost`` says in words what drafts are made without now.
+
+    ``heads_hold`` is False where the heads read the memory too: their calibration does not hold without it.
+    """
+
+    config: ModelConfig
+    lost: tuple[str, ...] = ()
+    heads_hold: bool = True
+
+
 class ModelConfig(Config, ABC):
     """A method's model record. A part of the model that has a record stands here under its name."""
 
@@ -163,6 +175,14 @@ class ModelConfig(Config, ABC):
         """The record of the part that reads the images: the one of a vision encoder, unless a method has its own."""
         (record,) = (record for _, record in self if isinstance(record, VISION_RECORDS))
         return record
+
+    def without_memories(self) -> Without:
+        """The record with everything absent that reads a bank of training studies, and what is lost by it.
+
+        Raises:
+            InputError: if the method is nothing without.
+        """
+        return Without(self)
 
     @abstractmethod
     def build(self, context: BuildContext) -> ReportModel:

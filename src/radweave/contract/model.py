@@ -26,7 +26,7 @@ from radweave.base.batch import Batch, Generation, VisionEncoder
 from radweave.base.config import Config
 from radweave.base.errors import InputError
 from radweave.drafting.smoothers import Evidence
-from radweave.memory.bank import Bank
+from radweave.memory.bank import Bank, BankLayout
 from radweave.nn.decoding import DecodingConfig
 
 if TYPE_CHECKING:
@@ -112,6 +112,10 @@ class ReportModel(nn.Module, ABC):
 
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
         """The banks that are made before a stage, by name, from the training split alone; none unless a method says."""
+        return {}
+
+    def memory_layouts(self) -> Mapping[str, BankLayout]:
+        """What the banks that it cannot do without must look like, by name. A run that lacks one is refused."""
         return {}
 
     def set_memories(self, banks: Mapping[str, Bank]) -> None:

@@ -38,7 +38,9 @@ CLINICAL_METRICS: Mapping[str, tuple[ClinicalAverage, Measure]] = {
     "CE_F1_example": ("example", "f1"),
 }
 """Name -> (average, measure): uncertain counts as negative, No Finding is left out where the labels have it."""
-METRICS = (*LANGUAGE_METRICS, *CLINICAL_METRICS)
+FREQUENT_METRIC = "CE_F1_macro_5"
+"""Macro F1 over the findings with five positives or more in the references."""
+METRICS = (*LANGUAGE_METRICS, *CLINICAL_METRICS, FREQUENT_METRIC)
 
 Paper = Mapping[str, Mapping[str, float]]
 

@@ -13,8 +13,8 @@ from scipy.optimize import minimize
 
 Floats = NDArray[np.float64]
 
-FEWEST_POSITIVES = 2
-"""A class with fewer, or with fewer negatives, gets its frequency as its probability."""
+FEWEST_POSITIVES = 5
+"""A class with fewer, or with fewer negatives, is not calibrated: its frequency is all that is known of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +53,6 @@ def _curve(scores: Floats, labels: Floats) -> tuple[float, float]:
     return float(slope / spread), float(offset - slope * scores.mean() / spread)
 
 
-@dataclass(frozen=True, slots=True)
-class ReliabilityBin:
-    """Of ``count`` cases with a mean probability of ``said``, the share ``seen`` had the finding."""
-
-    said: float
-    seen: float
-    count: int
-
-
-def reliability(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> list[ReliabilityBin]:
-    """Bins of equal count over the probabilities (N,) of one class; ties stay together, so that there may be fewer."""
-    if not len(probabilities):
-        return []
-    edges = np.unique(np.quantile(probabilities, np.linspace(0, 1, num_bins + 1)))
-    bins = np.clip(np.searchsorted(edges, probabilities, side="right") - 1, 0, max(len(edges) - 2, 0))
-    return [
-        ReliabilityBin(float(probabilities[own].mean()), float(labels[own].mean()), int(own.sum()))
-        for own in (bins == number for number in np.unique(bins))
-    ]
-
-
-def expected_calibration_error(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> float:
-    """Mean distance of what was said and what was seen, over bins of equal count (N,).
-
-    Source: Naeini, Cooper and Hauskrecht, AAAI 2015.
-    """
-    bins = reliability(probabilities, labels, num_bins=num_bins)
-    total = sum(one.count for one in bins)
-    return sum(one.count * abs(one.said - one.seen) for one in bins) / total if total else float("nan")
-
-
 def pays_off_from(probabilities: Floats, labels: Floats) -> float:
     """From which probability on asserting pays off: half of the best F1, 1 where nothing is positive.
 
@@ -105,3 +74,14 @@ def best_threshold(probabilities: Floats, labels: Floats) -> tuple[float, float]
     last = np.append(said[order][1:] != said[order][:-1], True)
     best = int(np.argmax(np.where(last, scores, -1)))
     return float(said[order][best]), float(scores[best])
+
+
+def share_interval(hits: int, count: int) -> tuple[float, float]:
+    """95 % interval of a share.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
+    """
+    z, share = 1.959964, hits / count
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return max(0.0, float(middle - half)), min(1.0, float(middle + half))

@@ -18,8 +18,8 @@ import numpy as np
 from radweave.base.study import LabelState
 from radweave.evaluation.metrics.pairwise import PairwiseWording
 from radweave.labels import NO_FINDING, Labeler
+from radweave.labels.marks import MARK
 
-DEIDENTIFICATION_MARK = re.compile(r"x{3,}|_{2,}|\[\*\*.*?\*\*\]", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _MOST_WORDS, _FEWEST_WORDS = 14, 3
 _SAME_WORDS = 0.8
@@ -95,7 +95,7 @@ def build_candidates(
 
 def _usable(row: int, report: str, options: CandidateOptions, clean: Callable[[str], str]) -> Candidate:
     texts = [clean(text) for text in split_sentences(report)]
-    kept = [text for text in texts if text and (options.marks or not DEIDENTIFICATION_MARK.search(text))]
+    kept = [text for text in texts if text and (options.marks or not MARK.search(text))]
     return Candidate(tuple(Sentence(text, "report", row) for text in kept))
 
 

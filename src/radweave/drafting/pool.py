@@ -18,9 +18,9 @@ from radweave.labels.unprompted import remove_comparisons
 from radweave.nn.decoding import ExpectedUtilityConfig
 
 
-def candidate_options(config: ExpectedUtilityConfig) -> dict[str, bool]:
-    """The options that decide which candidates there are."""
-    return {"composites": config.composites, "marks": config.deidentification_marks == "keep"}
+def candidate_options(config: ExpectedUtilityConfig, *, marks: bool = False) -> dict[str, bool]:
+    """The options that decide which candidates there are; with ``marks`` those with de-identification marks too."""
+    return {"composites": config.composites, "marks": marks}
 
 
 def wording_options(config: ExpectedUtilityConfig) -> dict[str, float]:
@@ -36,14 +36,15 @@ class CandidatePool:
     asserts: NDArray[np.float64]
 
     @classmethod
-    def build(cls, reports: Sequence[str], labeler: Labeler, config: ExpectedUtilityConfig) -> CandidatePool:
+    def build(
+        cls, reports: Sequence[str], labeler: Labeler, config: ExpectedUtilityConfig, *, marks: bool = False
+    ) -> CandidatePool:
         """Training reports and composites, without comparisons: a draft has nothing to compare with.
 
         Raises:
             ValueError: if no report has a sentence that can be used.
         """
-        chosen = candidate_options(config)
-        options = CandidateOptions(composites=chosen["composites"], marks=chosen["marks"])
+        options = CandidateOptions(**candidate_options(config, marks=marks))
         candidates = build_candidates(
             reports, labeler, options=options, clean=lambda text: remove_comparisons(text, labeler)[0]
         )

@@ -1,7 +1,7 @@
-"""What a run keeps to draft by expected utility, all of it from the training split but for the calibration of heads.
+"""What a run keeps to draft by expected utility, all of it from the training split.
 
 DRAFTING/bank/                   a bank (see ``radweave.memory.bank``): reports, their labels, and embeddings if needed
-DRAFTING/facts.json              classes, calibration, thresholds
+DRAFTING/facts.json              classes, and the options it was made with
 DRAFTING/candidates.jsonl        a candidate per line: its sentences, the rows they are from, the classes it states
 DRAFTING/utilities.safetensors   (M, J) utilities of candidates for reports, where the run drafts this way by itself
 """
@@ -16,65 +16,37 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_json_object, read_jsonl, write_json, write_jsonl
 from radweave.base.storage import write_folder
 from radweave.base.study import Record
-from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.candidates import Candidate, Sentence, SentenceKind
+from radweave.drafting.run_calibration import Source
 from radweave.evaluation.metrics.pairwise import BleuPoint
 from radweave.memory.bank import Bank, load_bank, save_bank
 
 BANK, FACTS, CANDIDATES, UTILITIES = "bank", "facts.json", "candidates.jsonl", "utilities.safetensors"
-Source = Literal["model", "heads", "smoothers"]
-
-
-class Reliability(Record):
-    """Of ``count`` studies with a mean probability of ``said``, the share ``seen`` had the finding."""
-
-    said: float = Field(ge=0, le=1)
-    seen: float = Field(ge=0, le=1)
-    count: int = Field(ge=1)
 
 
 class DraftingFacts(Record):
-    """``facts.json``. ``slope``, ``offset`` and ``thresholds`` have a value per class, ``threshold`` is one for all.
+    """``facts.json``.
 
-    ``source`` says where scores are from: the model's own evidence, its heads, or smoothers on its embeddings;
-    ``calibrated_on`` the split that the calibration and the thresholds were made on. ``reliability`` shows what became
-    of it there. ``wording`` and ``candidates`` are the options that the stored candidates and utilities were made with.
+    ``source`` says where scores are from: the model's own evidence, its heads, or smoothers on its embeddings.
+    ``wording`` and ``candidates`` are the options that the stored candidates and utilities were made with.
     """
 
     version: Literal[1] = 1
     classes: tuple[str, ...]
     label_set: str
     source: Source
-    calibrated_on: Literal["train", "val"]
-    slope: tuple[float, ...]
-    offset: tuple[float, ...]
-    threshold: float = Field(ge=0, le=1)
-    thresholds: tuple[float, ...]
-    reliability: dict[str, tuple[Reliability, ...]]
     bleu_matches: tuple[float, ...] = ()
     bleu_candidates: tuple[float, ...] = ()
     bleu_reference: float = 0.0
     wording: dict[str, float]
     candidates: dict[str, bool]
-
-    @model_validator(mode="after")
-    def _one_per_class(self) -> DraftingFacts:
-        for name in ("slope", "offset", "thresholds"):
-            if len(getattr(self, name)) != len(self.classes):
-                raise ValueError(f"{name}: not one per class")
-        return self
-
-    @property
-    def calibration(self) -> PlattCalibration:
-        """Scores to probabilities."""
-        return PlattCalibration(np.array(self.slope), np.array(self.offset))
 
     @property
     def bleu_point(self) -> BleuPoint | None:

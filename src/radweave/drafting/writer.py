@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.choice import Choice, ExpectedUtility
 from radweave.drafting.nearby import NearbyUtility
 from radweave.drafting.pool import CandidatePool, candidate_options, utilities, wording_options
+from radweave.drafting.run_calibration import RunCalibration
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingStore
 from radweave.evaluation.metrics.pairwise import WordingWeights
@@ -40,19 +40,24 @@ class UtilityWriter:
     Candidates and utilities that were made with other options than these are made again, which takes seconds.
     """
 
-    def __init__(self, store: DraftingStore, config: ExpectedUtilityConfig) -> None:
+    def __init__(
+        self,
+        store: DraftingStore,
+        calibration: RunCalibration,
+        config: ExpectedUtilityConfig,
+        *,
+        marks: bool = False,
+    ) -> None:
         facts = store.facts
         self.rows = store.bank.rows
-        self.classes = facts.classes
-        self.calibration: PlattCalibration = facts.calibration
+        self.calibration, self.rule = calibration, config.thresholds
         pool = CandidatePool(store.candidates, store.asserts)
-        same = facts.candidates == candidate_options(config)
+        same = facts.candidates == candidate_options(config, marks=marks)
         if not same:
-            pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config)
+            pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config, marks=marks)
         # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
         found = np.array([name != NO_FINDING for name in facts.classes], dtype=np.float64)
-        alike = np.full(len(facts.classes), facts.threshold)
-        thresholds = np.array(facts.thresholds) if config.thresholds == "per_class" else alike
+        thresholds = calibration.thresholds(config.thresholds)
         self.chooser: ExpectedUtility | NearbyUtility
         if len(store.bank) > MOST_IN_PAIRS:
             self.chooser = NearbyUtility(
@@ -86,7 +91,7 @@ class UtilityWriter:
         """
         probabilities = self.calibration(testimony.scores[None])[0]
         evidence: dict[str, Any] = {
-            "class_probabilities": dict(zip(self.classes, probabilities.tolist(), strict=True)),
+            **self.calibration.evidence(testimony.scores, self.rule),
             "recalled": self._recalled(testimony, barred),
         }
         choice = self.chooser.choose(probabilities, testimony.weights, barred)

@@ -26,6 +26,7 @@ from radweave.evaluation.metrics.clinical import (
     sided_statistics,
     states_of,
 )
+from radweave.evaluation.metrics.heads import HeadTable, head_table
 from radweave.evaluation.metrics.language import ONE_STUDY_CIDER, definitions, language_statistics
 from radweave.evaluation.metrics.laterality import sided_rows
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, LongTailTable, long_tail_table
@@ -127,6 +128,7 @@ def evaluate_pairs(
         clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
         sided=sided_table(sided, intervals),
         long_tail=_long_tail(labelled, frequencies, clusters, options),
+        heads=_heads(checked, labelled, clusters, options),
         texts=prepared.effects,
         resampling=Resampling(
             unit="study" if all(patient is None for patient in patients) else "patient",
@@ -233,3 +235,11 @@ def _long_tail(
     if labelled is None or frequencies is None:
         return None
     return long_tail_table(labelled, frequencies, clusters, resamples=options.resamples, seed=options.seed)
+
+
+def _heads(
+    pairs: Sequence[Pair], labelled: LabelledPairs | None, clusters: NDArray[np.int64], options: Options
+) -> HeadTable | None:
+    if labelled is None:
+        return None
+    return head_table(pairs, labelled, clusters, resamples=options.resamples, seed=options.seed)

@@ -1,17 +1,23 @@
 """Where findings get lost on the way to a draft: F1 of what the evidence says, beside the draft's.
 
-Findings are those that a rule-based labeler reads as positive, No Finding left out; a head counts from a probability of
-0.5 on. Against the reference: the heads, what was recalled, the draft. And the draft against the heads and against what
-was recalled: does it say what its evidence says? For methods whose evidence has these.
+Findings are those that a rule-based labeler reads as positive, No Finding left out; a head counts from the threshold on
+that came with its draft, else from a probability of 0.5. Against the reference: the heads, what was recalled, the
+draft. And the draft against the heads and against what was recalled: does it say what its evidence says? For methods
+whose evidence has these.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from radweave.base.study import LabelState
+from radweave.evaluation.metrics.heads import ranking
+from radweave.evaluation.records import number_or_none
 from radweave.labels import NO_FINDING, Labeler
 
 PROBABLE = 0.5
@@ -22,13 +28,15 @@ Findings = Sequence[frozenset[str]]
 class EvidenceAgreement:
     """Micro F1 of findings; None where the evidence has no such thing.
 
-    ``heads``, ``recalled`` and ``draft`` are against the reference, ``draft_heads`` and ``draft_recalled`` say how far
+    ``heads``, ``recalled`` and ``draft`` are against the reference, ``heads_ap`` is the micro average precision of the
+    heads, ``draft_heads`` and ``draft_recalled`` say how far
     the draft follows its evidence. ``recalled_kind`` is "report" (the first that was recalled) or "sentence" (all of
     them together). ``per_reference`` and ``per_draft`` are findings a report.
     """
 
     draft: float
     heads: float | None
+    heads_ap: float | None
     recalled: float | None
     draft_heads: float | None
     draft_recalled: float | None
@@ -51,6 +59,7 @@ def evidence_agreement(rows: Iterable[Mapping[str, Any]], labeler: Labeler) -> E
     return EvidenceAgreement(
         draft=micro_f1(draft, true),
         heads=None if heads is None else micro_f1(heads, true),
+        heads_ap=average_precision(evidence, true, labeler),
         recalled=None if recalled is None else micro_f1(recalled, true),
         draft_heads=None if heads is None else micro_f1(draft, heads),
         draft_recalled=None if recalled is None else micro_f1(draft, recalled),
@@ -71,7 +80,11 @@ def stated(texts: Sequence[str], labeler: Labeler) -> list[frozenset[str]]:
 def probable(evidence: Mapping[str, Any], labeler: Labeler) -> frozenset[str]:
     """The findings that the heads hold probable."""
     known = frozenset(labeler.classes) - {NO_FINDING}
-    return known & {name for name, value in evidence.get("class_probabilities", {}).items() if value >= PROBABLE}
+    cuts = (evidence.get("calibration") or {}).get("thresholds") or {}
+    # A run that is calibrated never takes a class to be there that it has no threshold for.
+    other = math.inf if cuts else PROBABLE
+    said = evidence.get("class_probabilities", {}).items()
+    return known & {name for name, value in said if value is not None and value >= cuts.get(name, other)}
 
 
 def recalled_text(evidence: Mapping[str, Any]) -> tuple[str | None, str]:
@@ -88,3 +101,14 @@ def micro_f1(said: Findings, true: Findings) -> float:
     """Over all studies and findings; 0 where neither side has any."""
     both = sum(len(a & b) for a, b in zip(said, true, strict=True))
     return 2 * both / max(1, sum(map(len, said)) + sum(map(len, true)))
+
+
+def average_precision(evidence: Sequence[Mapping[str, Any]], true: Findings, labeler: Labeler) -> float | None:
+    """Micro average precision of the heads over all findings; None unless every draft gives all probabilities."""
+    names = [name for name in labeler.classes if name != NO_FINDING]
+    given = [found.get("class_probabilities") or {} for found in evidence]
+    if not given or any(row.get(name) is None for row in given for name in names):
+        return None
+    said = np.array([[float(row[name]) for name in names] for row in given])
+    truth = np.array([[name in stated for name in names] for stated in true])
+    return number_or_none(float(ranking(said, truth, np.ones((1, len(said))))[1][0]))

@@ -4,11 +4,12 @@ A line of a pairs file holds ``study_id``, ``hyp`` and ``ref`` or ``refs``. Opti
 baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "constant": "..."}``), ``patient_id`` (one
 patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
 ``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``evidence`` (its list
-``comparisons_removed`` is counted). Other keys are ignored.
+``comparisons_removed`` is counted, its ``class_probabilities`` are scored). Other keys are ignored.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,28 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+DEFAULT_THRESHOLD = 0.5
+"""For drafts that do not say from where on a probability counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probabilities:
+    """What a draft's evidence gives of the classes: probabilities, and from where on the run takes each to be there.
+
+    ``calibrated`` names the classes whose probability is calibrated, on the studies of ``split``. A run that is
+    calibrated and has no threshold for a class never takes it to be there.
+    """
+
+    values: Mapping[str, float]
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    calibrated: frozenset[str] = frozenset()
+    split: str | None = None
+
+    def threshold(self, name: str) -> float:
+        """From which probability on a class is taken to be there; infinity for never."""
+        return self.thresholds.get(name, math.inf) if self.thresholds else DEFAULT_THRESHOLD
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One study: what was generated (``hyp``) and what was written (``refs``, at least one), on which ``modality``."""
@@ -38,6 +61,7 @@ class Pair:
     labels: Mapping[str, LabelState] | None = None
     modality: Modality | None = None
     comparisons_removed: int = 0
+    probabilities: Probabilities | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +208,7 @@ def _pair_of(row: Mapping[str, Any], path: Path, number: int) -> Pair:
         labels=_labels_of(row.get("labels"), place),
         modality=_modality_of(row.get("modality"), place),
         comparisons_removed=_removed_of(row.get("evidence")),
+        probabilities=_probabilities_of(row.get("evidence"), place),
     )
 
 
@@ -199,6 +224,36 @@ def _removed_of(evidence: Any) -> int:
     """How many sentences ``generate`` took a comparison out of; 0 for evidence of any other make."""
     removed = evidence.get("comparisons_removed") if isinstance(evidence, dict) else None
     return len(removed) if isinstance(removed, list) else 0
+
+
+def _probabilities_of(evidence: Any, place: dict[str, Any]) -> Probabilities | None:
+    """The class probabilities of a draft; None where its evidence has none."""
+    given = evidence.get("class_probabilities") if isinstance(evidence, dict) else None
+    if not isinstance(given, dict) or not given:
+        return None
+    values = _shares(given, "evidence.class_probabilities", place)
+    made = evidence.get("calibration")
+    if not isinstance(made, dict):
+        return Probabilities(values)
+    alike, split = made.get("alike"), made.get("split")
+    return Probabilities(
+        values,
+        _shares(made.get("thresholds") or {}, "evidence.calibration.thresholds", place),
+        frozenset(alike) if isinstance(alike, dict) else frozenset(),
+        split if isinstance(split, str) else None,
+    )
+
+
+def _shares(given: Any, name: str, place: dict[str, Any]) -> dict[str, float]:
+    """Numbers from 0 to 1 by class; those that are null are left out."""
+    if not isinstance(given, dict):
+        raise InputError("not a mapping of class to number", field=name, got=type(given).__name__, **place)
+    for key, value in given.items():
+        if value is not None and not (type(value) in (int, float) and 0 <= value <= 1):
+            raise InputError(
+                "not a probability", field=f"{name}.{key}", got=repr(value)[:40], expected="0 to 1", **place
+            )
+    return {str(key): float(value) for key, value in given.items() if value is not None}
 
 
 def _floors_of(value: Any, place: dict[str, Any]) -> dict[str, str]:

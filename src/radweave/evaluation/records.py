@@ -11,7 +11,7 @@ from radweave.evaluation.protocols import UncertainPolicy
 from radweave.evaluation.statistics import Interval, Statistic
 
 Json = dict[str, object]
-ClassGroup = Literal["all", "without_no_finding", "chexpert5"]
+ClassGroup = Literal["all", "without_no_finding", "chexpert5", "frequent"]
 ClinicalAverage = Literal["micro", "macro", "macro_defined", "weighted", "example"]
 Measure = Literal["precision", "recall", "f1"]
 MEASURES: tuple[Measure, ...] = ("precision", "recall", "f1")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from radweave.evaluation.honesty import Honesty
+from radweave.evaluation.metrics.heads import HeadTable
 from radweave.evaluation.metrics.long_tail import LongTailTable
 from radweave.evaluation.metrics.second_opinions import Opinions
 from radweave.evaluation.prepare import TextEffects
@@ -32,8 +33,8 @@ class Evaluation:
     """The scores of one set of reports under one protocol.
 
     ``statistics``, ``clinical_statistics`` and ``sided_statistics`` are what comparisons resample. ``clinical`` is None
-    without a labeler, ``long_tail`` without the frequencies of the training split; ``floors`` and ``second_opinions``
-    are empty where they were not asked for.
+    without a labeler, ``long_tail`` without the frequencies of the training split, ``heads`` where drafts give no
+    probabilities; ``floors`` and ``second_opinions`` are empty where they were not asked for.
     """
 
     protocol: ProtocolRecord
@@ -48,6 +49,7 @@ class Evaluation:
     clinical: ClinicalTable | None
     sided: SidedTable
     long_tail: LongTailTable | None
+    heads: HeadTable | None
     texts: TextEffects
     resampling: Resampling
     definitions: Mapping[str, str]
@@ -83,6 +85,7 @@ class Evaluation:
             "left_out": dict(self.left_out),
             "resampling": self.resampling.to_json(),
             "warnings": self.warnings(),
+            **({"heads": self.heads.to_json()} if self.heads is not None else {}),
             **({"long_tail": self.long_tail.to_json()} if self.long_tail is not None else {}),
             **({"second_opinions": opinions} if opinions else {}),
             **({"per_study": self.per_study()} if per_study else {}),

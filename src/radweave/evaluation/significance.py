@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
 from radweave.evaluation.protocols import ClinicalRule
+from radweave.evaluation.records import ClinicalKey
 from radweave.evaluation.result import Evaluation
 from radweave.evaluation.statistics import RESAMPLES, Floats, Statistic, cluster_index, resampled_weights
 
@@ -81,6 +82,9 @@ def compared_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
         for key, statistic in evaluation.clinical_statistics.items()
         if (key.policy, key.group, key.measure) == (policy, "all", "f1") and key.average != "macro_defined"
     }
+    frequent = ClinicalKey(policy, "frequent", "macro", "f1")
+    if frequent in evaluation.clinical_statistics:
+        clinical["CE_macro_frequent_F1"] = evaluation.clinical_statistics[frequent]
     sided = {"CE_sided_findings_F1": evaluation.sided_statistics["f1"]}
     return {**evaluation.statistics, **clinical, **sided}
 

@@ -44,7 +44,7 @@ def explain_files(
     images: Sequence[Path],
     out: Path,
     *,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     force: bool = False,
     overwrite: bool = False,
 ) -> Path:
@@ -72,7 +72,7 @@ def explain_study(
     study_id: str,
     out: Path,
     *,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     force: bool = False,
     overwrite: bool = False,
 ) -> Path:
@@ -110,7 +110,7 @@ def write_explanation(
     *,
     banner: Sequence[str] = (),
     reference: str | None = None,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write the page of a report that is there already, with its PNGs and its evidence as JSON.

@@ -93,7 +93,7 @@ def draw(
             maps[name] = read
     slugs: set[str] = set()
     findings = {finding.name: finding for finding in support.findings}
-    for name in choose(list(maps), findings, support.threshold):
+    for name in choose(list(maps), findings):
         slug = _slug(name, slugs)
         gallery.figures.append(_figure(gallery, findings[name], slug, subjects, maps[name]))
     left = [name for name in maps if name not in {NO_FINDING, *(figure.name for figure in gallery.figures)}]
@@ -102,7 +102,7 @@ def draw(
     return gallery
 
 
-def choose(names: Sequence[str], findings: Mapping[str, Finding], threshold: float) -> list[str]:
+def choose(names: Sequence[str], findings: Mapping[str, Finding]) -> list[str]:
     """Classes whose maps are shown: the probable ones, those that the draft affirms or leaves open, or the first few.
 
     The most probable ones come first. "No Finding" is nowhere in a picture and has no map worth showing.
@@ -114,7 +114,7 @@ def choose(names: Sequence[str], findings: Mapping[str, Finding], threshold: flo
 
     ranked = sorted((name for name in names if name != NO_FINDING), key=probability, reverse=True)
     stated = (LabelState.POSITIVE, LabelState.UNCERTAIN)
-    wanted = [name for name in ranked if probability(name) >= threshold or findings[name].said in stated]
+    wanted = [name for name in ranked if probability(name) >= findings[name].threshold or findings[name].said in stated]
     known = any(probability(name) >= 0 for name in ranked)
     others = [name for name in ranked if name not in wanted]
     wanted += others[: max(0, (FEWEST if known else MOST_WITHOUT_REASON) - len(wanted))]

@@ -15,11 +15,12 @@ from radweave.explain.figures import Gallery, draw
 from radweave.explain.maps import Subject
 from radweave.explain.support import SAID, Finding, Recalled, Support, Verdict, find_support
 from radweave.labels import NO_FINDING, Labeler
+from radweave.labels.marks import MARK
 from radweave.runs.folder import RunCard
 
 SURE, FAIRLY_SURE = 0.8, 0.6
 _SHOWN_ELSEWHERE = frozenset(
-    {"sentences", "sentence_fit", "class_probabilities", "attention_maps", "recalled", "views"}
+    {"sentences", "sentence_fit", "class_probabilities", "calibration", "attention_maps", "recalled", "views"}
 )
 _MOST_CHARS = 900
 _MARKS = {
@@ -45,7 +46,7 @@ class Explained:
     subjects: tuple[Subject, ...]
     banner: tuple[str, ...] = ()
     reference: str | None = None
-    threshold: float = 0.5
+    threshold: float | None = None
 
 
 def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
@@ -78,6 +79,8 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         missing=_missing(support, gallery),
         groups=_groups(support),
         others=_others(report.evidence),
+        has_marks=any(MARK.search(text) for case in support.recalled if (text := case.text))
+        or bool(explained.reference and MARK.search(explained.reference)),
         marks=_MARKS,
         said=SAID,
         no_finding=NO_FINDING,
@@ -118,7 +121,7 @@ def _groups(support: Support) -> list[tuple[str | None, bool, list[Recalled]]]:
 
     def matters(name: str | None) -> bool:
         row = findings.get(name) if name is not None else None
-        return row is None or row.said in stated or (row.probability or 0.0) >= support.threshold
+        return row is None or row.said in stated or (row.probability or 0.0) >= row.threshold
 
     return sorted(((name, matters(name), cases) for name, cases in groups.items()), key=lambda group: not group[1])
 

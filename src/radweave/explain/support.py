@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from radweave.base.study import LabelState, Report
+from radweave.explain.calibrated import Calibrated
 from radweave.labels import NO_FINDING, Labeler, Mention
 from radweave.labels.text import fold, sentences
 
@@ -95,7 +96,8 @@ class Sentence:
 class Finding:
     """A class: its probability, what the draft as a whole says of it, and what is wrong between the two.
 
-    ``sentences`` say so, ``otherwise`` numbers those that say something else of it.
+    ``sentences`` say so, ``otherwise`` numbers those that say something else of it. From ``threshold`` on it is taken
+    to be there; ``experience`` says what became of studies with such a probability.
     """
 
     name: str
@@ -104,16 +106,18 @@ class Finding:
     flag: str | None
     sentences: tuple[int, ...]
     otherwise: tuple[int, ...]
+    threshold: float = 0.5
+    experience: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The draft of one study held against its evidence. Probabilities from ``threshold`` on say "there"."""
+    """The draft of one study held against its evidence, and how far its probabilities are calibrated."""
 
     sentences: tuple[Sentence, ...]
     findings: tuple[Finding, ...]
     recalled: tuple[Recalled, ...]
-    threshold: float
+    calibration: Calibrated
 
     @property
     def can_check(self) -> bool:
@@ -140,16 +144,19 @@ class _Ground:
     probabilities: Mapping[str, float]
     recalled: tuple[Recalled, ...]
     fits: Mapping[str, dict[str, float]]
-    threshold: float
+    calibration: Calibrated
 
 
-def find_support(report: Report, labeler: Labeler, *, threshold: float = 0.5) -> Support:
-    """Hold every sentence of a report against its evidence."""
+def find_support(report: Report, labeler: Labeler, *, threshold: float | None = None) -> Support:
+    """Hold every sentence of a report against its evidence.
+
+    Probabilities from ``threshold`` on say "there"; without it, from where the run says, or from a half.
+    """
     ground = _Ground(
         probabilities=_probabilities(report.evidence),
         recalled=_recalled(report.evidence.get("recalled") or [], labeler),
         fits=_fits(report.evidence.get("sentence_fit") or []),
-        threshold=threshold,
+        calibration=Calibrated.of(report.evidence, threshold),
     )
     lines = _lines(report)
     read = labeler.label([line.text for line in lines])
@@ -161,7 +168,7 @@ def find_support(report: Report, labeler: Labeler, *, threshold: float = 0.5) ->
     maps = report.evidence.get("attention_maps") or {}
     names = dict.fromkeys((*labeler.classes, *ground.probabilities, *maps))
     findings = tuple(_finding(name, whole, claimed, ground) for name in names)
-    return Support(claimed, findings, ground.recalled, threshold)
+    return Support(claimed, findings, ground.recalled, ground.calibration)
 
 
 def _probabilities(evidence: Mapping[str, Any]) -> dict[str, float]:
@@ -253,7 +260,7 @@ def _claim(name: str, state: LabelState, ground: _Ground) -> Claim:
     probability = ground.probabilities.get(name)
     agree = tuple(case.number for case in ground.recalled if case.says(name) is state)
     differ = tuple(case.number for case in ground.recalled if case.says(name) is _OPPOSITE.get(state))
-    speaks = 0 if probability is None else _speaks(state, probability, ground.threshold)
+    speaks = 0 if probability is None else _speaks(state, probability, ground.calibration.threshold(name))
     word = {1: "agrees", 0: "does not decide", -1: "speaks against it"}[speaks]
     return Claim(
         name=name,
@@ -287,13 +294,16 @@ def _finding(name: str, whole: Mapping[str, Mention], lines: Sequence[Sentence],
     probability = ground.probabilities.get(name)
     said = whole[name].state if name in whole else LabelState.BLANK
     claims = [(line, claim) for line in lines for claim in line.claims if claim.name == name]
+    threshold = ground.calibration.threshold(name)
     return Finding(
         name=name,
         probability=probability,
         said=said,
-        flag=None if probability is None or name not in whole else _flag(name, probability, said, ground.threshold),
+        flag=None if probability is None or name not in whole else _flag(name, probability, said, threshold),
         sentences=tuple(line.number for line, claim in claims if claim.state is said),
         otherwise=tuple(line.number for line, claim in claims if claim.state is not said),
+        threshold=threshold,
+        experience=None if probability is None else ground.calibration.experience(name),
     )
 
 

@@ -16,8 +16,12 @@ tokenizer's vocabulary.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from radweave.base.config import from_yaml, to_yaml
 from radweave.base.errors import InputError
@@ -26,20 +30,23 @@ from radweave.base.json_files import write_json
 from radweave.base.replacing import FolderKind
 from radweave.base.storage import remove_leftovers, write_folder, write_text
 from radweave.base.study import Record
-from radweave.contract.experiment import Experiment
+from radweave.contract.experiment import BuildContext, Experiment
+from radweave.data.tokenizer import load_tokenizer
 from radweave.data.transforms import PREPROCESSING_VERSION
+from radweave.drafting.run_calibration import load_calibration, save_calibration
 from radweave.drafting.store import BANK as DRAFTING_BANK
 from radweave.export.model_card import licence_notes, model_card
 from radweave.generate.predictor import UNTRAINED
-from radweave.memory.bank import load_bank, save_bank
+from radweave.memory.bank import Bank, load_bank, save_bank
 from radweave.methods import load_method
 from radweave.runs.drafting import FOLDER as DRAFTING
-from radweave.runs.folder import RunCard, StageFigures, read_card, write_card
+from radweave.runs.folder import RunCard, StageFigures, read_card, read_card_alone, write_card
 from radweave.runs.licences import leaves, licences_of, weight_sources
+from radweave.runs.memories import rows_of_memories
 from radweave.runs.place import named_files
 from radweave.runs.restore import restore
 
-AS_THEY_ARE = ("weights.safetensors", "tokenizer/", "parts/", "familiarity/", "licences/")
+AS_THEY_ARE = ("weights.safetensors", "calibration.json", "tokenizer/", "parts/", "familiarity/", "licences/")
 
 
 def _files_of_export(folder: Path) -> list[str] | None:
@@ -76,31 +83,57 @@ def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True) 
 
     The folder is opened once before it gets its name, so that what is there can be loaded.
 
-    Without ``bank`` the training reports that a run drafts from stay behind; it then drafts with its method's own
-    decoder alone.
+    Without ``bank`` everything stays behind that is made of single training studies: the reports that a run drafts
+    from, and the memories of its method, whose parts that read them are absent then. Card, model card and every draft
+    say so.
 
     Raises:
-        InputError: if the run is unfinished, untrained or damaged, or ``out`` exists; or if it reads training studies
-            to work at all and ``bank`` is not set.
+        InputError: if the run is unfinished, untrained or damaged, or ``out`` exists; or if ``bank`` is not set and the
+            method is nothing without its memory.
     """
     _refuse_overlap(run, out)
     card = read_card(run)
     if not card.is_trained:
         raise InputError(UNTRAINED.split(":")[0], file=run)
-    if not bank:
-        _refuse_memories(run, card)
+    kept = _kept(run, card, bank=bank)
     # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
     remove_leftovers(out.parent)
     with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as partial:
-        _fill(run, card, partial, bank=bank)
+        _fill(run, card, partial, kept)
         restore(partial)
     return out
 
 
-def training_reports(folder: Path) -> int:
-    """How many training reports an export has to draft from; 0 without."""
-    place = folder / DRAFTING / DRAFTING_BANK
-    return len(load_bank(place)) if place.is_dir() else 0
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an export holds of single training studies: ``reports`` whose words are in it, and ``studies`` at all."""
+
+    dataset: str
+    reports: int
+    studies: int
+    without: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """In words, for who is about to pass it on."""
+        if not self.studies:
+            return f"it holds no report of {self.dataset}, but for words of them in its tokenizer"
+        of = f"{self.reports} training reports" if self.reports else f"features of {self.studies} training studies"
+        return f"it holds {of} of {self.dataset}: data of its patients, to be passed on on its terms only"
+
+
+def held(folder: Path) -> Held:
+    """What an export holds."""
+    card = read_card_alone(folder)
+    drafting = folder / DRAFTING / DRAFTING_BANK
+    banks = [load_bank(drafting if name == DRAFTING else folder / "memories" / name) for name in card.memories]
+    return _held(banks, card)
+
+
+def _held(banks: Sequence[Bank], card: RunCard) -> Held:
+    rows = [row for bank in banks for row in bank.rows]
+    reports = {row["study_id"] for row in rows if row.get("text")}
+    return Held(card.dataset.name, len(reports), len({row["study_id"] for row in rows}), card.without)
 
 
 def _refuse_overlap(run: Path, out: Path) -> None:
@@ -109,37 +142,75 @@ def _refuse_overlap(run: Path, out: Path) -> None:
         raise InputError("an export cannot lie in its run folder, or around it", file=out)
 
 
-def _refuse_memories(run: Path, card: RunCard) -> None:
-    held = _banks(card, "memories")
-    if held:
-        raise InputError(
-            f"the method reads its memory of training studies ({', '.join(held)}): it cannot be exported without",
-            file=run,
-            field="--no-bank",
-        )
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The experiment of an export, whether its banks are kept, and what is lost where they are not."""
+
+    experiment: Experiment
+    bank: bool
+    lost: tuple[str, ...] = ()
+    heads_hold: bool = True
+
+
+def _kept(run: Path, card: RunCard, *, bank: bool) -> Kept:
+    experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), run / "config.yaml")
+    if bank:
+        return Kept(experiment, bank=True, lost=card.without)
+    try:
+        bare = experiment.model.without_memories()
+    except InputError as error:
+        raise InputError(error.reason, file=run, field=error.field) from None
+    lost = [*card.without, *bare.lost]
+    if experiment.decoding.kind == "expected_utility":
+        lost.append("drafts are not chosen among training reports; the method's own decoder writes them")
+    decoding = experiment.decoding.model_copy(update={"kind": "likelihood"})
+    experiment = experiment.model_copy(update={"model": bare.config, "decoding": decoding})
+    return Kept(experiment, bank=False, lost=tuple(dict.fromkeys(lost)), heads_hold=bare.heads_hold)
 
 
 def _banks(card: RunCard, place: str) -> list[str]:
     return sorted({name.split("/")[1] for name in card.files if name.startswith(f"{place}/")})
 
 
-def _fill(run: Path, card: RunCard, folder: Path, *, bank: bool) -> None:
+def _fill(run: Path, card: RunCard, folder: Path, kept: Kept) -> None:
     for name in card.files:
         if name.startswith(AS_THEY_ARE):
             _copy(run / name, folder / name, card.files[name])
-    rows = _copy_banks(run, card, folder, bank=bank)
-    experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), run / "config.yaml")
-    public = _without_local_paths(experiment)
-    if not bank:
-        likelihood = public.decoding.model_copy(update={"kind": "likelihood"})
-        public = public.model_copy(update={"decoding": likelihood})
+    banks = _copy_banks(run, card, folder) if kept.bank else {}
+    if not kept.bank:
+        _leave_behind(folder, card, kept)
+    public = _without_local_paths(kept.experiment)
+    rows = {name: len(bank) for name, bank in banks.items()}
     write_text(folder / "config.yaml", to_yaml(public))
-    write_json(folder / "preprocessing.json", preprocessing(experiment, card).model_dump(mode="json"))
+    write_json(folder / "preprocessing.json", preprocessing(public, card).model_dump(mode="json"))
     write_text(folder / "LICENSES.md", licence_notes(card, weight_sources(public), licences_of(card.files), rows))
-    write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder)))
+    card = card.model_copy(update={"without": kept.lost})
+    holds = _held(list(banks.values()), card).sentence
+    write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder), holds))
     files = {path.relative_to(folder).as_posix(): sha256_file(path) for path in _files(folder)}
     values = {name: getattr(card, name) for name in type(card).model_fields}
-    write_card(folder, RunCard(**{**values, "files": files, "overrides": (), "validation": _best(card)}))
+    ours = {"files": files, "memories": rows_of_memories(folder), "overrides": (), "validation": _best(card)}
+    write_card(folder, RunCard(**{**values, **ours}))
+
+
+def _leave_behind(folder: Path, card: RunCard, kept: Kept) -> None:
+    """Cut the weights down to the parts that are left, and say of the calibration whether it still holds."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    data = kept.experiment.data
+    context = BuildContext(tokenizer, data.image_size, card.classes, parts=folder / "parts", volume_size=data.ct.size)
+    with torch.device("meta"):
+        left = set(kept.experiment.model.build(context).state_dict())
+    path = folder / "weights.safetensors"
+    with safe_open(str(path), "pt") as file:
+        metadata = file.metadata()
+    tensors = {name: value for name, value in load_file(str(path)).items() if name in left}
+    save_file(tensors, str(path), metadata=metadata)
+    if not kept.heads_hold:
+        calibration = load_calibration(folder, card.classes)
+        save_calibration(calibration.model_copy(update={"holds": False}), folder)
 
 
 def preprocessing(experiment: Experiment, card: RunCard) -> Preprocessing:
@@ -167,25 +238,25 @@ def _copy(source: Path, target: Path, expected: str) -> None:
         raise InputError("file changed while it was copied", file=source)
 
 
-def _copy_banks(run: Path, card: RunCard, target: Path, *, bank: bool) -> dict[str, int]:
-    """Copy memories and what the run drafts from; names of rows are left behind. Returns the rows of each bank."""
+def _copy_banks(run: Path, card: RunCard, target: Path) -> dict[str, Bank]:
+    """Copy memories and what the run drafts from; names of rows are left behind. Returns each bank."""
     # The same for every export of a run, so that an export can be made again byte for byte.
     salt = sha256_json(["radweave export", card.files])[:32]
     cases: dict[str, str] = {}
     patients: dict[str, str] = {}
     places = {name: f"memories/{name}" for name in _banks(card, "memories")}
-    if bank and _banks(card, DRAFTING):
+    if _banks(card, DRAFTING):
         # The rest of that folder names rows by number.
         for name in card.files:
             if name.startswith(f"{DRAFTING}/") and not name.startswith(f"{DRAFTING}/{DRAFTING_BANK}/"):
                 _copy(run / name, target / name, card.files[name])
         places["reports to draft from"] = f"{DRAFTING}/{DRAFTING_BANK}"
-    counts = {}
+    copied = {}
     for name, place in places.items():
         found = load_bank(run / place).renamed(salt, cases, patients)
         save_bank(found, target / place)
-        counts[name] = len(found)
-    return counts
+        copied[name] = found
+    return copied
 
 
 def _without_local_paths(experiment: Experiment) -> Experiment:

@@ -13,7 +13,9 @@ from radweave.contract.experiment import Experiment
 from radweave.runs.folder import RunCard, StageFigures
 
 
-def model_card(card: RunCard, experiment: Experiment, memories: Mapping[str, int], files: Mapping[str, int]) -> str:
+def model_card(
+    card: RunCard, experiment: Experiment, memories: Mapping[str, int], files: Mapping[str, int], holds: str
+) -> str:
     """The README of an exported model.
 
     Args:
@@ -21,6 +23,7 @@ def model_card(card: RunCard, experiment: Experiment, memories: Mapping[str, int
         experiment: the run's experiment.
         memories: rows of each memory.
         files: bytes of each file.
+        holds: what it holds of training studies, in words.
     """
     decoding = experiment.decoding
     changed = decoding.model_dump(exclude_defaults=True)
@@ -34,6 +37,7 @@ def model_card(card: RunCard, experiment: Experiment, memories: Mapping[str, int
         decoding=", ".join(f"{name} {value}" for name, value in changed.items()) or "greedy search",
         memories=memories,
         files=files,
+        holds=holds,
     )
 
 

@@ -68,6 +68,9 @@ class Predictor:
             warnings.append("UNTRAINED WEIGHTS: this text is noise")
         if run.card.dataset.name.startswith("phantom"):
             warnings.append("trained on synthetic phantom images only: a demonstration, not for real images")
+        if run.card.without:
+            lost = "; ".join(run.card.without)
+            warnings.append(f"exported without training reports, it does not draft as its run does: {lost}")
         data = run.experiment.data
         return cls(
             model=run.model,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -37,6 +37,39 @@ def _files(folder: Path) -> tuple[str, ...]:
 
 
 BANK = FolderKind("a bank", "bank.safetensors", _files)
+
+
+ROWS = "rows"
+"""As a size of a ``Column``: as many as the bank has rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What one row of a tensor is: its kind of number and its shape; sizes with a name are equal wherever it stands."""
+
+    kind: Literal["float", "whole", "flag"]
+    shape: tuple[int | str, ...] = ()
+
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """The types that will do."""
+        return _DTYPES[self.kind]
+
+
+_DTYPES = {
+    "float": frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}),
+    "whole": frozenset({torch.uint8, torch.int16, torch.int32, torch.int64}),
+    "flag": frozenset({torch.bool, torch.uint8}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BankLayout:
+    """What a method reads of a bank: its tensors, whether every row has a ``text``, and whether it may have no rows."""
+
+    tensors: Mapping[str, Column]
+    texts: bool = False
+    may_be_empty: bool = False
 
 
 def patient_code(patient_id: str) -> str:
@@ -153,6 +186,47 @@ class Bank:
     def patients(self) -> list[str]:
         return [row["patient"] for row in self.rows]
 
+    def refuse_misfit(self, name: str, layout: BankLayout) -> None:
+        """Refuse a bank that a method cannot read: without rows, of other tensors, sizes or types, or without texts.
+
+        Raises:
+            InputError: naming the bank and the tensor or the field.
+        """
+        if not len(self):
+            if not layout.may_be_empty:
+                raise InputError(f"the bank '{name}' has no rows", field="memories", got=0, expected="1 or more")
+            return
+        sizes: dict[str, int] = {ROWS: len(self)}
+        for tensor, column in layout.tensors.items():
+            self._refuse_tensor(name, tensor, column, sizes)
+        for number, row in enumerate(self.rows, start=1):
+            if layout.texts and not isinstance(row.get("text"), str):
+                raise InputError(f"row {number} of the bank '{name}' has no text", field="text")
+
+    def _refuse_tensor(self, name: str, tensor: str, column: Column, sizes: dict[str, int]) -> None:
+        found = self.tensors.get(tensor)
+        if found is None:
+            raise InputError(f"the bank '{name}' lacks a tensor", field=tensor)
+        if found.dtype not in column.dtypes:
+            expected = " or ".join(sorted(str(kind).removeprefix("torch.") for kind in column.dtypes))
+            got = str(found.dtype).removeprefix("torch.")
+            raise InputError(f"the bank '{name}' does not fit this model", field=tensor, got=got, expected=expected)
+        shape = found.shape[1:]
+        if len(shape) == len(column.shape):
+            known = [
+                size if isinstance(size, int) else sizes.setdefault(size, got)
+                for size, got in zip(column.shape, shape, strict=True)
+            ]
+            if tuple(shape) == tuple(known):
+                return
+        wanted = [sizes.get(size, size) if isinstance(size, str) else size for size in column.shape]
+        raise InputError(
+            f"the bank '{name}' does not fit this model",
+            field=tensor,
+            got=f"rows of {list(shape)}",
+            expected=f"rows of {wanted}",
+        )
+
     def refuse_others(self, name: str, allowed: Iterable[str]) -> None:
         """Refuse a bank with a row that is not of the allowed studies.
 
@@ -182,12 +256,7 @@ def save_bank(bank: Bank, folder: Path) -> None:
     Raises:
         InputError: if a value is not finite; nothing could be found by it.
     """
-    for name, tensor in bank.tensors.items():
-        for start, piece in pieces(tensor):
-            finite = piece.isfinite().flatten(1).all(1) if piece.ndim > 1 else piece.isfinite()
-            if not finite.all():
-                row = start + int(finite.logical_not().nonzero()[0])
-                raise InputError("a value of the bank is not finite", field=name, got=bank.study_ids[row])
+    _refuse_non_finite(bank)
     with write_folder(folder, overwrite=True, ours=BANK) as partial:
         write_tensors(partial / "bank.safetensors", bank.tensors)
         write_jsonl(partial / "rows.jsonl", bank.rows)
@@ -223,6 +292,17 @@ def load_bank(folder: Path) -> Bank:
                 expected=len(rows),
             )
     return Bank(tensors, rows, hashed)
+
+
+def _refuse_non_finite(bank: Bank) -> None:
+    for name, tensor in bank.tensors.items():
+        if not tensor.is_floating_point():
+            continue
+        for start, piece in pieces(tensor):
+            finite = piece.isfinite().flatten(1).all(1) if piece.ndim > 1 else piece.isfinite()
+            if not finite.all():
+                row = start + int(finite.logical_not().nonzero()[0])
+                raise InputError("a value of the bank is not finite", field=name, got=bank.study_ids[row])
 
 
 def _row(path: Path, line: int, row: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class ExpectedUtilityConfig(Config):
     say, and ``findings`` times how far the probability of each finding that it states is above a threshold: one for
     all (``pooled``, for F1 over all findings), or each finding its own (``per_class``, which asserts rare ones more
     often: better for the mean over classes). ``composites`` lets sentences that state findings stand in reports that
-    are normal otherwise. ``deidentification_marks`` such as XXXX never stand in a draft unless they are kept.
+    are normal otherwise.
     """
 
     findings: float = Field(default=6.0, ge=0)
@@ -31,7 +31,6 @@ class ExpectedUtilityConfig(Config):
     bleu: float = Field(default=0.3, ge=0)
     thresholds: Literal["pooled", "per_class"] = "pooled"
     composites: bool = True
-    deidentification_marks: Literal["remove", "keep"] = "remove"
 
 
 class DecodingConfig(Config):
@@ -41,7 +40,8 @@ class DecodingConfig(Config):
     method's evidence can draft with (see ``ExpectedUtilityConfig``).
 
     ``unprompted_comparisons`` says what becomes of words that compare with an earlier study where the model was given
-    none: taken out of the draft, counted and kept as evidence, or left there.
+    none: taken out of the draft, counted and kept as evidence, or left there. ``deidentification_marks`` says the same
+    of sentences with marks such as XXXX, which stand in published reports where words were taken out.
     """
 
     kind: Literal["likelihood", "expected_utility"] = "likelihood"
@@ -57,6 +57,7 @@ class DecodingConfig(Config):
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: Seed = 0
     unprompted_comparisons: Literal["remove", "keep"] = "remove"
+    deidentification_marks: Literal["remove", "keep"] = "remove"
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> DecodingConfig:

@@ -5,34 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from radweave.base.batch import Batch
+from radweave.base.batch import Batch, VisionEncoder
 from radweave.base.errors import InputError, UnusableModelError
 from radweave.contract.model import Classifying, ReportModel, Witness, device_of, parts_of
 from radweave.contract.view import TrainingView
 from radweave.data.loader import Example, StudyLoader
-from radweave.drafting.calibration import PlattCalibration, pays_off_from, reliability
 from radweave.drafting.embedded import EmbeddedStudies
 from radweave.drafting.pool import CandidatePool, bleu_point, candidate_options, stated, utilities, wording_options
+from radweave.drafting.run_calibration import RunCalibration, Source, save_calibration
 from radweave.drafting.smoothers import Evidence, Floats
 from radweave.drafting.store import (
     DraftingFacts,
     DraftingStore,
-    Reliability,
-    Source,
     labels_tensor,
     load_drafting,
     save_drafting,
 )
 from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter, Written
-from radweave.labels import NO_FINDING, Labeler, get_labeler
-from radweave.memory.bank import Bank, Owners, patient_code
-from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.labels import Labeler, get_labeler
+from radweave.memory.bank import Bank, BankLayout, Column, Owners, patient_code
+from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.dense_head import DenseHead
 from radweave.nn.views import encode_views
 
@@ -45,7 +43,7 @@ MOST_STUDIES = 4096
 
 
 def save_for_drafting(training: Training, view: TrainingView) -> None:
-    """Make what the run drafts with from its training split, and keep it in the run folder.
+    """Make the run's calibration, and what it drafts with from its training split; keep them in the run folder.
 
     Heads are calibrated on the validation split, everything else on the training split, each study without its
     patient's others. Where no report can be used, a run that drafts by its own decoder goes on without.
@@ -53,8 +51,13 @@ def save_for_drafting(training: Training, view: TrainingView) -> None:
     Raises:
         InputError: if no report can be used and the run drafts by expected utility, or for a row of another split.
     """
+    labeler = get_labeler(training.experiment.data.label_set)
+    seen = _seen(training.model, view, labeler)
+    labels = stated([example.report or "" for example in seen.examples], labeler)
+    calibration = _calibrated(training, seen, labels, labeler)
+    save_calibration(calibration, training.folder)
     try:
-        store = _made(training, view)
+        store = _made(training, seen, labels, calibration.source)
     except ValueError as error:
         if training.experiment.decoding.kind == "expected_utility":
             raise InputError(str(error), file=training.dataset.path, field="report") from None
@@ -64,40 +67,22 @@ def save_for_drafting(training: Training, view: TrainingView) -> None:
     save_drafting(store, training.folder / FOLDER)
 
 
-def _made(training: Training, view: TrainingView) -> DraftingStore:
-    experiment, model = training.experiment, training.model
-    config = experiment.decoding.expected_utility
+def _made(training: Training, seen: SeenStudies, labels: Floats, source: Source) -> DraftingStore:
+    experiment = training.experiment
+    config, marks = experiment.decoding.expected_utility, experiment.decoding.deidentification_marks == "keep"
     labeler = get_labeler(experiment.data.label_set)
-    seen = _seen(model, view, labeler)
     reports = [example.report or "" for example in seen.examples]
-    labels = stated(reports, labeler)
-    source, split, scores, truth = _scores(training, seen, labels, labeler)
-    calibration = PlattCalibration.fit(scores, truth)
-    probabilities = calibration(scores)
-    counted = [name != NO_FINDING for name in labeler.classes]
-    pool = CandidatePool.build(reports, labeler, config)
+    pool = CandidatePool.build(reports, labeler, config, marks=marks)
     point = bleu_point(pool.candidates, reports, [int(said.weights.argmax()) for said in seen.said])
     facts = DraftingFacts(
         classes=labeler.classes,
         label_set=experiment.data.label_set,
         source=source,
-        calibrated_on=split,
-        slope=tuple(calibration.slope.tolist()),
-        offset=tuple(calibration.offset.tolist()),
-        threshold=pays_off_from(probabilities[:, counted], truth[:, counted]),
-        thresholds=tuple(pays_off_from(probabilities[:, [k]], truth[:, [k]]) for k in range(len(labeler.classes))),
-        reliability={
-            name: tuple(
-                Reliability(said=one.said, seen=one.seen, count=one.count)
-                for one in reliability(probabilities[:, k], truth[:, k])
-            )
-            for k, name in enumerate(labeler.classes)
-        },
         bleu_matches=point.matches if point else (),
         bleu_candidates=point.candidates if point else (),
         bleu_reference=point.reference if point else 0.0,
         wording=wording_options(config),
-        candidates=candidate_options(config),
+        candidates=candidate_options(config, marks=marks),
     )
     # A run that drafts this way by itself opens at once; any other makes them when it is asked to.
     ready = experiment.decoding.kind == "expected_utility" and len(reports) <= MOST_IN_PAIRS
@@ -137,18 +122,18 @@ def _seen(model: ReportModel, view: TrainingView, labeler: Labeler) -> SeenStudi
     return SeenStudies(view.examples, said, rows)
 
 
-def _scores(
-    training: Training, seen: SeenStudies, labels: Floats, labeler: Labeler
-) -> tuple[Source, Literal["train", "val"], Floats, Floats]:
-    """Where scores are from, the split they are of, scores (N, K) and labels (N, K): what calibration is made of."""
+def _calibrated(training: Training, seen: SeenStudies, labels: Floats, labeler: Labeler) -> RunCalibration:
+    """Of heads on the validation split; else on the training split, each study without its patient's."""
     model = training.model
     if isinstance(model, Witness) or not knows_classes(model):
         source: Source = "model" if isinstance(model, Witness) else "smoothers"
-        return source, "train", np.stack([said.scores for said in seen.said]), labels
+        scores = np.stack([said.scores for said in seen.said])
+        return RunCalibration.fit(source, "train", labeler.classes, scores, labels)
     prepared = training.splits["val"].of(training.last_stage.mixture)
     batches = StudyLoader(prepared.examples, 32, training.pad_id).epoch()
     logits = np.concatenate([class_scores(model, batch.to(device_of(training.model))) for batch in batches])
-    return "heads", "val", logits, stated([example.report or "" for example in prepared.examples], labeler)
+    truth = stated([example.report or "" for example in prepared.examples], labeler)
+    return RunCalibration.fit("heads", "val", labeler.classes, logits, truth)
 
 
 @torch.no_grad()
@@ -187,6 +172,13 @@ def class_scores(model: ReportModel, batch: Batch) -> Floats:
     return _finite(torch.stack(said).mean(0))
 
 
+def width_of(model: ReportModel) -> int:
+    """The width of its encoder's tokens."""
+    encoder = model.encoder
+    assert isinstance(encoder, VisionEncoder)
+    return encoder.dim
+
+
 def _finite(values: torch.Tensor) -> Floats:
     if not bool(values.isfinite().all()):
         raise UnusableModelError("what the model sees is not finite: its weights or its precision cannot be used")
@@ -199,10 +191,11 @@ class Drafting:
 
     folder: Path
     model: ReportModel
+    calibration: RunCalibration
     _opened: Opened | None = None
-    _writers: dict[ExpectedUtilityConfig, UtilityWriter] = field(default_factory=dict)
+    _writers: dict[tuple[ExpectedUtilityConfig, bool], UtilityWriter] = field(default_factory=dict)
 
-    def write(self, batch: Batch, config: ExpectedUtilityConfig) -> Iterator[Written]:
+    def write(self, batch: Batch, decoding: DecodingConfig) -> Iterator[Written]:
         """A draft for each study of a batch.
 
         Raises:
@@ -210,11 +203,27 @@ class Drafting:
         """
         if self._opened is None:
             self._opened = Opened.of(self.folder, self.model)
-        if config not in self._writers:
-            self._writers[config] = UtilityWriter(self._opened.store, config)
+            self._refuse_other_calibration(self._opened.store.facts)
+        config, marks = decoding.expected_utility, decoding.deidentification_marks == "keep"
+        if (config, marks) not in self._writers:
+            self._writers[config, marks] = UtilityWriter(self._opened.store, self.calibration, config, marks=marks)
         barred = self._opened.barred(batch)
         for said, own in zip(self._opened.testify(batch), barred, strict=True):
-            yield self._writers[config].write(said, own)
+            yield self._writers[config, marks].write(said, own)
+
+    def classes(self, batch: Batch, decoding: DecodingConfig) -> list[dict[str, Any]]:
+        """What the heads say of each study, calibrated; nothing where there are none, or the calibration does not hold.
+
+        The scores are those that were calibrated: a method may note its own heads alone, or under another prompt.
+        """
+        if self.calibration.source != "heads" or not self.calibration.holds:
+            return []
+        rule = decoding.expected_utility.thresholds
+        return [self.calibration.evidence(row, rule) for row in class_scores(self.model, batch)]
+
+    def _refuse_other_calibration(self, facts: DraftingFacts) -> None:
+        if facts.source != self.calibration.source or facts.classes != tuple(self.calibration.classes):
+            raise InputError("not what the run's calibration was made for", file=self.folder, field="source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +258,7 @@ class Opened:
             raise InputError("the folder does not fit this model", file=folder, field="source", got=source)
         studies = None
         if embeddings is not None:
+            store.bank.refuse_misfit(FOLDER, BankLayout({"embeddings": Column("float", (width_of(model),))}))
             studies = EmbeddedStudies.fit(embeddings.double().numpy(), store.labels)
         return cls(model, store, store.bank.owners(), studies)
 

@@ -20,6 +20,7 @@ from radweave.nn.decoding import DecodingConfig
 from radweave.runs.comparisons import take_out_comparisons
 from radweave.runs.drafting import Drafting
 from radweave.runs.evidence import json_value
+from radweave.runs.marks import take_out_marks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,26 +60,38 @@ class Drafter:
                 if self.decoding.kind == "expected_utility":
                     written = self._chosen(batch)
                 else:
-                    written = self._decoded(self.model.generate(batch, self.decoding))
+                    written = self._decoded(self.model.generate(batch, self.decoding), batch)
             done += len(chunk)
             if progress is not None:
                 progress(done)
             for example, one in zip(chunk, written, strict=True):
-                said, kept, compared = self._unprompted(one.text, one.evidence, example)
-                warnings = (*one.warnings, *compared)
+                unmarked, shown, marked = self._unmarked(one.text, one.evidence)
+                said, kept, compared = self._unprompted(unmarked, shown, example)
+                warnings = (*one.warnings, *marked, *compared)
                 # One that says itself why there is no draft has said it.
                 yield Draft(example, said, kept, warnings if said or one.warnings else (*warnings, EMPTY))
 
-    def _decoded(self, generation: Generation) -> list[Written]:
-        """What the method's own decoder wrote."""
+    def _decoded(self, generation: Generation, batch: Batch) -> list[Written]:
+        """What the method's own decoder wrote. While a run trains it has no calibration yet, and a method's own say."""
+        classes = [] if self.drafting is None else self.drafting.classes(batch, self.decoding)
         each = zip(generation.token_ids, generation.intermediates, strict=True)
-        return [Written(decode(self.tokenizer, ids), self._evidence(ids, values)) for ids, values in each]
+        written = [(decode(self.tokenizer, ids), self._evidence(ids, values)) for ids, values in each]
+        return [
+            Written(text, {**evidence, **own})
+            for (text, evidence), own in zip(written, classes or [{}] * len(written), strict=True)
+        ]
 
     def _chosen(self, batch: Batch) -> list[Written]:
         """What has the highest expected utility under what the model sees."""
         assert self.drafting is not None, "a restored run has it"
-        written = self.drafting.write(batch, self.decoding.expected_utility)
+        written = self.drafting.write(batch, self.decoding)
         return [Written(one.text, json_value(one.evidence), one.warnings) for one in written]
+
+    def _unmarked(self, text: str, evidence: dict[str, Any]) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """No radiologist wrote a mark of de-identification: sentences that hold one are taken out."""
+        if self.decoding.deidentification_marks == "keep":
+            return text, evidence, ()
+        return take_out_marks(text, evidence)
 
     def _unprompted(
         self, text: str, evidence: dict[str, Any], example: Example

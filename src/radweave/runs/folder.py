@@ -4,7 +4,8 @@ run.json             what made it, with what, and the SHA-256 of every other fil
 config.yaml          the resolved experiment
 weights.safetensors  tokenizer/  parts/  memories/  licences/
 familiarity/         tells images like the training images from others
-drafting/            training reports and calibration, to draft by expected utility
+calibration.json     what scores of its classes are worth as probabilities
+drafting/            training reports, to draft by expected utility
 metrics.jsonl
 checkpoints/         while it trains, and to go on from; not part of the restored model
 
@@ -33,9 +34,10 @@ from radweave.base.storage import write_text
 from radweave.base.study import RESEARCH_ONLY, Notice, Record
 
 FORMAT = "radweave-run"
-FORMAT_VERSION = 2
-HASHED = ("config.yaml", "weights.safetensors", "tokenizer", "parts", "memories", "familiarity", "drafting", "licences")
-NEEDED = ("config.yaml", "weights.safetensors", "tokenizer/", "familiarity/")
+FORMAT_VERSION = 3
+PLACES = ("tokenizer", "parts", "memories", "familiarity", "drafting", "licences")
+HASHED = ("config.yaml", "weights.safetensors", "calibration.json", *PLACES)
+NEEDED = ("config.yaml", "weights.safetensors", "calibration.json", "tokenizer/", "familiarity/")
 """What no run can be without."""
 
 
@@ -84,7 +86,8 @@ class StageFigures(Record):
 class RunCard(Record):
     """``run.json``. ``trained_steps`` has a stage per row, in the order in which they ran; ``fitted`` is set of a
     method that has nothing to train. ``starts_from`` says it where the encoder began with weights that the package
-    brings.
+    brings. ``memories`` has the rows of each bank in ``memories/``, and of what it drafts from (``drafting``).
+    ``without`` says what an export left behind that its run drafts with.
     """
 
     format: str = FORMAT
@@ -102,6 +105,8 @@ class RunCard(Record):
     validation: dict[str, StageFigures] = Field(default_factory=dict)
     left_out: dict[str, Count] = Field(default_factory=dict)
     views: dict[str, Count] = Field(default_factory=dict)
+    memories: dict[str, Count] = Field(default_factory=dict)
+    without: tuple[Annotated[str, Field(max_length=200)], ...] = ()
     dataset: DatasetFacts
     versions: dict[str, str]
     files: dict[FileName, Sha256]
@@ -111,6 +116,12 @@ class RunCard(Record):
         for needed in NEEDED:
             if not any(name == needed or (needed.endswith("/") and name.startswith(needed)) for name in self.files):
                 raise ValueError(f"files: {needed} is not among them")
+        found = {name.split("/")[1] for name in self.files if name.startswith("memories/")}
+        found |= {"drafting" for name in self.files if name.startswith("drafting/")}
+        for name in sorted(self.memories.keys() ^ found):
+            if name in found:
+                raise ValueError(f"memories: {name} is not among them, and the folder holds it")
+            raise ValueError(f"memories: the run names memory {name}, and no file of it is there")
         if "radweave" not in self.versions:
             raise ValueError("versions: radweave is not among them")
         return self

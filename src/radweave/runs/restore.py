@@ -17,13 +17,12 @@ from radweave.contract.model import ReportModel
 from radweave.data.familiarity import Familiarity, load_familiarity
 from radweave.data.tokenizer import load_tokenizer
 from radweave.data.transforms import PREPROCESSING_VERSION
+from radweave.drafting.run_calibration import load_calibration
 from radweave.methods import load_method
 from radweave.outside.models import refuse_unusable_weights
 from radweave.runs.drafting import FOLDER, Drafting
 from radweave.runs.folder import RunCard, read_card
-from radweave.runs.stages import (
-    set_memories,
-)
+from radweave.runs.memories import set_memories
 from radweave.train.checkpoint import load_weights, refuse_other_classes
 from radweave.train.sizes import refuse_other_shapes
 
@@ -78,7 +77,8 @@ def restore(folder: Path) -> Run:
     model = experiment.model.build(context)
     load_weights(model, weights)
     refuse_unusable_weights(model, weights)
-    set_memories(model, folder)
+    set_memories(model, folder, named=card.memories)
     model.to(default_device()).eval()
+    drafting = Drafting(folder / FOLDER, model, load_calibration(folder, card.classes))
     familiarity = load_familiarity(folder / "familiarity")
-    return Run(folder, card, experiment, tokenizer, model, familiarity, Drafting(folder / FOLDER, model))
+    return Run(folder, card, experiment, tokenizer, model, familiarity, drafting)

@@ -25,10 +25,11 @@ from radweave.data.examples import PreparedSplit, refuse_shared_images
 from radweave.data.loader import Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.data.transforms import NoAugmentation
-from radweave.memory.bank import load_bank, save_bank
+from radweave.memory.bank import save_bank
 from radweave.runs.drafts import Drafter
 from radweave.runs.kept_features import build_features, weights_hash
 from radweave.runs.kept_stages import load_artefact, save_artefact
+from radweave.runs.memories import set_memories
 from radweave.train.distributed import Parallel, Ranks
 from radweave.train.loop import Progress, StageTrainer, Watch
 
@@ -302,23 +303,6 @@ def training_view(training: Training) -> TrainingView:
         pad_id=training.pad_id,
         seed=training.experiment.seed,
     )
-
-
-def set_memories(model: ReportModel, folder: Path) -> None:
-    """Give a model the banks of its run folder.
-
-    Raises:
-        InputError: if a bank is broken.
-    """
-    places = sorted((folder / "memories").glob("[!.]*")) if (folder / "memories").is_dir() else []
-    if places:
-        banks = {place.name: load_bank(place) for place in places}
-        try:
-            model.set_memories(banks)
-        except (KeyError, RuntimeError) as error:  # a tensor or a field that the method reads is not there, or other
-            raise InputError(f"the memories do not fit this model: {error}", file=folder / "memories") from None
-        except InputError as error:
-            raise InputError(error.reason, file=folder / "memories") from None
 
 
 def _parts_read(training: Training, stage: StageConfig) -> set[str]:

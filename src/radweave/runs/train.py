@@ -36,6 +36,7 @@ from radweave.methods import resolve
 from radweave.runs.drafting import save_for_drafting
 from radweave.runs.folder import DatasetFacts, RunCard, hash_files, read_card, write_card
 from radweave.runs.licences import keep_licences
+from radweave.runs.memories import rows_of_memories
 from radweave.runs.place import claimed, is_finished, training_folder
 from radweave.runs.stages import (
     Training,
@@ -251,6 +252,7 @@ def _card(
         validation=validation,
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
         views=_views(training.splits["train"]),
+        memories=rows_of_memories(training.folder),
         dataset=DatasetFacts(
             name=card.name,
             fingerprint=training.dataset.fingerprint(),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
+from radweave.base.figures import can_draw
 from radweave.base.json_files import read_json_object, write_json
 from radweave.base.places import refuse_existing
 from radweave.base.replacing import FolderKind
@@ -20,13 +21,19 @@ from radweave.evaluation.metrics.long_tail import ClassFrequencies, class_freque
 from radweave.evaluation.pairs import Pair, PairsFile, read_pairs
 from radweave.evaluation.protocols import get_protocol
 from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables, print_tables
+from radweave.evaluation.tables.heads import reliability_plot
 from radweave.evaluation.tables.report import result_tables
 from radweave.labels import LABELER_OF, Labeler, get_labeler, label_set_of
+from radweave.labels.marks import without_marks
 
 
 def _beside(folder: Path) -> tuple[str, ...] | None:
     record = read_json_object(folder / "evaluation.json")
-    return ("tables.md", "tables.tex") if "runs" in record or {"protocol", "corpus"} <= set(record) else None
+    return (
+        ("tables.md", "tables.tex", "reliability*.png")
+        if "runs" in record or {"protocol", "corpus"} <= set(record)
+        else None
+    )
 
 
 _OUTPUT = FolderKind("an evaluation", "evaluation.json", _beside)
@@ -44,6 +51,7 @@ class EvaluateRequest(Options):
     train: Path | None = None
     train_labels: Path | None = None
     skip_invalid: bool = False
+    without_marks: bool = False
     as_json: bool = False
     out: Path | None = None
     overwrite: bool = False
@@ -118,7 +126,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
     if request.out is not None:
         refuse_existing(request.out, overwrite=request.overwrite, ours=_OUTPUT)
     get_protocol(request.protocol)
-    files = {name: read_pairs(path, skip_invalid=request.skip_invalid) for name, path in run_names(request.pairs)}
+    files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
     beside = beside_protocol(request, ontology)
     labeler = labeler_for(ontology, request.weights)
@@ -129,11 +137,19 @@ def run_evaluate(request: EvaluateRequest) -> None:
     }
     tables = result_tables(results)
     if request.out is not None:
-        _write(request.out, _as_json(results), tables, overwrite=request.overwrite)
+        _write(request.out, results, tables, overwrite=request.overwrite)
     if request.as_json:
         print(json.dumps(_as_json(results), ensure_ascii=False, allow_nan=False))
         return
     print_tables(tables)
+
+
+def _read(path: Path, request: EvaluateRequest) -> PairsFile:
+    """The pairs of a file, if asked without the sentences of drafts that hold marks of de-identification."""
+    file = read_pairs(path, skip_invalid=request.skip_invalid)
+    if not request.without_marks:
+        return file
+    return replace(file, pairs=tuple(replace(pair, hyp=without_marks(pair.hyp)[0]) for pair in file.pairs))
 
 
 def run_names(paths: Sequence[Path]) -> list[tuple[str, Path]]:
@@ -195,8 +211,12 @@ def _as_json(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return next(iter(results.values())) if len(results) == 1 else {"runs": results}
 
 
-def _write(out: Path, record: dict[str, Any], tables: Sequence[TextTable], *, overwrite: bool) -> None:
+def _write(out: Path, results: dict[str, dict[str, Any]], tables: Sequence[TextTable], *, overwrite: bool) -> None:
+    plots = [reliability_plot(result) for result in results.values() if "heads" in result and can_draw()]
     with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as folder:
-        write_json(folder / "evaluation.json", record)
+        write_json(folder / "evaluation.json", _as_json(results))
+        for number, plot in enumerate(plots, start=1):
+            if plot is not None:
+                (folder / ("reliability.png" if len(results) == 1 else f"reliability_{number}.png")).write_bytes(plot)
         write_text(folder / "tables.md", markdown_tables(tables))
         write_text(folder / "tables.tex", latex_tables(tables))

@@ -32,6 +32,8 @@ _PRECEDENCE = (LabelState.POSITIVE, LabelState.UNCERTAIN, LabelState.NEGATIVE)
 
 POLICIES: tuple[UncertainPolicy, ...] = ("negative", "positive")
 AVERAGES: tuple[ClinicalAverage, ...] = ("micro", "macro", "macro_defined", "weighted", "example")
+FEWEST_POSITIVES = 5
+"""A mean over classes counts those with so many positive references: of fewer, F1 says next to nothing."""
 _POOLED: tuple[ClinicalAverage, ...] = ("micro", "macro", "macro_defined", "weighted")
 
 
@@ -118,6 +120,18 @@ def class_groups(classes: Sequence[str]) -> dict[ClassGroup, list[int]]:
     return groups
 
 
+def groups_of(labelled: LabelledPairs) -> dict[ClassGroup, list[int]]:
+    """``class_groups``, and ``frequent``: the findings that enough references have for a mean over classes."""
+    frequent = frequent_columns(labelled)
+    return {**class_groups(labelled.classes), **({"frequent": frequent} if frequent else {})}
+
+
+def frequent_columns(labelled: LabelledPairs) -> list[int]:
+    """The columns of findings with ``FEWEST_POSITIVES`` or more positive references; uncertain is negative."""
+    positives = is_positive(labelled.ref, "negative").sum(axis=0)
+    return [k for k, name in enumerate(labelled.classes) if name != NO_FINDING and positives[k] >= FEWEST_POSITIVES]
+
+
 def confusion_rows(hyp: NDArray[np.bool_], ref: NDArray[np.bool_]) -> Floats:
     """True positives, false positives, false negatives per study and class, (N, K) each, side by side (N, 3K)."""
     return np.concatenate([hyp & ref, hyp & ~ref, ~hyp & ref], axis=1).astype(np.float64)
@@ -186,7 +200,7 @@ def clinical_statistics(labelled: LabelledPairs) -> dict[ClinicalKey, Statistic]
     statistics: dict[ClinicalKey, Statistic] = {}
     for policy in POLICIES:
         hyp, ref = is_positive(labelled.hyp, policy), is_positive(labelled.ref, policy)
-        for group, columns in class_groups(labelled.classes).items():
+        for group, columns in groups_of(labelled).items():
             rows = confusion_rows(hyp[:, columns], ref[:, columns])
             for (average, measure), statistic in average_statistics(rows).items():
                 statistics[ClinicalKey(policy, group, average, measure)] = statistic

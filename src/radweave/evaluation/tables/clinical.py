@@ -9,11 +9,13 @@ from typing import Literal
 from radweave.base.study import LabelState
 from radweave.evaluation.metrics.clinical import (
     AVERAGES,
+    FEWEST_POSITIVES,
     POLICIES,
     LabelledPairs,
-    class_groups,
     class_scores,
     confusion_rows,
+    frequent_columns,
+    groups_of,
     is_positive,
 )
 from radweave.evaluation.protocols import Average, EvalProtocol, UncertainPolicy
@@ -29,6 +31,7 @@ from radweave.evaluation.records import (
     number_or_none,
 )
 from radweave.evaluation.statistics import Interval, Statistic
+from radweave.labels import NO_FINDING
 
 PolicyName = Literal["uncertain_as_negative", "uncertain_as_positive"]
 POLICY_NAMES: dict[UncertainPolicy, PolicyName] = {
@@ -91,6 +94,13 @@ class ClinicalTable:
     marked: MarkedAverage | None
     states: Mapping[Literal["generated", "reference"], StateCounts]
     policies: Mapping[PolicyName, PolicyTable]
+    frequent: tuple[str, ...]
+
+    @property
+    def asserted(self) -> tuple[str, ...]:
+        """The findings that any report asserts at all."""
+        scores = self.policies["uncertain_as_negative"].per_class
+        return tuple(name for name, one in scores.items() if one.predicted and name != NO_FINDING)
 
     def to_json(self) -> Json:
         return {
@@ -100,8 +110,15 @@ class ClinicalTable:
             "classes": list(self.classes),
             "marked": None if self.marked is None else asdict(self.marked),
             "states": {side: dict(counts) for side, counts in self.states.items()},
+            "frequent": {"positives": FEWEST_POSITIVES, "number": len(self.frequent), "classes": list(self.frequent)},
+            "asserted": self._asserted_json(),
             "policies": {policy: table.to_json() for policy, table in self.policies.items()},
         }
+
+    def _asserted_json(self) -> Json:
+        findings = [name for name in self.classes if name != NO_FINDING]
+        said = list(self.asserted)
+        return {"classes": said, "number": len(said), "of": len(findings), "share": len(said) / len(findings)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +154,7 @@ def clinical_table(
         classes=labelled.classes,
         marked=None if rule is None else MarkedAverage(rule.average, POLICY_NAMES[rule.uncertain]),
         states=_state_counts(labelled),
+        frequent=tuple(labelled.classes[k] for k in frequent_columns(labelled)),
         policies={POLICY_NAMES[policy]: _policy(labelled, estimates, policy) for policy in POLICIES},
     )
 
@@ -159,9 +177,7 @@ def _policy(labelled: LabelledPairs, estimates: Mapping[ClinicalKey, Estimate], 
     def scores(group: ClassGroup, average: ClinicalAverage) -> PrecisionRecall:
         return PrecisionRecall.of(lambda measure: estimates[ClinicalKey(policy, group, average, measure)])
 
-    groups = {
-        group: {average: scores(group, average) for average in AVERAGES} for group in class_groups(labelled.classes)
-    }
+    groups = {group: {average: scores(group, average) for average in AVERAGES} for group in groups_of(labelled)}
     return PolicyTable(groups, _per_class(labelled, policy))
 
 

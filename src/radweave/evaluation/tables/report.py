@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radweave.evaluation.tables.formats import DASH, TextTable, number, score_cell
+from radweave.evaluation.tables.heads import heads_table
 
 # Order of the rows; metrics a protocol adds follow in the order of their names.
 _METRICS = (
@@ -27,7 +28,12 @@ _METRICS = (
 )
 _SHOWN = {"CIDEr": "CIDEr (= CIDEr-D, as coco)", "ROUGE_L_F1": "ROUGE_L_F1 (rouge-score)"}
 _FLOOR_METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
-_GROUPS = {"all": "all", "without_no_finding": "without No Finding", "chexpert5": "CheXpert-5"}
+_GROUPS = {
+    "all": "all",
+    "without_no_finding": "without No Finding",
+    "chexpert5": "CheXpert-5",
+    "frequent": "5 positives or more",
+}
 _PRF = ("precision", "recall", "f1")
 
 Result = Mapping[str, Any]
@@ -47,6 +53,8 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
         suffix = f" - {name}" if len(runs) > 1 else ""
         if "policies" in result["clinical"]:
             tables.extend([_clinical(result, suffix), _per_class(result, suffix)])
+        if "heads" in result:
+            tables.append(heads_table(result, suffix))
         if "long_tail" in result:
             tables.append(_long_tail(result, suffix))
         if "second_opinions" in result:
@@ -185,6 +193,15 @@ def _clinical(result: Result, suffix: str) -> TextTable:
         f"labels: {clinical['labeler']}; reference: {clinical['reference_labels']}",
         "left: uncertain counts as negative; right: uncertain counts as positive (u+)",
     ]
+    frequent, asserted = clinical["frequent"], clinical["asserted"]
+    notes.append(
+        f"{frequent['number']} classes have {frequent['positives']} positives or more in the references:"
+        f" {', '.join(frequent['classes']) or 'none'}"
+    )
+    notes.append(
+        f"findings ever asserted: {asserted['number']} of {asserted['of']} classes"
+        f" ({', '.join(asserted['classes']) or 'none'})"
+    )
     if marked:
         scores = clinical["policies"][marked["policy"]]["groups"][marked["group"]][marked["average"]]
         notes.append(f"* what the protocol's source prints: F1 {score_cell(scores['f1'])}")

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.config import Config, Heads, Width
-from radweave.memory.bank import Bank, Owners
+from radweave.memory.bank import Bank, BankLayout, Column, Owners
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig
 from radweave.nn.hopfield import AttentionRuleConfig, Hopfield, Patterns, UpdateRuleConfig, strongest
@@ -46,6 +46,11 @@ class HopfieldMemory(nn.Module):
     def banks(self, name: str, build: Callable[[], Bank]) -> dict[str, Bank]:
         """The bank it will read, by name."""
         return {name: build()}
+
+    def layouts(self, name: str, *, texts: bool, may_be_empty: bool) -> dict[str, BankLayout]:
+        """What that bank must look like."""
+        patterns = {"patterns": Column("float", (self.pattern_dim,))}
+        return {name: BankLayout(patterns, texts=texts, may_be_empty=may_be_empty)}
 
     def remember(self, bank: Bank) -> None:
         """Take a bank with ``patterns`` (N, P)."""
@@ -89,6 +94,9 @@ class NoMemory(nn.Module):
         self.width = width
 
     def banks(self, name: str, build: Callable[[], Bank]) -> dict[str, Bank]:
+        return {}
+
+    def layouts(self, name: str, *, texts: bool, may_be_empty: bool) -> dict[str, BankLayout]:
         return {}
 
     def remember(self, bank: Bank) -> None:

@@ -14,15 +14,17 @@ from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Grid, Prompt
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
 from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
 from radweave.data.tokenizer import encode
-from radweave.memory.bank import Bank
+from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
 from radweave.methods.am_mrg.memory import (
     Memory,
+    NoReportMemoryConfig,
+    NoVisualMemoryConfig,
     Recollection,
     ReportMemoryConfig,
     ReportMemorySetting,
@@ -210,6 +212,13 @@ class AmMrgModel(ReportModel):
             **self.report_memory.banks(REPORTS, lambda: self._report_bank(training)),
         }
 
+    def memory_layouts(self) -> Mapping[str, BankLayout]:
+        """Regions and reports, where there are memories of them. No region is found where no study is positive."""
+        return {
+            **self.visual_memory.layouts(REGIONS, texts=False, may_be_empty=True),
+            **self.report_memory.layouts(REPORTS, texts=True, may_be_empty=False),
+        }
+
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the banks that are there."""
         if REGIONS in banks:
@@ -280,6 +289,19 @@ class AmMrgModelConfig(ModelConfig):
     language_model: LanguageModelConfig
     prompt: Prompt
     prompt_format: PromptFormat = "plain"
+
+    def without_memories(self) -> Without:
+        """Without V-Hopfield and R-Hopfield."""
+        bare: dict[str, Any] = {}
+        if isinstance(self.visual_memory, VisualMemoryConfig):
+            bare["visual_memory"] = NoVisualMemoryConfig(regions=self.visual_memory.regions)
+        if isinstance(self.report_memory, ReportMemoryConfig):
+            bare["report_memory"] = NoReportMemoryConfig()
+        lost = {
+            "visual_memory": "disease tokens recall no regions of training images",
+            "report_memory": "disease tokens recall no sentences of training reports",
+        }
+        return Without(self.model_copy(update=bare), tuple(lost[name] for name in bare))
 
     def build(self, context: BuildContext) -> AmMrgModel:
         encoder, text = context.vision_encoder(self.vision_encoder), context.text_encoder(self.text_encoder)

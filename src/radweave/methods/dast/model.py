@@ -12,15 +12,23 @@ from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Prompt
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
 from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
-from radweave.memory.bank import Bank
+from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.dast.alignment import Alignment, AlignmentConfig
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, DvafConfig, Fused, FusionConfig, MeanFusion, NoFusion
 from radweave.methods.dast.prompts import Prompts
-from radweave.methods.dast.retrieval import Banked, Dmsr, DmsrConfig, Exemplar, NoRetrieval, RetrievalConfig
+from radweave.methods.dast.retrieval import (
+    Banked,
+    Dmsr,
+    DmsrConfig,
+    Exemplar,
+    NoRetrieval,
+    NoRetrievalConfig,
+    RetrievalConfig,
+)
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.disease_tokens import DiseaseReading, DiseaseTokens, DiseaseTokensConfig
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
@@ -188,6 +196,10 @@ class DastModel(ReportModel):
             self.text_encoder.fit(training.reports)
         return self.retrieval.banks(self._studies(training)) if stage == "report" else {}
 
+    def memory_layouts(self) -> Mapping[str, BankLayout]:
+        """Exemplars, where there is a retrieval."""
+        return self.retrieval.layouts(self.vision_encoder.dim, len(self.classes))
+
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the bank of exemplars."""
         self.retrieval.remember(banks)
@@ -218,6 +230,13 @@ class DastModelConfig(ModelConfig):
     prompt: Prompt
     exemplar_prompt: Prompt
     prompt_format: PromptFormat = "plain"
+
+    def without_memories(self) -> Without:
+        """Without exemplars; the language model has learned to write with and without one."""
+        if isinstance(self.retrieval, NoRetrievalConfig):
+            return Without(self)
+        bare = self.model_copy(update={"retrieval": NoRetrievalConfig()})
+        return Without(bare, ("no report of a similar training study is retrieved, nor stands in the prompt",))
 
     def build(self, context: BuildContext) -> DastModel:
         encoder, text = context.vision_encoder(self.vision_encoder), context.text_encoder(self.text_encoder)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from radweave.base.batch import Batch
 from radweave.base.config import Config, Tokens
 from radweave.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
-from radweave.memory.bank import Bank, report_rows
+from radweave.memory.bank import Bank, BankLayout, Column, report_rows
 from radweave.memory.index import ExactIndex, Index
 
 BANK = "exemplars"
@@ -54,6 +54,9 @@ class NoRetrieval(nn.Module):
     max_tokens = 0
 
     def banks(self, studies: Iterable[Banked]) -> dict[str, Bank]:
+        return {}
+
+    def layouts(self, dim: int, num_classes: int) -> dict[str, BankLayout]:
         return {}
 
     def remember(self, banks: Mapping[str, Bank]) -> None:
@@ -90,6 +93,11 @@ class Dmsr(nn.Module):
             logits.append(disease.cpu())
             rows += report_rows(batch)
         return {BANK: Bank({"visual": torch.cat(visual), "logits": torch.cat(logits)}, tuple(rows))}
+
+    def layouts(self, dim: int, num_classes: int) -> dict[str, BankLayout]:
+        """The bank it reads: visual features of width ``dim``, and logits."""
+        tensors = {"visual": Column("float", (dim,)), "logits": Column("float", (num_classes,))}
+        return {BANK: BankLayout(tensors, texts=True)}
 
     def remember(self, banks: Mapping[str, Bank]) -> None:
         """Index a bank with the tensors ``visual`` (N, D) and ``logits`` (N, K), and rows with a ``text``."""

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Prompt, Width
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import WORDS, EyesFirstStages
 from radweave.contract.stage import StageConfig
 from radweave.contract.terms import WORDS_TERM, SeenBatch
-from radweave.memory.bank import Bank
+from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.diffrgennet.aggregation import Aggregation, AggregationConfig, FlexiRouteConfig
 from radweave.methods.diffrgennet.difference import (
     CaseEmbedding,
@@ -41,7 +41,13 @@ from radweave.methods.diffrgennet.reading import (
     Reading,
     sine_positions,
 )
-from radweave.methods.diffrgennet.retrieval import ImageRetrieval, ImageRetrievalConfig, NoRetrieval, RetrievalConfig
+from radweave.methods.diffrgennet.retrieval import (
+    ImageRetrieval,
+    ImageRetrievalConfig,
+    NoRetrieval,
+    NoRetrievalConfig,
+    RetrievalConfig,
+)
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
@@ -213,6 +219,10 @@ class DiffRGenNetModel(ReportModel):
         studies = (batch.to(self.diseases.prior.device) for batch in training.batches())
         return self.retrieval.banks(self.vision_encoder, self.text_encoder, studies)
 
+    def memory_layouts(self) -> Mapping[str, BankLayout]:
+        """Cases, where any are retrieved."""
+        return self.retrieval.layouts(self.vision_encoder.dim, self.cases.projection.in_features)
+
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the bank of cases."""
         self.retrieval.remember(banks)
@@ -242,6 +252,14 @@ class DiffRGenNetModelConfig(ModelConfig):
     word_head: WordHeadConfig = NoWordHeadConfig()
     prompt: Prompt = "{memory}{diseases}"
     prompt_format: PromptFormat = "plain"
+
+    def without_memories(self) -> Without:
+        """Without retrieved reports; what is left compares a study with its own prior, if that is given."""
+        if isinstance(self.retrieval, NoRetrievalConfig):
+            return Without(self)
+        bare = self.model_copy(update={"retrieval": NoRetrievalConfig()})
+        lost = "no reports of similar training studies are retrieved, for the draft or for the disease states"
+        return Without(bare, (lost,), heads_hold=False)
 
     def build(self, context: BuildContext) -> DiffRGenNetModel:
         encoder, text = context.vision_encoder(self.vision_encoder), context.text_encoder(self.text_encoder)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from radweave.base.batch import Batch
 from radweave.base.config import Config, Slots
 from radweave.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
-from radweave.memory.bank import Bank, report_rows
+from radweave.memory.bank import Bank, BankLayout, Column, report_rows
 from radweave.memory.index import ExactIndex, Index
 from radweave.nn.text_encoder import TextPart
 from radweave.nn.views import encode_views
@@ -49,6 +49,9 @@ class NoRetrieval(nn.Module):
     """No report is retrieved: one place that is empty, so that what reads cases stays as it is."""
 
     def banks(self, encoder: nn.Module, text_encoder: TextPart, studies: Iterable[Batch]) -> dict[str, Bank]:
+        return {}
+
+    def layouts(self, dim: int, text_dim: int) -> dict[str, BankLayout]:
         return {}
 
     def remember(self, banks: Mapping[str, Bank]) -> None:
@@ -106,6 +109,11 @@ class ImageRetrieval(nn.Module):
     def embed(self, batch: Batch) -> Float[Tensor, "batch dim"]:
         """Mean token of each study's images, in float32."""
         return encode_views(self.encoder, batch).mean().float()
+
+    def layouts(self, dim: int, text_dim: int) -> dict[str, BankLayout]:
+        """The bank it reads: embeddings of images (``dim``) and features of reports (``text_dim``)."""
+        tensors = {"visual": Column("float", (dim,)), "text": Column("float", (text_dim,))}
+        return {BANK: BankLayout(tensors, texts=True)}
 
     def remember(self, banks: Mapping[str, Bank]) -> None:
         """Index a bank with the tensors ``visual`` (N, D) and ``text`` (N, T), and rows with a ``text``."""

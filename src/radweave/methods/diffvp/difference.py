@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.config import Config, Heads, Ratio, Slots, Width
-from radweave.memory.bank import Bank
-from radweave.methods.diffvp.pool import POOL, BuildPool, Reference
+from radweave.memory.bank import Bank, BankLayout
+from radweave.methods.diffvp.pool import POOL, BuildPool, Reference, pool_layout
 from radweave.nn.prompt import Slot
 from radweave.nn.query_transformer import QueryLayer, QueryOutput
 from radweave.nn.views import ViewTokens
@@ -170,6 +170,10 @@ class SemanticDifference(nn.Module):
         """References are compared as the frozen encoder's tokens."""
         return {POOL: build(pixels=False)}
 
+    def layouts(self, dim: int) -> dict[str, BankLayout]:
+        """What the pool must look like; ``dim`` is the width of the encoder's tokens."""
+        return {POOL: pool_layout("tokens", dim)}
+
     def compare(self, scans: Scans) -> Comparison:
         """Read the references as the scans are read."""
         _, reference = scans.reference()
@@ -198,6 +202,10 @@ class PixelDifference(nn.Module):
         """References are compared as images."""
         return {POOL: build(pixels=True)}
 
+    def layouts(self, dim: int) -> dict[str, BankLayout]:
+        """What the pool must look like; pixels are checked against a scan, when there is one."""
+        return {POOL: pool_layout()}
+
     def compare(self, scans: Scans) -> Comparison:
         """(X - X_r + 1) / 2, over the views that both have, through encoder and resampler."""
         target, reference = scans.reference(pixels=True)
@@ -217,6 +225,9 @@ class NoDifference(nn.Module):
         self.width = width
 
     def banks(self, build: BuildPool) -> dict[str, Bank]:
+        return {}
+
+    def layouts(self, dim: int) -> dict[str, BankLayout]:
         return {}
 
     def compare(self, scans: Scans) -> Comparison:

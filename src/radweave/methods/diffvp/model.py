@@ -14,11 +14,11 @@ from torch import Tensor
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Prompt
 from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
 from radweave.data.tokenizer import encode
-from radweave.memory.bank import Bank
+from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.diffvp.at_test import AtTest
 from radweave.methods.diffvp.diagnosis import (
     Diagnosis,
@@ -28,7 +28,13 @@ from radweave.methods.diffvp.diagnosis import (
     NoisyOrConfig,
     noisy_findings,
 )
-from radweave.methods.diffvp.difference import Comparison, Difference, DifferenceConfig, DifferenceSetting
+from radweave.methods.diffvp.difference import (
+    Comparison,
+    Difference,
+    DifferenceConfig,
+    DifferenceSetting,
+    NoDifferenceConfig,
+)
 from radweave.methods.diffvp.evidence import class_evidence, difference_maps, reference_evidence
 from radweave.methods.diffvp.heads import ClassHead, ClassHeadConfig
 from radweave.methods.diffvp.pool import (
@@ -256,6 +262,10 @@ class DiffvpModel(ReportModel):
             self.set_memories(self.difference.banks(build))
         self.pool.seed.fill_(pairing)
 
+    def memory_layouts(self) -> Mapping[str, BankLayout]:
+        """The pool, unless nothing is compared."""
+        return self.difference.layouts(self.vision_encoder.dim)
+
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the pool."""
         if POOL in banks:
@@ -284,6 +294,13 @@ class DiffvpModelConfig(ModelConfig):
     language_model: LanguageModelConfig
     prompt: Prompt
     prompt_format: PromptFormat = "plain"
+
+    def without_memories(self) -> Without:
+        """Without references, and so without the prompt of differences."""
+        if isinstance(self.difference, NoDifferenceConfig):
+            return Without(self)
+        bare = self.model_copy(update={"difference": NoDifferenceConfig()})
+        return Without(bare, ("no study is compared with a normal training study, nor with its own prior",))
 
     def build(self, context: BuildContext) -> DiffvpModel:
         encoder, part = context.vision_encoder(self.vision_encoder), context.part

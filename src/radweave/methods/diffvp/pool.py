@@ -26,7 +26,7 @@ from radweave.base.errors import InputError
 from radweave.base.storage import temporary_folder
 from radweave.contract.view import TrainingView
 from radweave.labels import NO_FINDING
-from radweave.memory.bank import Bank, Owners, patient_code
+from radweave.memory.bank import Bank, BankLayout, Column, Owners, patient_code
 from radweave.nn.global_batch import gather_batch
 from radweave.nn.supervision import POSITIVE, UNCERTAIN, UNLABELED
 from radweave.nn.views import ViewTokens, encode_views
@@ -39,6 +39,13 @@ class BuildPool(Protocol):
     """Fills the pool, with tokens or with pixels."""
 
     def __call__(self, *, pixels: bool) -> Bank: ...
+
+
+def pool_layout(*row: int | str) -> BankLayout:
+    """The bank of references; ``row`` is the shape of what one view is there, left open where it is not known."""
+    values = {"values": Column("float", ("views", *row))} if row else {}
+    masks = {"view_mask": Column("flag", ("views",)), "view_ids": Column("whole", ("views",))}
+    return BankLayout({**values, **masks})
 
 
 STUDY_DRAW = 0
@@ -134,6 +141,17 @@ class ReferencePool(nn.Module):
             drawn.append(allowed[int.from_bytes(digest[:8]) % len(allowed)] if allowed else None)
         return drawn
 
+    def _refuse_other_views(self, like: ViewTokens) -> None:
+        found = self.tensors.get("values")
+        if found is None or not found.is_floating_point() or _shapes(found) != _shapes(like.tokens):
+            raise InputError(
+                "the references are of another shape than the study",
+                file=f"memories/{POOL}",
+                field="values",
+                got=None if found is None else list(_shapes(found)),
+                expected=list(_shapes(like.tokens)),
+            )
+
     def references(self, batch: Batch, like: ViewTokens, key: int) -> Reference:
         """Draw for every study of a batch; values are zero where there is no view, and where there is no reference.
 
@@ -145,6 +163,7 @@ class ReferencePool(nn.Module):
         if not any(there):
             views = replace(like, tokens=torch.zeros_like(like.tokens))
         else:
+            self._refuse_other_views(like)
             rows = torch.tensor([number or 0 for number in drawn])
             values, mask, ids = (self.tensors[name][rows].to(device) for name in ("values", "view_mask", "view_ids"))
             known = torch.tensor(there, device=device)
@@ -152,6 +171,11 @@ class ReferencePool(nn.Module):
             views = ViewTokens(values.to(like.tokens) * known.view(shape), mask, ids, like.grid)
         names = tuple(None if number is None else str(self.rows[number]["study_id"]) for number in drawn)
         return Reference(views, torch.tensor(there, device=device), names, (False,) * len(batch))
+
+
+def _shapes(values: Tensor) -> tuple[int, ...]:
+    """The shape of one view."""
+    return tuple(values.shape[2:])
 
 
 def step_key() -> int:

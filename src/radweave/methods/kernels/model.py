@@ -14,13 +14,13 @@ from torch import Tensor
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Count
 from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Stages
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Stages, Without
 from radweave.contract.model import ReportModel, Term, losses
 from radweave.contract.stage import StageConfig
 from radweave.data.tokenizer import encode
 from radweave.drafting.smoothers import FINDINGS, Evidence, Smoothers
-from radweave.memory.bank import Bank, Owners, patient_code, report_rows
-from radweave.methods.kernels.looks import Described, Looks, LooksConfig, among, distances
+from radweave.memory.bank import ROWS, Bank, BankLayout, Column, Owners, patient_code, report_rows
+from radweave.methods.kernels.looks import DIM, NUM_VIEWS, Described, Looks, LooksConfig, among, distances
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.supervision import POSITIVE
 
@@ -135,6 +135,16 @@ class KernelsModel(ReportModel):
         }
         return {STUDIES: Bank(tensors, tuple(rows))}
 
+    def memory_layouts(self) -> Mapping[str, BankLayout]:
+        """The training studies, without which the method is nothing."""
+        tensors = {
+            "descriptors": Column("float", (NUM_VIEWS, DIM)),
+            "present": Column("flag", (NUM_VIEWS,)),
+            "labels": Column("flag", (len(self.classes),)),
+            "inverses": Column("float", (len(FINDINGS) + 1, ROWS)),
+        }
+        return {STUDIES: BankLayout(tensors, texts=True)}
+
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the training studies."""
         self.studies = Studies.of(banks[STUDIES])
@@ -168,6 +178,14 @@ class KernelsModelConfig(ModelConfig):
     def encoder(self) -> LooksConfig:
         """What reads the images."""
         return self.looks
+
+    def without_memories(self) -> Without:
+        """Impossible.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("the method is its memory of training studies: nothing of it works without", field="--no-bank")
 
     def build(self, context: BuildContext) -> KernelsModel:
         return KernelsModel(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from radweave.base.batch import Batch
 from radweave.base.config import Config, Count, Slots
-from radweave.memory.bank import Bank, patient_code
+from radweave.memory.bank import Bank, BankLayout, Column, patient_code
 from radweave.memory.index import ExactIndex
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.lora import adapters_off
@@ -34,8 +34,12 @@ SENTENCES = "sentences"
 
 
 class SentenceMemoryConfig(Config):
-    """The ``max_sentences`` most frequent training sentences are kept, ``top_k`` are shown with a report."""
+    """The ``max_sentences`` most frequent training sentences are kept, ``top_k`` are shown with a report.
 
+    With ``recall`` off none are kept: reports are the same, and no sentence is shown beside them.
+    """
+
+    recall: bool = True
     max_sentences: Count = 2000
     top_k: Slots = 5
 
@@ -172,7 +176,14 @@ class Sentences:
 
     def banks(self, training: TrainingView, language_model: CausalLanguageModel) -> dict[str, Bank]:
         """The most frequent sentences of the training reports."""
+        if not self.config.recall:
+            return {}
         return {SENTENCES: build_sentence_bank(training, language_model, self.splitter, self.config.max_sentences)}
+
+    def layouts(self, width: int) -> dict[str, BankLayout]:
+        """What the bank must look like; ``width`` is that of the language model's states."""
+        layout = BankLayout({"states": Column("float", (width,))}, texts=True, may_be_empty=True)
+        return {SENTENCES: layout} if self.config.recall else {}
 
     def remember(self, banks: Mapping[str, Bank]) -> None:
         """Take the bank of a run, if it has one."""
@@ -195,6 +206,9 @@ class NoSentences:
     """Without DID sentences and images have no space in common, and nothing is said of how they fit."""
 
     def banks(self, training: TrainingView, language_model: CausalLanguageModel) -> dict[str, Bank]:
+        return {}
+
+    def layouts(self, width: int) -> dict[str, BankLayout]:
         return {}
 
     def remember(self, banks: Mapping[str, Bank]) -> None:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Prompt
 from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
+from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import VisionFirstStages
 from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
-from radweave.memory.bank import Bank
+from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.vdgen.distillation import (
     DiseaseDistillation,
     DiseaseDistillationConfig,
@@ -140,6 +140,10 @@ class VdgenModel(ReportModel):
         """The sentence bank, before the reports are learned; without DID there is no space for it."""
         return self.sentences.banks(training, self.language_model) if stage == "report" else {}
 
+    def memory_layouts(self) -> Mapping[str, BankLayout]:
+        """Sentences, where they are kept."""
+        return self.sentences.layouts(self.language_model.width)
+
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the bank of sentences."""
         self.sentences.remember(banks)
@@ -166,6 +170,13 @@ class VdgenModelConfig(ModelConfig):
     language_model: LanguageModelConfig
     prompt: Prompt
     prompt_format: PromptFormat = "plain"
+
+    def without_memories(self) -> Without:
+        """Without the sentences that are shown beside a draft; the draft is the same."""
+        if not self.sentences.recall:
+            return Without(self)
+        bare = self.model_copy(update={"sentences": self.sentences.model_copy(update={"recall": False})})
+        return Without(bare, ("no training sentences are shown beside a draft (drafts are the same)",))
 
     def build(self, context: BuildContext) -> VdgenModel:
         encoder = context.vision_encoder(self.vision_encoder)
