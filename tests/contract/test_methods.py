@@ -448,7 +448,7 @@ def broken_bank(bank: Bank, tensor: str, how: str) -> Bank:
     if how == "fewer rows":
         return Bank({name: other[:-1] for name, other in bank.tensors.items()}, rows[:-1])
     if how == "another type":
-        values = values.to(torch.complex64)
+        values = values.to(torch.int64) if values.is_floating_point() else values.float()
     elif how == "wider":
         values = torch.cat([values, values[..., :1]], dim=-1)
     elif how == "flat":
