@@ -77,7 +77,7 @@ class Drafter:
         each = zip(generation.token_ids, generation.intermediates, strict=True)
         written = [(decode(self.tokenizer, ids), self._evidence(ids, values)) for ids, values in each]
         return [
-            Written(text, {**evidence, **own})
+            Written(text, {**evidence, **json_value(own)})
             for (text, evidence), own in zip(written, classes or [{}] * len(written), strict=True)
         ]
 
