@@ -174,7 +174,12 @@ def test_a_run_on_scans_restores_and_reports_the_same_from_file_and_data_set(
     rows = {row["study_id"]: row for _, row in read_jsonl(out)}
     first = next(iter(toy_ct_dataset.studies("test")))
     assert rows[first.study_id]["hyp"] == report.text
-    assert set(rows[first.study_id]["floors"]) == {"constant", "nearest_neighbour"}
+    assert set(rows[first.study_id]["floors"]) == {
+        "constant",
+        "constant_findings",
+        "constant_wording",
+        "nearest_neighbour",
+    }
     capsys.readouterr()
     main_of("generate", str(run.folder), str(path), "--json")
     (printed,) = json.loads(capsys.readouterr().out)

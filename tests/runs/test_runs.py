@@ -68,7 +68,7 @@ def test_predictions_hold_reference_floors_and_evidence(toy_run: Path, toy_datas
     training_reports = {study.report for study in toy_dataset.studies("train")}
     for row in rows:
         assert row["ref"] == references[row["study_id"]]
-        assert set(row["floors"]) == {"constant", "nearest_neighbour"}
+        assert set(row["floors"]) == {"constant", "constant_findings", "constant_wording", "nearest_neighbour"}
         assert set(row["floors"].values()) <= training_reports
         assert row["evidence"]["sentences"]
     with pytest.raises(InputError, match="exists already"):
