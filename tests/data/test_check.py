@@ -108,6 +108,18 @@ def test_a_sound_data_set_has_no_fault(dataset: Path) -> None:
     }
 
 
+def test_a_patient_of_no_split_and_of_one_is_no_leak_and_of_two_is(dataset: Path) -> None:
+    def without_split(rows: Rows) -> None:
+        rows[0].update(split=None, patient_id="p5")  # p5 is of test
+
+    assert plant(dataset, without_split).leaks == []
+
+    def of_another_split(rows: Rows) -> None:
+        rows[1]["patient_id"] = "p5"
+
+    assert kinds(plant(dataset, of_another_split).leaks) == {"same patient in two splits": 1}
+
+
 def test_leak_same_study_id_in_two_splits(dataset: Path) -> None:
     other = add_image(dataset, "other.png", png(picture(50)))
     report = plant(dataset, lambda rows: add_copy(rows, 5, split="train", patient_id="px", images=[other], report="B."))

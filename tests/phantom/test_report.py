@@ -15,7 +15,7 @@ from radweave.phantom.ct_report import REGIONS, write_ct_report
 from radweave.phantom.findings import Finding
 from radweave.phantom.phrases import NEG, POS, UNC
 from radweave.phantom.report import write_report
-from radweave.phantom.study import course_of, slot_of
+from radweave.phantom.study import Slot, course_of, slot_of
 
 Written = tuple[str, dict[str, LabelState], tuple[Finding, ...]]
 
@@ -45,6 +45,22 @@ def test_rule_labels_read_from_the_reports_equal_the_truth(modality: Literal["xr
     assert agreement >= 0.99
     states = Counter(state for state, _ in pairs)
     assert all(states[state] > 10 for state in (POS, NEG, UNC))
+
+
+def test_no_report_denies_what_it_states() -> None:
+    stated = 0
+    for text, labels, _ in written("xray", 250):
+        for name, denial in (("Consolidation", "o focal consolidation"), ("Edema", "consolidation or edema")):
+            if labels[name] in (POS, UNC):
+                stated += 1
+                assert denial not in text, text
+    assert stated > 20
+
+
+def test_every_patient_is_built_otherwise_and_the_same_at_each_visit() -> None:
+    builds = {
+        patient: {str(course_of(3, Slot(patient, visit), "balanced")[0]) for visit in range(2)} for patient in (1, 2)
+    }
 
 
 @pytest.mark.parametrize(("modality", "classes"), [("xray", CHEXPERT14), ("ct", CT18)])

@@ -176,6 +176,24 @@ def test_resume_refuses_other_options_and_leaves_a_finished_run_alone(toy_run: P
     assert sha256_file(toy_run / "run.json") == before
 
 
+def test_a_stopped_run_does_not_go_on_with_other_options(toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
+    stopped = tmp_path / "run"
+    shutil.copytree(toy_run, stopped)
+    (stopped / "run.json").unlink()
+    other = [*OVERRIDES, "stages.report.epochs=6", "seed=5"]
+    with pytest.raises(InputError, match="--resume needs the options the run was started with"):
+        train("baseline", toy_dataset.path, stopped, overrides=other, resume=True)
+
+
+def test_a_study_has_as_many_views_as_the_model_reads(toy_run: Path, toy_dataset: Dataset) -> None:
+    run, cache = restore(toy_run), build_cache(toy_dataset, size=32)
+    for most in (1, 2):
+        data = run.experiment.data.model_copy(update={"max_views": most})
+        experiment = run.experiment.model_copy(update={"data": data})
+        prepared = prepare(toy_dataset, "train", experiment, run.tokenizer, cache, need_text=False)
+        assert max(len(example.rows) for example in prepared.examples) == most
+
+
 def test_the_model_sees_frontal_views_first_in_whatever_order_the_files_are_given(
     toy_run: Path, tmp_path: Path
 ) -> None:
