@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from radweave.nn.text_pretraining import finding_names, similar_reports, word_hints
+from radweave.nn.text_pretraining import finding_names, hint_generator, similar_reports, word_hints
 
 
 def report_ids(*lengths: int) -> torch.Tensor:
@@ -31,6 +31,14 @@ def test_some_hints_are_wrong_when_asked_for() -> None:
     ids, mask = word_hints(labels, torch.Generator().manual_seed(1), largest_share=1.0, wrong=0.3)
     foreign = torch.cat([ids[row][mask[row]] // 100 != row + 1 for row in range(8)]).float().mean()
     assert 0.1 < foreign < 0.5
+
+
+def test_hints_are_fresh_in_training_and_the_same_in_validation() -> None:
+    def drawn(training: bool) -> list[float]:
+        return torch.rand(4, generator=hint_generator(training)).tolist()
+
+    assert drawn(False) == drawn(False)
+    assert drawn(True) != drawn(True)
 
 
 def test_the_share_of_hints_is_bounded() -> None:

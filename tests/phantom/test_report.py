@@ -58,9 +58,16 @@ def test_no_report_denies_what_it_states() -> None:
 
 
 def test_every_patient_is_built_otherwise_and_the_same_at_each_visit() -> None:
-    builds = {
-        patient: {str(course_of(3, Slot(patient, visit), "balanced")[0]) for visit in range(2)} for patient in (1, 2)
-    }
+    def built(patient: int) -> set[str]:
+        return {str(course_of(3, Slot(patient, visit), "balanced")[0]) for visit in range(2)}
+
+    assert [len(built(patient)) for patient in (1, 2)] == [1, 1]
+    assert built(1) != built(2)
+
+
+def test_findings_go_on_from_visit_to_visit() -> None:
+    courses = [tuple(course_of(3, Slot(patient, visit), "balanced")[1] for visit in range(3)) for patient in range(12)]
+    assert all(any(course[visit] != course[visit + 1] for course in courses) for visit in range(2))
 
 
 @pytest.mark.parametrize(("modality", "classes"), [("xray", CHEXPERT14), ("ct", CT18)])
