@@ -451,6 +451,13 @@ def test_thresholds_are_those_of_the_best_f1() -> None:
     assert float(found[3]) == 0.5
 
 
+def test_of_equally_good_thresholds_the_largest_is_taken() -> None:
+    # From 0.9 on one of two is found, and nothing else; from 0.3 on both, and two that are none: F1 is 2/3 twice.
+    probabilities = torch.tensor([[0.9], [0.3], [0.5], [0.4]])
+    positive = torch.tensor([[True], [True], [False], [False]])
+    assert best_thresholds(probabilities, positive, torch.ones_like(positive)).tolist() == pytest.approx([0.9])
+
+
 # The pool
 
 

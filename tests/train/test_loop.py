@@ -316,3 +316,11 @@ def test_the_learning_rate_warms_up_and_decays_to_its_final_ratio() -> None:
     assert learning_rate(9, 110, config) == pytest.approx(1.0)
     assert learning_rate(60, 110, config) == pytest.approx(0.55)
     assert learning_rate(110, 110, config) == pytest.approx(0.1)
+
+
+def test_every_update_has_the_rate_of_its_step(tmp_path: Path) -> None:
+    run = trainer(tmp_path, stage())
+    run.run()
+    last = learning_rate(run.total_steps - 1, run.total_steps, run.stage.optimizer)
+    assert last != run.stage.optimizer.learning_rate
+    assert [group["lr"] for group in run.optimizer.param_groups] == [last] * len(run.optimizer.param_groups)
