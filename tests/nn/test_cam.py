@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -199,3 +201,13 @@ def test_a_token_that_stands_alone_keeps_its_height() -> None:
     cells = cell_means(maps, 224, 16)
     assert float(cells.max()) == 1.0
     assert int(cells.flatten().argmax()) == 5 * 14 + 9
+
+
+@pytest.mark.parametrize("kind", CAM_KINDS)
+def test_a_view_that_is_absent_shows_nothing_whatever_its_tokens_are(kind: CamKind) -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(6, 4).double()
+    views = replace(toy_views(), tokens=draw(3, 2, 12, 6))
+    maps = view_maps(kind, views, lambda tokens: head(tokens.tanh().mean((1, 2))), [1, 3])
+    assert (maps[:, 1, 1] == 0).all()
+    assert maps.amax() > 0
