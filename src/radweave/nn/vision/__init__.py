@@ -10,15 +10,16 @@ from pydantic import Field
 
 from radweave.base.study import Modality
 from radweave.nn.vision.any_encoder import AnyVisionConfig, AnyVisionEncoder
+from radweave.nn.vision.ctvit import CtVitConfig, CtVitEncoder
 from radweave.nn.vision.pretrained import ResNetConfig, SwinConfig, TransformersEncoder, ViTConfig
 from radweave.nn.vision.resnet3d import ResNet3dConfig, ResNet3dEncoder
 from radweave.nn.vision.vmamba import VMambaConfig, VMambaEncoder
 
-VisionRecord = ResNetConfig | SwinConfig | ViTConfig | AnyVisionConfig | VMambaConfig | ResNet3dConfig
+VisionRecord = ResNetConfig | SwinConfig | ViTConfig | AnyVisionConfig | VMambaConfig | ResNet3dConfig | CtVitConfig
 VisionEncoderConfig = Annotated[VisionRecord, Field(discriminator="kind")]
 VISION_RECORDS: tuple[type[VisionRecord], ...] = get_args(VisionRecord)
 
-VisionPart = TransformersEncoder | AnyVisionEncoder | VMambaEncoder | ResNet3dEncoder
+VisionPart = TransformersEncoder | AnyVisionEncoder | VMambaEncoder | ResNet3dEncoder | CtVitEncoder
 """What these records build."""
 
 
@@ -52,6 +53,7 @@ def encoders_for(modality: Modality) -> list[str]:
 __all__ = [
     "VISION_RECORDS",
     "AnyVisionConfig",
+    "CtVitConfig",
     "InputSize",
     "ResNet3dConfig",
     "ResNetConfig",
