@@ -96,6 +96,7 @@ CHECKPOINTS: dict[str, Callable[[Path], None]] = {
     # What has its sizes in the preset is not opened before training begins.
     "vssm_base_0229_ckpt_epoch_237.pth": _torch_file,
     "resnet_18_23dataset.pth": _torch_file,
+    "ct-clip.pt": _torch_file,
     "rad-dino": _model("Dinov2Model", "Dinov2Config", image_size=518, patch_size=14, **DINO),
     "dinov2-base": _model("Dinov2Model", "Dinov2Config", image_size=518, patch_size=14, **DINO),
     "dinov3-vitb16": _model("DINOv3ViTModel", "DINOv3ViTConfig", num_register_tokens=4, **VISION),

@@ -9,7 +9,7 @@ import torch
 
 from radweave.base.batch import VisionEncoder
 from radweave.base.errors import InputError
-from radweave.nn.vision import ResNetConfig, SwinConfig, ViTConfig
+from radweave.nn.vision import VISION_RECORDS, ResNetConfig, SwinConfig, VisionRecord, ViTConfig
 
 RESNET = ResNetConfig(embedding_size=8, hidden_sizes=(8, 16), depths=(1, 1), layer_type="basic", channels=3)
 SWIN = SwinConfig(embed_dim=8, depths=(1, 1), num_heads=(1, 2), window_size=2, channels=3)
@@ -22,6 +22,13 @@ def test_tokens_fill_the_grid(config: ResNetConfig | SwinConfig | ViTConfig) -> 
     assert isinstance(encoder, VisionEncoder)
     features = encoder(torch.rand(2, 1, 32, 32))
     assert features.tokens.shape == (2, features.grid[0] * features.grid[1], encoder.dim)
+
+
+@pytest.mark.parametrize("record", [one for one in VISION_RECORDS if not one.model_fields["path"].is_required()])
+def test_every_encoder_is_one_to_a_method(record: type[VisionRecord]) -> None:
+    """A method finds its encoder by what it can do."""
+    with torch.device("meta"):
+        assert isinstance(record().build(224), VisionEncoder)
 
 
 def test_resnet_tokens_are_in_row_major_order() -> None:

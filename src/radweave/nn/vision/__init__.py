@@ -62,6 +62,7 @@ __all__ = [
     "ViTConfig",
     "VisionEncoderConfig",
     "VisionPart",
+    "VisionRecord",
     "encoders_for",
     "tokens_of",
 ]

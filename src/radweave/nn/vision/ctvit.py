@@ -40,7 +40,7 @@ class PositionGenerator(nn.Module):
 
     def forward(self, x: Float[Tensor, "rows tokens dim"], grid: Grid) -> Float[Tensor, "rows tokens dim"]:
         volume = x.reshape(*grid, x.shape[-1]).permute(0, 4, 1, 2, 3)
-        out = self.conv(F.pad(volume, (1, 1, 1, 1, 2, 0)))
+        out: Tensor = self.conv(F.pad(volume, (1, 1, 1, 1, 2, 0)))
         return out.permute(0, 2, 3, 4, 1).reshape(x.shape)
 
 
@@ -68,7 +68,8 @@ class CosineAttention(nn.Module):
         queries = F.normalize(queries, dim=-1) * self.query_scale
         keys = F.normalize(keys, dim=-1) * self.key_scale
         mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=_SHARPNESS)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return out
 
 
 class GatedGelu(nn.Module):
@@ -96,7 +97,8 @@ class CtVitLayer(nn.Module):
     ) -> Float[Tensor, "rows tokens dim"]:
         x = x + self.positions(x, grid)
         x = x + self.attention(x, bias)
-        return x + self.feed_forward(x)
+        moved: Tensor = self.feed_forward(x)
+        return x + moved
 
 
 class CtVitEncoder(nn.Module):
@@ -113,6 +115,7 @@ class CtVitEncoder(nn.Module):
         dim, depth, side = config.width, config.slab, config.patch_size
         self.architecture = Shape(config)
         self.dim = dim
+        self.channels = 1
         self.patch = (depth, side, side)
         self.codes = config.codes
         self.left_aside: tuple[str, ...] = ()
@@ -166,8 +169,9 @@ class CtVitEncoder(nn.Module):
         """What a small network makes of how far apart two patches of a slab lie, on a logarithmic scale."""
         device = self.codebook.device
         places = torch.cartesian_prod(torch.arange(rows, device=device), torch.arange(columns, device=device))
-        apart = (places[:, None] - places[None]).to(self.distances[0].weight.dtype)
-        return self.distances(apart.sign() * apart.abs().log1p()).permute(2, 0, 1)
+        apart = (places[:, None] - places[None]).to(self.codebook.dtype)
+        bias: Tensor = self.distances(apart.sign() * apart.abs().log1p())
+        return bias.permute(2, 0, 1)
 
     def _coded(self, x: Float[Tensor, "n tokens dim"]) -> Float[Tensor, "n tokens dim"]:
         nearest = (x @ self.codebook.T).argmax(-1)  # its vectors have length 1
@@ -222,15 +226,18 @@ class CtVitConfig(Config):
         return encoder
 
 
-_NAMES: Final = (
-    (r"to_patch_emb\.([123])\.", lambda found: f"patches.{int(found[1]) - 1}."),
-    (r"spatial_rel_pos_bias\.net\.([01])\.0\.", lambda found: f"distances.{2 * int(found[1])}."),
-    (r"spatial_rel_pos_bias\.net\.2\.", lambda found: "distances.4."),
-    (r"enc_spatial_transformer\.norm_out\.gamma$", lambda found: "within_norm.weight"),
-    (r"enc_temporal_transformer\.norm_out\.gamma$", lambda found: "along_norm.weight"),
-    (r"enc_spatial_transformer\.layers\.", lambda found: "within."),
-    (r"enc_temporal_transformer\.layers\.", lambda found: "along."),
-)
+_NAMES: Final = {
+    "to_patch_emb.1.": "patches.0.",
+    "to_patch_emb.2.": "patches.1.",
+    "to_patch_emb.3.": "patches.2.",
+    "spatial_rel_pos_bias.net.0.0.": "distances.0.",
+    "spatial_rel_pos_bias.net.1.0.": "distances.2.",
+    "spatial_rel_pos_bias.net.2.": "distances.4.",
+    "enc_spatial_transformer.norm_out.gamma": "within_norm.weight",
+    "enc_temporal_transformer.norm_out.gamma": "along_norm.weight",
+    "enc_spatial_transformer.layers.": "within.",
+    "enc_temporal_transformer.layers.": "along.",
+}
 _INSIDE: Final = (
     ("0.dsconv.", "positions.conv."), ("1.norm.gamma", "attention.norm.weight"), ("1.to_q.", "attention.queries."),
     ("1.to_kv.", "attention.keys_values."), ("1.q_scale", "attention.query_scale"),
@@ -248,14 +255,12 @@ def _renamed(published: Mapping[str, Tensor], *, codes: bool) -> dict[str, str]:
         inner = name.removeprefix("visual_transformer.")
         if codes and inner == "vq._codebook.embed":
             names[name] = "codebook"
-        for pattern, ours in _NAMES:
-            found = re.match(pattern, inner)
-            if found is None or _IDLE.search(inner):
-                continue
-            rest = inner[found.end() :]
-            if ours(found) in ("within.", "along."):
-                number, _, rest = rest.partition(".")
-                rest = next((f"{number}.{new}{rest[len(old) :]}" for old, new in _INSIDE if rest.startswith(old)), rest)
-            names[name] = ours(found) + rest
-            break
+        start = next((start for start in _NAMES if inner.startswith(start)), None)
+        if start is None or _IDLE.search(inner):
+            continue
+        rest = inner.removeprefix(start)
+        if start.endswith("layers."):
+            number, _, rest = rest.partition(".")
+            rest = next((f"{number}.{ours}{rest[len(old) :]}" for old, ours in _INSIDE if rest.startswith(old)), rest)
+        names[name] = _NAMES[start] + rest
     return names
