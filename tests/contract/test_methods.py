@@ -35,6 +35,7 @@ from radweave.data.tokenizer import encode
 from radweave.export import export, held
 from radweave.generate.predictor import Predictor
 from radweave.memory.bank import Bank, load_bank, save_bank
+from radweave.memory.tensor_file import write_tensors
 from radweave.methods import load_method, method_names, method_summary, resolve
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
@@ -453,6 +454,9 @@ def broken_bank(bank: Bank, tensor: str, how: str) -> Bank:
         values = torch.cat([values, values[..., :1]], dim=-1)
     elif how == "flat":
         values = torch.zeros(len(rows))
+    elif how == "not finite" and values.is_floating_point():
+        values = values.clone()
+        values[-1] = torch.nan
     elif how == "null rows":
         rows = tuple({**row, "text": None} for row in rows)
     tensors = {**bank.tensors, tensor: values}
@@ -475,7 +479,7 @@ def test_a_run_whose_memories_were_left_out_is_refused(run: Path, tmp_path: Path
                 restore(copy)
 
 
-FAULTS = ("no rows", "fewer rows", "another type", "wider", "flat", "null rows", "lacking")
+FAULTS = ("no rows", "fewer rows", "another type", "wider", "flat", "null rows", "lacking", "not finite")
 
 
 def test_a_bank_that_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
@@ -486,8 +490,11 @@ def test_a_bank_that_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
         for how, tensor in itertools.product(FAULTS if len(bank) else (), layout.tensors):
             if (how == "null rows" and not layout.texts) or (how == "no rows" and layout.may_be_empty):
                 continue
+            if how == "not finite" and not bank.tensors[tensor].is_floating_point():
+                continue
             faulty = broken_bank(bank, tensor, how)
-            save_bank(faulty, tmp_path / "memories" / name)
+            save_bank(bank if how == "not finite" else faulty, tmp_path / "memories" / name)
+            write_tensors(tmp_path / "memories" / name / "bank.safetensors", faulty.tensors)
             said = {name: len(bank if how == "fewer rows" else faulty)}
             others = {other: None for other in model.memory_layouts() if other != name}
             for other in others:

@@ -110,7 +110,7 @@ def test_a_card_of_an_earlier_version_says_to_train_again(run: Path) -> None:
     card = json.loads((run / "run.json").read_text())
     del card["digest"]
     (run / "run.json").write_text(json.dumps({**card, "version": 1}))
-    with pytest.raises(InputError, match=r"another version of Radweave.*train again.*got 1"):
+    with pytest.raises(InputError, match=r"another version of Radweave.*train it again.*got 1"):
         restore(run)
 
 

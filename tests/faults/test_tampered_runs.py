@@ -184,3 +184,34 @@ def test_ids_of_one_patient_compare_as_one(one: str, other: str) -> None:
 )
 def test_ids_of_two_patients_do_not(one: str, other: str) -> None:
     assert comparable_id(one) != comparable_id(other)
+
+
+def test_a_bank_to_draft_from_with_a_value_that_is_not_finite_is_refused(run: Path, tmp_path: Path) -> None:
+    path = run / "drafting" / "bank" / "bank.safetensors"
+    tensors = load_file(str(path))
+    tensors["embeddings"][2, 1] = torch.inf
+    save_file(tensors, str(path))
+    rewrite_card(run, files=hash_files(run))
+    image = toy_image(tmp_path / "a.png", bright_side="left", seed=3)
+    with pytest.raises(InputError, match=r"embeddings.*a value of the bank 'drafting' is not finite"):
+        Predictor.of(restore(run), decoding=["kind=expected_utility"]).report([image])
+
+
+def test_a_run_of_the_format_before_is_refused_in_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the version before wrote it: neither memories nor a calibration."""
+    import radweave
+    from command_line import radweave as command
+
+    values = json.loads((run / "run.json").read_text())
+    files = {name: digest for name, digest in values["files"].items() if name != "calibration.json"}
+    (run / "calibration.json").unlink()
+    del values["memories"], values["without"]
+    (run / "run.json").write_text(json.dumps({**values, "version": 2, "files": files}))
+    with pytest.raises(InputError, match="train it again with this one"):
+        radweave.load(run)
+    done = command("generate", run, toy_image(tmp_path / "a.png", bright_side="left", seed=3))
+    assert done.returncode == 2
+    assert "train it again with this one" in done.stderr
+    assert "Traceback" not in done.stderr

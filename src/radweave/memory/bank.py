@@ -227,6 +227,23 @@ class Bank:
             expected=f"rows of {wanted}",
         )
 
+    def refuse_non_finite(self, name: str) -> None:
+        """Refuse a bank with a value by which nothing could be found. It is read a few rows at a time.
+
+        Raises:
+            InputError: naming the bank, the tensor and the study of the first such row.
+        """
+        for tensor, values in self.tensors.items():
+            if not values.is_floating_point():
+                continue
+            for start, piece in pieces(values):
+                finite = piece.isfinite().flatten(1).all(1) if piece.ndim > 1 else piece.isfinite()
+                if not finite.all():
+                    row = start + int(finite.logical_not().nonzero()[0])
+                    raise InputError(
+                        f"a value of the bank '{name}' is not finite", field=tensor, got=self.study_ids[row]
+                    )
+
     def refuse_others(self, name: str, allowed: Iterable[str]) -> None:
         """Refuse a bank with a row that is not of the allowed studies.
 
@@ -256,7 +273,7 @@ def save_bank(bank: Bank, folder: Path) -> None:
     Raises:
         InputError: if a value is not finite; nothing could be found by it.
     """
-    _refuse_non_finite(bank)
+    bank.refuse_non_finite(folder.name)
     with write_folder(folder, overwrite=True, ours=BANK) as partial:
         write_tensors(partial / "bank.safetensors", bank.tensors)
         write_jsonl(partial / "rows.jsonl", bank.rows)
@@ -292,17 +309,6 @@ def load_bank(folder: Path) -> Bank:
                 expected=len(rows),
             )
     return Bank(tensors, rows, hashed)
-
-
-def _refuse_non_finite(bank: Bank) -> None:
-    for name, tensor in bank.tensors.items():
-        if not tensor.is_floating_point():
-            continue
-        for start, piece in pieces(tensor):
-            finite = piece.isfinite().flatten(1).all(1) if piece.ndim > 1 else piece.isfinite()
-            if not finite.all():
-                row = start + int(finite.logical_not().nonzero()[0])
-                raise InputError("a value of the bank is not finite", field=name, got=bank.study_ids[row])
 
 
 def _row(path: Path, line: int, row: dict[str, Any]) -> dict[str, Any]:

@@ -259,6 +259,7 @@ class Opened:
         studies = None
         if embeddings is not None:
             store.bank.refuse_misfit(FOLDER, BankLayout({"embeddings": Column("float", (width_of(model),))}))
+            store.bank.refuse_non_finite(FOLDER)
             studies = EmbeddedStudies.fit(embeddings.double().numpy(), store.labels)
         return cls(model, store, store.bank.owners(), studies)
 

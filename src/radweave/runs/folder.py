@@ -176,7 +176,7 @@ def read_card_alone(folder: Path) -> RunCard:
         raise InputError("not the card of a run", file=path, field="format", expected=FORMAT)
     if values.get("version") != FORMAT_VERSION:
         raise InputError(
-            "the run is of another version of Radweave; use that one, or train again",
+            "the run is of another version of Radweave: train it again with this one, or use that one",
             file=path,
             field="version",
             got=str(values.get("version"))[:20],

@@ -35,9 +35,11 @@ def set_memories(model: ReportModel, folder: Path, *, named: Mapping[str, int] |
             )
     if banks:
         try:
-            for name, layout in layouts.items():
-                if name in banks:
-                    banks[name].refuse_misfit(name, layout)
+            for name, bank in banks.items():
+                if name in layouts:
+                    bank.refuse_misfit(name, layouts[name])
+                if named is not None:  # one that was just made was looked at when it was saved
+                    bank.refuse_non_finite(name)
             model.set_memories(banks)
         except (KeyError, RuntimeError) as error:  # a tensor or a field that the method reads is not there, or other
             raise InputError(f"the memories do not fit this model: {error}", file=folder / "memories") from None
