@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -361,6 +362,15 @@ def test_the_losses_read_the_mean_of_the_normalised_tokens() -> None:
     torch.testing.assert_close(model.encode(batch).mean(), torch.stack(h), atol=1e-4, rtol=1e-4)
 
 
+def test_absent_views_are_zero_whatever_their_tokens_are() -> None:
+    where, model = context(), toy_model().eval()
+    views = model.encode(toy_batch(where))
+    assert not views.view_mask.all()
+    found = model.normed(replace(views, tokens=torch.randn_like(views.tokens)))
+    assert (found.tokens[~views.view_mask] == 0).all()
+    assert (found.tokens[views.view_mask] != 0).any()
+
+
 def test_all_losses_together_are_the_sum_of_equation_8() -> None:
     where, model = context(), toy_model().eval()
     stage = tiny().stages.report
@@ -499,6 +509,17 @@ def training_view(where: BuildContext, examples: Sequence[Example]) -> TrainingV
         for e in examples
     )
     return TrainingView(studies, tuple(examples), where.classes, int(where.tokenizer.pad_token_id), seed=0)
+
+
+def test_a_sentence_said_twice_in_a_report_is_of_one_study() -> None:
+    where, model = context(), toy_model().eval()
+    once = toy_example(where, 0)
+    assert once.token_ids is not None
+    words = once.token_ids[:-1]
+    twice = replace(once, token_ids=(*words * 3, once.token_ids[-1]))
+    bank = build_sentence_bank(training_view(where, [twice]), model.language_model, model.sentences.splitter, 9)
+    assert [row["studies"] for row in bank.rows] == [1] * len(bank.rows)
+    assert len(bank.rows) >= 1
 
 
 def test_the_sentence_bank_counts_sentences_of_the_training_reports() -> None:
