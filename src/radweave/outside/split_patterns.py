@@ -25,6 +25,10 @@ PUBLISHED: Final = {
         rf"{_NO_CASE_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
     ),
     "Qwen 2": rf"{_NO_CASE_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}",
+    "Qwen 3.5": (
+        rf"{_NO_CASE_ENDS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+    ),
     "Llama 4": (
         rf"[^\r\n\p{{L}}\p{{N}}]?{_CAPITAL}*{_SMALL}+{_NO_CASE_ENDS}?|[^\r\n\p{{L}}\p{{N}}]?{_CAPITAL}+{_SMALL}*"
         rf"{_NO_CASE_ENDS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
