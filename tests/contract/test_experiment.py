@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
+from radweave.base.errors import InputError
 from radweave.contract.experiment import BuildContext
+from radweave.methods import load_method, method_names, resolve
+
+
+def with_adapters() -> list[tuple[str, str, str]]:
+    """(method, preset, row) of all rows whose language model gets adapters."""
+    found = []
+    for method in method_names():
+        module = load_method(method)
+        for preset in module.PRESETS:
+            for row, overrides in module.ABLATIONS.items():
+                try:
+                    experiment = resolve(method, preset, overrides)
+                except InputError:  # a row for other parts than this preset has
+                    continue
+                language_model = getattr(experiment.model, "language_model", None)
+                if getattr(getattr(language_model, "lora", None), "kind", "none") != "none":
+                    found.append((method, preset, row))
+    return found
 
 
 def test_a_part_starts_by_the_seed_and_its_name_alone() -> None:
@@ -21,3 +41,12 @@ def test_a_part_starts_by_the_seed_and_its_name_alone() -> None:
     torch.manual_seed(7)
     assert start(0, "connector") == first
     assert torch.equal(torch.rand(2), expected), "who builds a part keeps the random numbers that come next"
+
+
+@pytest.mark.parametrize(("method", "preset", "row"), with_adapters())
+def test_adapters_stay_at_their_start_until_reports_are_learned(method: str, preset: str, row: str) -> None:
+    """A language model that is trained together with its adapters is another one once they are trained on."""
+    stages = resolve(method, preset, load_method(method).ABLATIONS[row]).named_stages()
+    before = {name: stage.finetune.get("language_model", "frozen") for name, stage in stages.items() if stage.epochs}
+    assert before.pop("report") in ("lora", "frozen")
+    assert set(before.values()) <= {"frozen", "base"}

@@ -194,13 +194,20 @@ def test_cells_are_means_of_the_tokens_that_they_cover(tokens: int, image: int, 
             torch.testing.assert_close(cells[:, row, column], torch.stack(values).mean(0), **CLOSE)
 
 
-def test_a_token_that_stands_alone_keeps_its_height() -> None:
-    """Smoothed, it would fall below a threshold of 0.75 of itself, and its study would have no region."""
-    maps = torch.zeros(1, 14, 14)
-    maps[0, 5, 9] = 1.0
-    cells = cell_means(maps, 224, 16)
-    assert float(cells.max()) == 1.0
-    assert int(cells.flatten().argmax()) == 5 * 14 + 9
+@pytest.mark.parametrize(("tokens", "image"), [(14, 224), (7, 224), (5, 144)])
+def test_a_token_that_stands_alone_keeps_its_height(tokens: int, image: int) -> None:
+    """Smoothed, it would fall below a threshold of 0.75 of itself, and its study would have no region. Some cell of 16
+    pixels lies within every token of these grids, those of the presets among them.
+    """
+    alone = torch.eye(tokens * tokens).view(-1, tokens, tokens)
+    cells = cell_means(alone, image, 16)
+    assert (cells.flatten(1).amax(1) == 1.0).all()
+    if tokens == 14:
+        assert torch.equal(cells, alone)
+    for number in range(tokens * tokens):
+        row, column = divmod(int(cells[number].flatten().argmax()), cells.shape[2])
+        middle = (torch.tensor([row, column]) * 16 + 8) * tokens // image
+        assert middle.tolist() == list(divmod(number, tokens))
 
 
 @pytest.mark.parametrize("kind", CAM_KINDS)

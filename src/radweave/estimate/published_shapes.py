@@ -43,5 +43,15 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "num_heads": [4, 8, 16, 32],
         "window_size": 7,
     },
+    "google/vit-base-patch16-224-in21k": {
+        "model_type": "vit",
+        "image_size": 224,
+        "patch_size": 16,
+        "num_channels": 3,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    },
     "microsoft/resnet-101": {"model_type": "resnet", "num_channels": 3, "depths": [3, 4, 23, 3]},
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from radweave.contract.experiment import DataConfig
 from radweave.contract.sizes import ALL_LINEAR, EYES_STAGE, TINY_CT, TINY_XRAY, stage, warm
-from radweave.contract.stage import StageConfig, full
+from radweave.contract.stage import StageConfig, Trainability, full
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.data.transforms import LightAugmentation
@@ -42,6 +42,8 @@ ENCODER_PARTS = full("vision_encoder", "vision_head", "word_head")
 LATENT_PARTS = full("resampler", "auxiliary_head")
 REPORT_PARTS = full("resampler", "difference", "auxiliary_head", "connector")
 E, LANGUAGE = full("diagnosis"), full("language_model")
+BASE: dict[str, Trainability] = {"language_model": "base"}
+"""A language model that gets adapters learns to write without them."""
 WITH_ADAPTERS = REPORT_PARTS | {"language_model": "lora"}
 FINDINGS, DIAGNOSIS = {"disease": 1.0, "words": 0.005}, {"diagnosis": 1.0}
 AUXILIARY, IN_CONTEXT = {"auxiliary": 1.0}, {"text_in_context": 1.0}
@@ -115,7 +117,7 @@ def small() -> DiffvpExperiment:
         stages=DiffvpStages(
             vision=stage(ENCODER_PARTS, FINDINGS, schedule, epochs=15, batch_size=8),
             diagnosis=stage(E, DIAGNOSIS, schedule, epochs=15, batch_size=8),
-            language=stage(LANGUAGE, IN_CONTEXT, schedule, epochs=10, batch_size=32, augment=False),
+            language=stage(BASE, IN_CONTEXT, schedule, epochs=10, batch_size=32, augment=False),
             report=stage(WITH_ADAPTERS, REPORT_LOSSES, schedule, epochs=10, batch_size=8, augment=False),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=256),

@@ -34,6 +34,7 @@ ABLATIONS: dict[str, list[str]] = {
     "own prior as reference": ["data.priors=true", "model.pool.use_prior=true"],
     "decoder with adapters": [
         f"model.language_model.lora={{kind: lora, targets: [{', '.join(ALL_LINEAR)}]}}",
+        "stages.language.finetune.language_model=base",
         "stages.report.finetune.language_model=lora",
     ],
 }
