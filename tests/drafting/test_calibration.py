@@ -34,6 +34,44 @@ def test_a_score_that_runs_the_wrong_way_says_nothing() -> None:
     np.testing.assert_allclose(calibration(np.array([[5.0]])), 0.5)
 
 
+def held_out(rng: np.random.Generator, slope: float, offset: float) -> tuple[float, float]:
+    """What curves of 120 studies say of 5,000 others, in nats: each class for itself, and drawn together."""
+    logits = rng.normal(-2.5, 1, (5120, 10))
+    labels = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(float)
+    scores = (logits - offset) / slope
+
+    def loss(calibration: PlattCalibration) -> float:
+        said = calibration(scores[120:])
+        return float(-np.mean(np.where(labels[120:] > 0, np.log(said), np.log1p(-said))))
+
+    own, together = PlattCalibration.fit, PlattCalibration.of_log_odds
+    return loss(own(scores[:120], labels[:120])), loss(together(scores[:120], labels[:120]))
+
+
+def test_curves_of_few_studies_hold_better_where_they_are_drawn_together() -> None:
+    # Heads as they should be, and heads that are all twice as sure and shifted: nothing is taken for granted of them.
+    for slope, offset in ((1.0, 0.0), (0.5, -1.0)):
+        losses = np.array([held_out(np.random.default_rng(seed), slope, offset) for seed in range(4)])
+        assert (losses[:, 1] < losses[:, 0]).all()
+
+
+def test_many_studies_of_a_class_outweigh_the_others() -> None:
+    rng = np.random.default_rng(2)
+    logits = rng.normal(-1, 2, (20_000, 3))
+    labels = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(float)
+    scores = logits * [1.0, 1.0, 0.5] + [0.0, 0.0, 1.0]
+    found = PlattCalibration.of_log_odds(scores, labels)
+    np.testing.assert_allclose(found.slope, [1, 1, 2], atol=0.1)
+    np.testing.assert_allclose(found.offset, [0, 0, -2], atol=0.1)
+
+
+def test_without_a_class_to_be_drawn_to_each_gets_its_frequency() -> None:
+    labels = np.zeros((50, 2))
+    labels[0, 0] = 1
+    calibration = PlattCalibration.of_log_odds(np.random.default_rng(1).normal(size=(50, 2)), labels)
+    np.testing.assert_allclose(calibration(np.array([[9.0, 9.0]])), [[1.5 / 51, 0.5 / 51]])
+
+
 def test_bins_count_every_case_once_and_ties_stay_together() -> None:
     said = np.array([0.1] * 6 + [0.3, 0.4, 0.8, 0.9])
     bins = reliability(said, (said > 0.35).astype(float), num_bins=5)

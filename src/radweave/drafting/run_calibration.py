@@ -79,7 +79,8 @@ class RunCalibration(Record):
         cls, source: Source, split: Literal["train", "val"], names: Sequence[str], scores: Floats, labels: Floats
     ) -> RunCalibration:
         """From scores (N, K) of studies that did not train what gave them, and their labels (N, K) of 0 and 1."""
-        curves = PlattCalibration.fit(scores, labels)
+        fit = PlattCalibration.of_log_odds if source == "heads" else PlattCalibration.fit
+        curves = fit(scores, labels)
         said = curves(scores)
         counted = [name != NO_FINDING for name in names]
         num_bins = max(1, min(MOST_BINS, len(scores) // FEWEST_ALIKE))
