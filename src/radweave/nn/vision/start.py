@@ -1,6 +1,6 @@
 """Start weights that the package brings: an encoder that has seen phantoms, and no patient.
 
-``make eyes`` makes the file again (scripts/make_eyes.py); docs/eyes.md says how it was made and what it is worth.
+``make eyes`` makes the file again (bench/make_eyes.py); docs/eyes.md says how it was made and what it is worth.
 """
 
 from __future__ import annotations
