@@ -10,11 +10,14 @@ import pytest
 import torch
 from transformers import AutoConfig, DynamicCache, LlamaForCausalLM
 
+from checkpoints import write_language_model
 from radweave.base.errors import InputError
 from radweave.contract.stage import build_optimizer
-from radweave.estimate import activation_bytes, build_on_meta, estimate, kv_cache_bytes, lora_parameters
+from radweave.estimate import build_on_meta, estimate, kv_cache_bytes, lora_parameters
+from radweave.estimate.kept import kept_bytes, language_pass
 from radweave.estimate.published_shapes import PUBLISHED
 from radweave.methods import method_names, resolve
+from radweave.nn.language_model import LlamaConfig
 from radweave.nn.lora import LoraConfig
 from toys import ROOT, TOY_OVERRIDES, TOY_SIZES
 
@@ -53,9 +56,10 @@ def test_the_paper_preset_of_vdgen_is_llama_with_adapters() -> None:
     # The model in bfloat16, its adapters in float32 once they are real; the meta device leaves them as they were made.
     assert part.weight_bytes == pytest.approx(2 * LLAMA_2_7B, rel=0.003)
     assert found.optimizer == 8 * found.trainable
-    assert found.training == found.weights + 12 * found.trainable + found.activations
+    assert found.training == found.weights + found.optimizer + max(found.gradients, found.activations)
     checkpointed = estimate("vdgen", "paper", ["model.language_model.gradient_checkpointing=true"])
-    assert checkpointed.activations < found.activations / 8
+    assert checkpointed.kept["language_model"] < found.kept["language_model"] / 8
+    assert checkpointed.kept["vision_encoder"] == found.kept["vision_encoder"]
     assert checkpointed.weights == found.weights
 
 
@@ -103,13 +107,56 @@ def test_the_key_value_cache_has_the_bytes_that_were_estimated(kv_heads: int) ->
     assert kv_cache_bytes(config, 2, 7, 4) == held
 
 
-def test_activations_grow_with_batch_and_tokens_and_shrink_with_precision_and_checkpoints() -> None:
-    config = AutoConfig.for_model("llama", hidden_size=4096, num_hidden_layers=32, num_attention_heads=32)
-    plain = activation_bytes(config, 16, 200, half=True, checkpointed=False)
-    assert plain == 34 * 16 * 200 * 4096 * 32
-    assert activation_bytes(config, 32, 200, half=True, checkpointed=False) == 2 * plain
-    assert activation_bytes(config, 16, 200, half=False, checkpointed=False) == 2 * plain
-    assert activation_bytes(config, 16, 200, half=True, checkpointed=True) < plain / 10
+@pytest.mark.parametrize("half", [False, True])
+def test_activations_are_those_that_autograd_really_keeps(half: bool) -> None:
+    record = LlamaConfig(hidden_size=64, num_layers=2, num_heads=4, dropout=0.1)
+    part = record.build(vocab_size=300, bos_id=1, eos_id=2, pad_id=0).train()
+    run = language_pass(part, 3, 20, 12)
+    weights = {weight.untyped_storage().data_ptr() for weight in part.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=half):
+        run()
+    real = sum(storage.nbytes() for storage in kept.values())
+    with torch.device("meta"):
+        empty = record.build(vocab_size=300, bos_id=1, eos_id=2, pad_id=0).train()
+    assert kept_bytes(empty, language_pass(empty, 3, 20, 12), half=half) == pytest.approx(real, rel=0.05)
+
+
+def test_only_an_encoder_that_trains_keeps_activations_and_ranks_share_what_is_cut() -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
+    frozen = estimate("baseline", "tiny", overrides)
+    assert set(frozen.kept) == {"language_model"}
+    whole = [*overrides, "stages.report.finetune={vision_encoder: full, connector: full, language_model: full}"]
+    one, two = (estimate("baseline", "tiny", whole, ranks=ranks) for ranks in (1, 2))
+    assert one.kept["vision_encoder"] > 0
+    assert one.kept["language_model"] == frozen.kept["language_model"]
+    assert two.optimizer == one.optimizer / 2 == 2 * two.gradients
+    assert two.weights == 1.5 * one.weights, "a whole copy and a shard"
+    assert two.activations == pytest.approx(one.activations / 2, rel=0.1)
+    assert two.generation == one.generation
+
+
+def test_quantised_linear_maps_take_a_byte_or_nine_sixteenths(tmp_path: Path) -> None:
+    write_language_model("llama", tmp_path)
+    words = f"model.language_model={{kind: pretrained, path: {tmp_path}, lora: {{kind: lora, rank: 2}}%s}}"
+    sizes = {
+        kind: estimate("baseline", "tiny", [words % more, "data.max_tokens=16"], prompt_tokens=8)
+        .parts["language_model"]
+        .weight_bytes
+        for kind, more in (("none", ""), ("8bit", ", quantization: 8bit"), ("4bit", ", quantization: 4bit"))
+    }
+    # Two layers of width 32 with two heads of keys and values, and a gated net of 48: 4 maps of attention, 3 behind it.
+    maps = 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
+    assert sizes["none"] - sizes["8bit"] == 3 * maps
+    assert sizes["none"] - sizes["4bit"] == (4 - 9 / 16) * maps
 
 
 def test_a_checkpoint_of_unknown_shape_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,24 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from radweave.base.ontology import CLASSES
 from radweave.contract.experiment import BuildContext, Experiment
 from radweave.contract.model import ReportModel, parts_of
 from radweave.contract.stage import Trainability, apply_finetune
+from radweave.estimate.kept import language_pass, most_kept, vision_pass
 from radweave.estimate.published_shapes import PUBLISHED
 from radweave.methods import resolve
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
-from radweave.nn.language_model import CausalLanguageModel, PretrainedLanguageModelConfig
+from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.lora import MARK
+from radweave.nn.pretrained import Quantization, text_shape
 from radweave.outside.models import make_shape, read_shape
 
 GRADIENT_BYTES = 4
 ADAMW_BYTES = 8
 """Two moments of four bytes for each parameter that trains."""
-ACTIVATION_BYTES = 34
-"""Per token and unit of width in a layer, in half precision and without the attention matrix, which is never stored
-(Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, Eq. 1). Twice that in
-float32."""
+QUANTIZED_BYTES: Mapping[Quantization, float] = {"8bit": 1.0, "4bit": 0.5 + 4 / 64}
+"""Per weight of a linear map; at four bits with a float32 scale for each block of 64 (Dettmers et al., 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,30 @@ class PartSize:
     trainable: int
     weight_bytes: int
 
+    @property
+    def gradients(self) -> int:
+        return self.trainable * GRADIENT_BYTES
+
+    @property
+    def optimizer(self) -> int:
+        return self.trainable * ADAMW_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes for the last stage of a method. ``activations`` are rough, and of the language model alone."""
+    """Bytes on each of ``ranks`` processes in the last stage of a method.
+
+    ``kept`` is what the vision encoder and the language model keep for the backward pass, by part; what the parts
+    between them keep is not in it. With several ranks the model is sharded as ``--parallel fsdp`` does it: each holds
+    the whole weights once and its shard of weights, gradients and optimiser state, and has its share of the batch.
+    """
 
     parts: dict[str, PartSize]
     batch_size: int
     tokens: int
-    activations: int
+    kept: dict[str, int]
     kv_cache: int
+    ranks: int = 1
 
     @property
     def parameters(self) -> int:
@@ -57,27 +74,38 @@ class Estimate:
         return sum(part.trainable for part in self.parts.values())
 
     @property
+    def activations(self) -> int:
+        return sum(self.kept.values())
+
+    @property
     def weights(self) -> int:
-        return sum(part.weight_bytes for part in self.parts.values())
+        whole = sum(part.weight_bytes for part in self.parts.values())
+        return whole if self.ranks == 1 else whole + self._shard(whole)
 
     @property
     def gradients(self) -> int:
-        return self.trainable * GRADIENT_BYTES
+        return self._shard(sum(part.gradients for part in self.parts.values()))
 
     @property
     def optimizer(self) -> int:
-        return self.trainable * ADAMW_BYTES
+        return self._shard(sum(part.optimizer for part in self.parts.values()))
 
     @property
     def training(self) -> int:
-        return self.weights + self.gradients + self.optimizer + self.activations
+        """The backward pass frees activations while gradients come: the greater of the two counts, not both."""
+        return self.weights + self.optimizer + max(self.gradients, self.activations)
 
     @property
     def generation(self) -> int:
-        return self.weights + self.kv_cache
+        return sum(part.weight_bytes for part in self.parts.values()) + self.kv_cache
+
+    def _shard(self, total: int) -> int:
+        return math.ceil(total / self.ranks)
 
 
-def estimate(method: str, preset: str, overrides: Sequence[str] = (), *, prompt_tokens: int = 128) -> Estimate:
+def estimate(
+    method: str, preset: str, overrides: Sequence[str] = (), *, prompt_tokens: int = 128, ranks: int = 1
+) -> Estimate:
     """Sizes of a method's parts and the memory its last stage needs.
 
     Args:
@@ -85,14 +113,15 @@ def estimate(method: str, preset: str, overrides: Sequence[str] = (), *, prompt_
         preset: its preset.
         overrides: changes to it.
         prompt_tokens: tokens before the report, those of the image among them.
+        ranks: processes over which the model is sharded.
 
     Raises:
         InputError: for an unknown method, preset or field, or a checkpoint whose shape is not known here.
     """
-    return estimate_of(resolve(method, preset, overrides), prompt_tokens=prompt_tokens)
+    return estimate_of(resolve(method, preset, overrides), prompt_tokens=prompt_tokens, ranks=ranks)
 
 
-def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128) -> Estimate:
+def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int = 1) -> Estimate:
     """The same for an experiment.
 
     Raises:
@@ -100,18 +129,27 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128) -> Estimate
     """
     model = build_on_meta(experiment)
     stage = list(experiment.named_stages().values())[-1]
-    parts = part_sizes(model, stage.finetune)
+    quantizations: dict[str, Quantization] = {
+        name: getattr(record, "quantization", "none") for name, record in experiment.model
+    }
+    parts = part_sizes(model, stage.finetune, quantizations)
     tokens = prompt_tokens + experiment.data.max_tokens
-    activations = cache = 0
+    batch, cache = math.ceil(stage.batch_size / ranks), 0
+    kept: dict[str, int] = {}
+    model.train()
     for name, part in parts_of(model).items():
         if isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel):
-            record = dict(experiment.model)[name]
-            checkpointed = isinstance(record, PretrainedLanguageModelConfig) and record.gradient_checkpointing
-            half = stage.precision == "bfloat16" or part.dtype != torch.float32
-            activations = activation_bytes(part.architecture, stage.batch_size, tokens, half, checkpointed)
             rows = stage.batch_size * experiment.decoding.num_beams
             cache = kv_cache_bytes(part.architecture, rows, tokens, part.dtype.itemsize)
-    return Estimate(parts, stage.batch_size, tokens, activations, cache)
+            if not stage.losses:
+                continue
+            run = language_pass(part, batch, prompt_tokens, experiment.data.max_tokens)
+        elif part is model.encoder and any(weight.requires_grad for weight in part.parameters()):
+            run = vision_pass(part, experiment.data, batch)
+        else:
+            continue
+        kept[name] = most_kept(part, run, half=stage.precision == "bfloat16")
+    return Estimate(parts, stage.batch_size, tokens, kept, cache, ranks)
 
 
 def build_on_meta(experiment: Experiment) -> ReportModel:
@@ -128,7 +166,11 @@ def build_on_meta(experiment: Experiment) -> ReportModel:
             return experiment.model.build(context)
 
 
-def part_sizes(model: ReportModel, finetune: Mapping[str, Trainability]) -> dict[str, PartSize]:
+def part_sizes(
+    model: ReportModel,
+    finetune: Mapping[str, Trainability],
+    quantizations: Mapping[str, Quantization] | None = None,
+) -> dict[str, PartSize]:
     """Sizes of the parts, with what trains as a stage would have it; parts without parameters are left out."""
     apply_finetune(model, finetune)
     sizes = {}
@@ -138,9 +180,24 @@ def part_sizes(model: ReportModel, finetune: Mapping[str, Trainability]) -> dict
             sizes[name] = PartSize(
                 parameters=sum(p.numel() for p in parameters),
                 trainable=sum(p.numel() for p in parameters if p.requires_grad),
-                weight_bytes=sum(p.numel() * p.element_size() for p in parameters),
+                weight_bytes=_weight_bytes(part, (quantizations or {}).get(name, "none")),
             )
     return sizes
+
+
+def _weight_bytes(part: Any, quantization: Quantization) -> int:
+    """Bytes of the weights. Quantised are the linear maps, but not adapters, nor the one that gives the words."""
+    total = sum(int(weight.numel() * weight.element_size()) for weight in part.parameters())
+    if quantization == "none":
+        return total
+    head = part.model.get_output_embeddings()
+    maps = [
+        module.weight
+        for name, module in part.named_modules()
+        if isinstance(module, nn.Linear) and module is not head and MARK not in name
+    ]
+    saved = sum(weight.numel() * (weight.element_size() - QUANTIZED_BYTES[quantization]) for weight in maps)
+    return int(total - saved)
 
 
 def lora_parameters(rank: int, shapes: Sequence[tuple[int, int]]) -> int:
@@ -153,14 +210,6 @@ def kv_cache_bytes(architecture: Any, rows: int, tokens: int, bytes_per_number: 
     heads = getattr(architecture, "num_key_value_heads", None) or architecture.num_attention_heads
     head_dim = getattr(architecture, "head_dim", None) or architecture.hidden_size // architecture.num_attention_heads
     return int(2 * architecture.num_hidden_layers * heads * head_dim * rows * tokens * bytes_per_number)
-
-
-def activation_bytes(architecture: Any, batch_size: int, tokens: int, half: bool, checkpointed: bool) -> int:
-    """What a decoder keeps for the backward pass; with checkpointing the input of each layer and one layer whole."""
-    per_layer = batch_size * tokens * architecture.hidden_size
-    layers = architecture.num_hidden_layers
-    numbers = per_layer * (2 * layers + ACTIVATION_BYTES) if checkpointed else per_layer * layers * ACTIVATION_BYTES
-    return int(numbers if half else 2 * numbers)
 
 
 def _stand_in_tokenizer(size: int) -> Any:
@@ -183,6 +232,7 @@ def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
         config = make_shape(shape.pop("model_type"), **shape)
     else:
         config = read_shape(record.path, what="the shape of a checkpoint")
+        config = text_shape(config) if hasattr(record, "token_dropout") else config
     if hasattr(record, "lora") and config.model_type == "bert":
         config.is_decoder = config.add_cross_attention = True
     config.save_pretrained(str(folder))
