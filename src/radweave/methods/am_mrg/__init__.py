@@ -62,7 +62,6 @@ def tiny() -> AmMrgExperiment:
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
             prompt=PLAIN_PROMPT,
-            image_grid=4,
         ),
         stages=DiseaseFirstStages(
             eyes=EYES_STAGE,
