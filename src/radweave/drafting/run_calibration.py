@@ -111,8 +111,12 @@ class RunCalibration(Record):
         return curves(scores)
 
     def thresholds(self, rule: Rule) -> Floats:
-        """From which probability on asserting pays off, (K,): one for all findings, or each its own."""
-        return np.array([one.threshold if rule == "per_class" else self.threshold for one in self.classes.values()])
+        """From which probability on asserting pays off, (K,): one for all findings, or each its own.
+
+        No Finding is no finding, and far more frequent: it has its own in either case.
+        """
+        own = {name: rule == "per_class" or name == NO_FINDING for name in self.classes}
+        return np.array([one.threshold if own[name] else self.threshold for name, one in self.classes.items()])
 
     def is_calibrated(self, name: str) -> bool:
         """Whether there were enough studies with the class and without."""
