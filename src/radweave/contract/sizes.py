@@ -13,6 +13,7 @@ from radweave.nn.language_model import DecodingConfig
 
 TINY_XRAY = DataConfig(
     image_size=144,
+    max_views=4,
     max_tokens=96,
     tokenizer=BpeTokenizerConfig(vocab_size=1200),
     augmentation=LightAugmentation(cutout=0.25),
