@@ -17,6 +17,7 @@ from radweave.cli import bench as benching
 from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
 from radweave.cli import generate as generating
+from radweave.cli import serve as serving
 from radweave.cli import train as training
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ app.command("features")(features.features)
 app.command("export")(export.export)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explaining.explain)
+app.command("serve")(serving.serve)
 app.command("ablate")(ablating.ablate)
 app.command("bench")(benching.bench)
 app.command("evaluate")(evaluation.evaluate)

@@ -131,8 +131,7 @@ class Predictor:
             InputError: if a view is unlike those the run was trained on and not ``force``, or the run's weights were
                 never trained.
         """
-        example = self._example(views, study_id)
-        self._admit(example, [path for path, _ in views], force=force)
+        example = self.example(views, study_id, force=force)
         report = next(iter(self.reports([example], names={study_id: [printable(path.name) for path, _ in views]})))
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
         seen = [{"file": printable(path.name), "view": view_of(picture).value} for path, picture in views]
@@ -147,13 +146,18 @@ class Predictor:
             InputError: as ``report`` does.
         """
         views, warnings = self.read_views(images, force=force)
-        example = self._example(views, study_id)
-        self._admit(example, [path for path, _ in views], force=force)
-        return example, warnings
+        return self.example(views, study_id, force=force), warnings
 
-    def _admit(self, example: Example, files: Sequence[Path], *, force: bool) -> None:
+    def example(self, views: Sequence[tuple[Path, Picture]], study_id: str, *, force: bool = False) -> Example:
+        """What the model gets of the views that ``read_views`` gave.
+
+        Raises:
+            InputError: if a view is unlike those the run was trained on and not ``force``.
+        """
+        example = self._example(views, study_id)
         if not force:
-            refuse_strangers(self.familiarity, example, files)
+            refuse_strangers(self.familiarity, example, [path for path, _ in views])
+        return example
 
     def read_views(
         self, images: Sequence[Path], *, force: bool = False, stated: Sequence[View] = ()

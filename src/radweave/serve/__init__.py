@@ -1,0 +1,63 @@
+"""The workstation: a server on this machine that takes studies in, drafts them, and keeps what readers make of it.
+
+    serve(Settings(run=Path("run"), state=Path("run.workstation")))
+
+One process answers requests, another one holds the model. The database is the queue between them.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from radweave.base.errors import InputError
+from radweave.serve.settings import Settings
+
+__all__ = ["check_log", "needed", "serve"]
+
+_PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "argon2", "python_multipart", "jinja2")
+
+
+def needed() -> None:
+    """Look for the packages of the extra, before anything else is done.
+
+    Raises:
+        InputError: naming the first that is not installed, and the line that installs all.
+    """
+    for package in _PACKAGES:
+        if find_spec(package) is None:
+            raise InputError(f"serve needs {package}, which is not installed: pip install 'radweave[serve]'")
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal comes.
+
+    Raises:
+        InputError: if the run, the data set, the database or the extra is not there.
+    """
+    needed()
+    from radweave.serve.server import run
+
+    run(settings)
+
+
+def check_log(settings: Settings) -> str:
+    """Look through the log of a workstation; return what to say of it.
+
+    Raises:
+        InputError: if it was changed, naming the first entry that is wrong.
+    """
+    needed()
+    from radweave.serve.database import Database
+    from radweave.serve.log import verify
+
+    if settings.database is None and not settings.state.is_dir():
+        raise InputError("no workstation was started here", file=settings.state)
+    database = Database(settings.url)
+    try:
+        with database.reading() as connection:
+            found = verify(connection)
+    finally:
+        database.close()
+    if found.broken is not None:
+        raise InputError("the log was changed", field="entry", got=found.broken)
+    return f"{found.entries} entries, each with the hash of the one before; the last is {found.hash}"

@@ -1,0 +1,236 @@
+"""The work list, drafts, edits and signatures as JSON, under ``/api/v1``. Every answer with a draft has the notice."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import sqlalchemy as sa
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+
+from radweave.base.errors import InputError
+from radweave.base.study import RESEARCH_ONLY
+from radweave.serve import drafts, log, store
+from radweave.serve.access import Admin, Asking, Here, station
+from radweave.serve.drafts import Edit
+from radweave.serve.schema import log as log_table
+from radweave.serve.schema import now
+from radweave.serve.station import Station
+from radweave.serve.uploads import from_stream
+from radweave.serve.users import User
+
+router = APIRouter(prefix="/api/v1")
+probes = APIRouter()
+State = Literal["waiting", "drafting", "drafted", "edited", "signed", "refused"]
+Limit = Annotated[int, Query(ge=1, le=200)]
+Offset = Annotated[int, Query(ge=0, le=1 << 31)]
+_SECONDS_OF_A_DAY = 86_400
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Edits(_Body):
+    """Edits of the version that the reader saw."""
+
+    version: int
+    edits: list[Edit] = Field(min_length=1, max_length=500)
+
+
+class Looked(_Body):
+    """Sentences of the version that the reader looked at."""
+
+    version: int
+    sentences: list[int] = Field(min_length=1, max_length=500)
+
+
+class Signature(_Body):
+    """The version that is signed. ``seconds`` is the time spent on it, else that since it was first opened."""
+
+    version: int
+    seconds: float | None = Field(default=None, ge=0, le=_SECONDS_OF_A_DAY)
+
+
+def _study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]:
+    """A study that this user may see; for all others there is none."""
+    found = store.find(connection, study, user)
+    if found is None:
+        raise HTTPException(404, "no such study")
+    return found
+
+
+@router.post("/studies", tags=["studies"], status_code=202)
+async def submit(request: Request, user: Asking) -> dict[str, Any]:
+    """Files of one or more studies, as the parts ``files`` of a form; a folder's files, or ZIP archives of them.
+
+    ``one_study=true`` says that all of them are views of one study. The header ``Idempotency-Key`` makes a request that
+    is sent twice count once.
+    """
+    here = station(request)
+    await run_in_threadpool(here.refuse_where_full)
+    key = request.headers.get("idempotency-key")
+    async with request.form(max_files=here.settings.limits.files, max_fields=16) as form:
+        incoming = [
+            from_stream(part.filename or "file", part.file)
+            for part in form.getlist("files")
+            if isinstance(part, UploadFile)
+        ]
+        one = form.get("one_study") == "true"
+        ids = await run_in_threadpool(here.submit, incoming, owner=user.id, one_study=one, key=key)
+    return {"studies": ids}
+
+
+@router.get("/studies", tags=["studies"])
+def work_list(
+    user: Asking,
+    here: Here,
+    state: State | None = None,
+    search: Annotated[str | None, Query(max_length=200)] = None,
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> dict[str, Any]:
+    """The work list, the newest first."""
+    with here.database.reading() as connection:
+        total, found = store.work_list(connection, user, state=state, search=search, offset=offset, limit=limit)
+    return {"total": total, "offset": offset, "studies": found}
+
+
+@router.get("/studies/{study}", tags=["studies"])
+def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
+    """A study with its newest draft: each sentence with its origin, its probability, who changed it."""
+    with here.database.reading() as connection:
+        row = _study(connection, study, user)
+        answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
+        if row.version == 0:
+            return answer
+        answer["draft"] = drafts.read(connection, study, row.version)
+        answer["signature"] = drafts.read_signature(connection, study)
+        given = drafts.read_evidence(connection, study)
+        assert given is not None, "a draft has its evidence"
+        answer.update({name: given[name] for name in ("findings", "warnings", "model")})
+        opened = _first_opened(connection, study, user)
+    if opened is None:
+        with here.database.writing() as connection:
+            log.append(connection, "opened", user=user.id, study=study, details={"version": row.version})
+    return answer
+
+
+def _first_opened(connection: sa.Connection, study: str, user: User) -> Any:
+    wanted = (log_table.c.study_id == study, log_table.c.user_id == user.id, log_table.c.action == "opened")
+    return connection.execute(sa.select(sa.func.min(log_table.c.time)).where(*wanted)).scalar()
+
+
+@router.get("/studies/{study}/evidence", tags=["studies"])
+def evidence(study: str, user: Asking, here: Here) -> dict[str, Any]:
+    """All that the model gave with its draft: probabilities, recalled cases, maps."""
+    with here.database.reading() as connection:
+        _study(connection, study, user)
+        given = drafts.read_evidence(connection, study)
+    if given is None:
+        raise HTTPException(404, "there is no draft")
+    return {**given, "notice": RESEARCH_ONLY}
+
+
+@router.get("/studies/{study}/versions/{version}", tags=["studies"])
+def read_version(study: str, version: int, user: Asking, here: Here) -> dict[str, Any]:
+    """An older draft; version 1 is the model's."""
+    with here.database.reading() as connection:
+        _study(connection, study, user)
+        return drafts.read(connection, study, version)
+
+
+@router.patch("/studies/{study}/sentences", tags=["drafts"])
+def edit(study: str, given: Edits, user: Asking, here: Here) -> dict[str, Any]:
+    """Replace, remove, insert sentences, or restore an older version. 409 where another edit came first."""
+    with here.database.writing() as connection:
+        _study(connection, study, user)
+        version = drafts.edit(connection, study, given.version, given.edits, user, here.settings.limits)
+        return drafts.read(connection, study, version)
+
+
+@router.post("/studies/{study}/looked", tags=["drafts"])
+def look(study: str, given: Looked, user: Asking, here: Here) -> dict[str, Any]:
+    """Say that a reader looked at sentences; signing asks that of every flagged one."""
+    with here.database.writing() as connection:
+        _study(connection, study, user)
+        drafts.look(connection, study, given.version, given.sentences, user)
+        return drafts.read(connection, study, given.version)
+
+
+@router.post("/studies/{study}/sign", tags=["drafts"])
+def sign(study: str, given: Signature, user: Asking, here: Here) -> dict[str, Any]:
+    """Sign the newest version. 409 where a flagged sentence was not looked at, or it is signed already."""
+    with here.database.writing() as connection:
+        _study(connection, study, user)
+        seconds = given.seconds
+        if seconds is None:
+            opened = _first_opened(connection, study, user)
+            seconds = 0.0 if opened is None else (now() - opened).total_seconds()
+        kept = drafts.sign(connection, study, given.version, seconds, user)
+    return {"signature": kept, "notice": RESEARCH_ONLY}
+
+
+@router.post("/studies/{study}/cancel", tags=["studies"])
+def cancel(study: str, user: Asking, here: Here) -> dict[str, Any]:
+    """Take a study off the queue, or drop the draft that is being written."""
+    with here.database.reading() as connection:
+        row = _study(connection, study, user)
+    if not here.cancel(study, user):
+        raise drafts.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
+    return {"id": study, "state": "refused", "reason": store.CANCELLED}
+
+
+@router.get("/studies/{study}/log", tags=["log"])
+def study_log(study: str, user: Asking, here: Here, offset: Offset = 0, limit: Limit = 50) -> dict[str, Any]:
+    """Who did what with a study."""
+    with here.database.reading() as connection:
+        _study(connection, study, user)
+        return {"entries": log.entries(connection, study=study, offset=offset, limit=limit)}
+
+
+@router.get("/log", tags=["log"])
+def whole_log(user: Admin, here: Here, offset: Offset = 0, limit: Limit = 50) -> dict[str, Any]:
+    """The whole log."""
+    with here.database.reading() as connection:
+        return {"entries": log.entries(connection, study=None, offset=offset, limit=limit)}
+
+
+@router.get("/log/check", tags=["log"])
+def check_log(user: Admin, here: Here) -> dict[str, Any]:
+    """Whether every entry holds the hash of the one before."""
+    found = here.check_log()
+    return {"entries": found.entries, "hash": found.hash, "broken_at": found.broken}
+
+
+@probes.get("/healthz", tags=["probes"])
+def health() -> dict[str, Any]:
+    """Whether the server answers."""
+    return {"status": "ok"}
+
+
+@probes.get("/readyz", tags=["probes"])
+def ready(here: Here) -> dict[str, Any]:
+    """Whether it drafts: 503 while the model is loaded, or the server stops."""
+    _states(here)
+    if not here.inference.is_ready:
+        raise HTTPException(503, "stopping" if here.inference.is_stopping else "the model is not loaded")
+    return {"status": "ready"}
+
+
+@probes.get("/metrics", tags=["probes"])
+def metrics(here: Here) -> PlainTextResponse:
+    """Figures for Prometheus."""
+    text = here.metrics.text(_states(here), ready=here.inference.is_ready)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+def _states(here: Station) -> dict[str, int]:
+    try:
+        with here.database.reading() as connection:
+            return store.counts(connection)
+    except sa.exc.SQLAlchemyError:
+        raise InputError("the database does not answer") from None

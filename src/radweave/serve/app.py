@@ -1,0 +1,80 @@
+"""The application: routes, what refusals look like, and the start and stop of all that runs beside them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from radweave import __version__
+from radweave.base.errors import CannotWriteError, InputError
+from radweave.base.study import RESEARCH_ONLY
+from radweave.serve import access, api
+from radweave.serve.drafts import ConflictError
+from radweave.serve.guard import Guard, RateLimit, error
+from radweave.serve.station import KnownError, QueueFullError, Station
+
+RETRY_S = 10
+
+
+def create_app(station: Station) -> FastAPI:
+    """The application of a workstation, which it starts and stops."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(station.start)
+        try:
+            yield
+        finally:
+            await run_in_threadpool(station.stop)
+
+    app = FastAPI(
+        title="Radweave workstation", version=__version__, description=RESEARCH_ONLY, lifespan=lifespan,
+        openapi_url="/api/v1/openapi.json",
+        # Their pages load scripts from elsewhere.
+        docs_url=None, redoc_url=None,
+    )  # fmt: skip
+    app.state.station = station
+    app.state.logins = RateLimit(station.settings.logins)
+    for router in (access.router, api.router, api.probes):
+        app.include_router(router)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(InputError, _input)
+    app.add_exception_handler(QueueFullError, _full)
+    app.add_middleware(Guard, settings=station.settings, metrics=station.metrics)
+    return app
+
+
+def _reply(status: int, content: object, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(content, status_code=status, headers=headers)
+
+
+async def _http(request: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, HTTPException)
+    return _reply(problem.status_code, error(str(problem.detail)), problem.headers)
+
+
+async def _invalid(request: Request, problem: Exception) -> JSONResponse:
+    """A body or a query of another form: which fields and why, without what was sent."""
+    assert isinstance(problem, RequestValidationError)
+    fields = [{"field": ".".join(map(str, row["loc"])), "reason": row["msg"]} for row in problem.errors()]
+    return _reply(422, error("the request has not the form it must have", fields=fields))
+
+
+async def _input(request: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, InputError)
+    status = 409 if isinstance(problem, ConflictError | KnownError) else 400
+    if isinstance(problem, CannotWriteError):
+        return _reply(507, error("the server cannot keep the files"))
+    got, expected = (None if value is None else str(value) for value in (problem.got, problem.expected))
+    return _reply(status, error(problem.reason, field=problem.field, got=got, expected=expected))
+
+
+async def _full(request: Request, problem: Exception) -> JSONResponse:
+    return _reply(503, error("as many studies wait as may; try again later"), {"Retry-After": str(RETRY_S)})

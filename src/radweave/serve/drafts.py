@@ -1,0 +1,262 @@
+"""Drafts and their versions: what the model wrote, what readers make of it, and the signature.
+
+Version 1 is the model's and stays. Each edit makes a whole new version and names the one it was made on; where
+another one came first it is refused, and nothing is lost. A sentence keeps its key through all versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import sqlalchemy as sa
+from pydantic import Field
+
+from radweave.base.errors import InputError
+from radweave.base.study import RESEARCH_ONLY, Record
+from radweave.serve import log
+from radweave.serve.schema import drafts, evidence, now, sentences, signoffs, studies
+from radweave.serve.settings import Limits
+from radweave.serve.users import User
+
+EDITABLE = ("drafted", "edited")
+
+
+class ConflictError(InputError):
+    """The study is not as the request takes it to be: another version, another state, sentences not looked at."""
+
+
+class Replace(Record):
+    """Other words for a sentence."""
+
+    op: Literal["replace"]
+    key: int
+    text: str = Field(min_length=1)
+
+
+class Remove(Record):
+    """A sentence less."""
+
+    op: Literal["remove"]
+    key: int
+
+
+class Insert(Record):
+    """A new sentence after the one named, or at the beginning. ``recalled`` numbers the case it was taken from."""
+
+    op: Literal["insert"]
+    after: int | None = None
+    text: str = Field(min_length=1)
+    recalled: int | None = None
+
+
+class Restore(Record):
+    """All sentences as they were in an older version: undo."""
+
+    op: Literal["restore"]
+    version: int
+
+
+Edit = Annotated[Replace | Remove | Insert | Restore, Field(discriminator="op")]
+
+
+def read(connection: sa.Connection, study: str, version: int) -> dict[str, Any]:
+    """A version as JSON values, with the notice that every draft carries.
+
+    Raises:
+        InputError: if there is none.
+    """
+    draft = connection.execute(sa.select(drafts).where(drafts.c.study_id == study, drafts.c.version == version)).first()
+    if draft is None:
+        raise InputError("no such version", field="version")
+    return {
+        "version": version, "text": draft.text, "author": draft.author_id, "created": draft.created.isoformat(),
+        "sentences": [
+            {
+                "key": row.key, "text": row.text, "origin": row.origin, "confidence": row.confidence,
+                "probability": row.probability, "verdict": row.verdict, "flagged": row.flagged,
+                "looked_at": row.looked_at_by is not None, "edited_by": row.edited_by,
+            }
+            for row in _rows(connection, study, version)
+        ],
+        "notice": RESEARCH_ONLY,
+    }  # fmt: skip
+
+
+def read_evidence(connection: sa.Connection, study: str) -> dict[str, Any] | None:
+    """What the model gave with its draft; None where there is no draft."""
+    row = connection.execute(sa.select(evidence).where(evidence.c.study_id == study)).first()
+    if row is None:
+        return None
+    return {name: getattr(row, name) for name in ("evidence", "findings", "warnings", "model")}
+
+
+def read_signature(connection: sa.Connection, study: str) -> dict[str, Any] | None:
+    """Who signed a study, when, after how long and how many changes; None where nobody has."""
+    row = connection.execute(sa.select(signoffs).where(signoffs.c.study_id == study)).first()
+    if row is None:
+        return None
+    return {**row._asdict(), "time": row.time.isoformat()}
+
+
+def _rows(connection: sa.Connection, study: str, version: int) -> Sequence[sa.Row[Any]]:
+    asked = sa.select(sentences).where(sentences.c.study_id == study, sentences.c.version == version)
+    return connection.execute(asked.order_by(sentences.c.position)).all()
+
+
+def edit(connection: sa.Connection, study: str, version: int, edits: Sequence[Edit], user: User, limits: Limits) -> int:
+    """Make a new version of ``version``; return its number.
+
+    Raises:
+        ConflictError: if ``version`` is not the newest, or the study cannot be edited.
+        InputError: for a sentence or version that is not there, or more or longer ones than ``limits`` has.
+    """
+    _take(connection, study, version, state="edited", version_after=version + 1)
+    rows = [row._asdict() for row in _rows(connection, study, version)]
+    free = _next_key(connection, study)
+    for one in edits:
+        rows, free = _applied(connection, study, rows, one, user, free)
+    if len(rows) > limits.sentences:
+        raise InputError("too many sentences", field="edits", got=len(rows), expected=f"at most {limits.sentences}")
+    longest = max((len(row["text"]) for row in rows), default=0)
+    if longest > limits.sentence_characters:
+        raise InputError(
+            "a sentence is too long", field="text", got=longest, expected=f"at most {limits.sentence_characters}"
+        )
+    text = " ".join(row["text"] for row in rows)
+    if len(text) > limits.draft_characters:
+        raise InputError("the draft is too long", got=len(text), expected=f"at most {limits.draft_characters}")
+    values = {"study_id": study, "version": version + 1, "author_id": user.id, "text": text, "created": now()}
+    connection.execute(drafts.insert().values(values))
+    for position, row in enumerate(rows):
+        connection.execute(sentences.insert().values({**row, "version": version + 1, "position": position}))
+    details = {"version": version + 1, "edits": [one.op for one in edits]}
+    log.append(connection, "edited", user=user.id, study=study, details=details)
+    return version + 1
+
+
+def _take(connection: sa.Connection, study: str, version: int, *, state: str, version_after: int) -> None:
+    """Move a study on if it is as the caller takes it to be; from here to the commit nobody else can."""
+    done = connection.execute(
+        studies.update()
+        .where(studies.c.id == study, studies.c.version == version, studies.c.state.in_(EDITABLE))
+        .values(state=state, version=version_after, changed=now())
+    )
+    if done.rowcount:
+        return
+    found = connection.execute(sa.select(studies.c.state, studies.c.version).where(studies.c.id == study)).one()
+    if found.state not in EDITABLE:
+        raise ConflictError("cannot be changed", field="state", got=found.state, expected=" or ".join(EDITABLE))
+    raise ConflictError("is not the newest", field="version", got=version, expected=found.version)
+
+
+def _next_key(connection: sa.Connection, study: str) -> int:
+    most = connection.execute(sa.select(sa.func.max(sentences.c.key)).where(sentences.c.study_id == study)).scalar()
+    return 0 if most is None else int(most) + 1
+
+
+def _applied(
+    connection: sa.Connection, study: str, rows: list[dict[str, Any]], one: Edit, user: User, free: int
+) -> tuple[list[dict[str, Any]], int]:
+    """The sentences after one edit, and the next free key."""
+    if isinstance(one, Restore):
+        older = [row._asdict() for row in _rows(connection, study, one.version)]
+        if connection.execute(
+            sa.select(drafts.c.version).where(drafts.c.study_id == study, drafts.c.version == one.version)
+        ).first() is None:  # fmt: skip
+            raise InputError("no such version", field="edits", got=one.version)
+        return older, free
+    keys = [row["key"] for row in rows]
+    if isinstance(one, Insert):
+        place = 0 if one.after is None else _place(keys, one.after) + 1
+        return [*rows[:place], _written(study, free, one, user), *rows[place:]], free + 1
+    place = _place(keys, one.key)
+    if isinstance(one, Remove):
+        return [*rows[:place], *rows[place + 1 :]], free
+    # What the model said of its own sentence does not hold for another one.
+    changed = {
+        **rows[place], "text": one.text, "edited_by": user.id, "looked_at_by": user.id, "probability": None,
+        "confidence": None, "verdict": "edited", "flagged": False,
+    }  # fmt: skip
+    return [*rows[:place], changed, *rows[place + 1 :]], free
+
+
+def _place(keys: list[int], key: int) -> int:
+    if key not in keys:
+        raise InputError("no such sentence", field="key", got=key)
+    return keys.index(key)
+
+
+def _written(study: str, key: int, one: Insert, user: User) -> dict[str, Any]:
+    origin = {"kind": "reader"} if one.recalled is None else {"kind": "recalled", "number": one.recalled}
+    return {
+        "study_id": study, "key": key, "text": one.text, "origin": origin, "confidence": None, "probability": None,
+        "verdict": "edited", "flagged": False, "looked_at_by": user.id, "edited_by": user.id,
+    }  # fmt: skip
+
+
+def look(connection: sa.Connection, study: str, version: int, keys: Sequence[int], user: User) -> None:
+    """Remember that a reader looked at sentences of the newest version.
+
+    Raises:
+        ConflictError: if ``version`` is not the newest, or the study cannot be edited.
+        InputError: for a sentence that is not there.
+    """
+    found = connection.execute(sa.select(studies.c.state).where(studies.c.id == study)).scalar_one()
+    _take(connection, study, version, state=found, version_after=version)
+    there = [row.key for row in _rows(connection, study, version)]
+    for key in keys:
+        _place(there, key)
+    connection.execute(
+        sentences.update()
+        .where(
+            sentences.c.study_id == study, sentences.c.version == version, sentences.c.key.in_(keys),
+            sentences.c.looked_at_by.is_(None),
+        )
+        .values(looked_at_by=user.id)
+    )  # fmt: skip
+    log.append(connection, "looked", user=user.id, study=study, details={"version": version, "keys": list(keys)})
+
+
+def sign(connection: sa.Connection, study: str, version: int, seconds: float, user: User) -> dict[str, Any]:
+    """Sign the newest version; return what was kept of it. ``seconds`` is the time that the reader spent.
+
+    Raises:
+        ConflictError: if ``version`` is not the newest, the study is signed, or a flagged sentence was not looked at.
+    """
+    _take(connection, study, version, state="signed", version_after=version)
+    signed, first = _rows(connection, study, version), _rows(connection, study, 1)
+    unseen = [row.key for row in signed if row.flagged and row.looked_at_by is None]
+    if unseen:
+        raise ConflictError("flagged sentences were not looked at", field="sentences", got=f"keys {unseen}")
+    before = {row.key: row.text for row in first}
+    values = {
+        "study_id": study, "user_id": user.id, "version": version, "time": now(), "seconds": seconds,
+        "edit_distance_words": edit_distance(_words(first), _words(signed)),
+        "accepted_sentences": sum(before.get(row.key) == row.text for row in signed),
+        "draft_sentences": len(first),
+    }  # fmt: skip
+    connection.execute(signoffs.insert().values(values))
+    counted = {name: value for name, value in values.items() if name not in ("study_id", "user_id", "time")}
+    log.append(connection, "signed", user=user.id, study=study, details=counted)
+    kept = read_signature(connection, study)
+    assert kept is not None
+    return kept
+
+
+def _words(rows: Sequence[sa.Row[Any]]) -> list[str]:
+    return [word for row in rows for word in row.text.split()]
+
+
+def edit_distance(before: Sequence[str], after: Sequence[str]) -> int:
+    """The fewest words put in, taken out or replaced that make ``after`` of ``before`` (Levenshtein)."""
+    numbers: dict[str, int] = {}
+    old, new = (np.array([numbers.setdefault(word, len(numbers)) for word in words]) for words in (before, after))
+    steps = np.arange(len(after) + 1)
+    costs = steps
+    for row, word in enumerate(old, start=1):
+        # Taken out, or kept or replaced; words put in come by the running minimum, a row at once.
+        without = np.concatenate(([row], np.minimum(costs[1:] + 1, costs[:-1] + (new != word))))
+        costs = np.minimum.accumulate(without - steps) + steps
+    return int(costs[-1])

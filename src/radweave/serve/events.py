@@ -1,0 +1,46 @@
+"""The server's own words: JSON lines on standard error, without patient data.
+
+Only the fields named here are written. None of them can hold what a user typed or a file says: a study is its number of
+ours, a path is the route's pattern, an error is its type and the place in our code.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Final
+
+from radweave.serve.schema import now
+
+FIELDS: Final = frozenset(
+    {"method", "route", "status", "milliseconds", "study", "studies", "error", "place", "seconds", "count", "pid"}
+)
+_lock = threading.Lock()
+
+
+def say(event: str, **fields: str | int | float | None) -> None:
+    """Write one line."""
+    assert fields.keys() <= FIELDS, fields.keys() - FIELDS
+    line = json.dumps({"time": now().isoformat(), "event": event, **fields})
+    with _lock:
+        print(line, file=sys.stderr, flush=True)
+
+
+def say_failure(event: str, error: BaseException, **fields: str | int | float | None) -> None:
+    """Write that our code failed: what kind of error, and the innermost place in the package. Not what it says."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "radweave" in frame.filename]
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
+    say(event, error=type(error).__name__, place=place, **fields)
+
+
+class JsonHandler(logging.Handler):
+    """What libraries log, as lines of the same kind: who and how bad, not what, for that may quote a request."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        place = f"{record.name}:{record.lineno}"
+        say(f"library-{record.levelname.lower()}", place=place, error=type(error).__name__ if error else None)

@@ -1,0 +1,83 @@
+"""The log of who did what: append only, each entry with the hash of the one before.
+
+It tells that an entry was changed, taken out or put in. Who can rewrite all of the database can rewrite the log too:
+the hash of the last entry, kept elsewhere, tells that as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from radweave.base.hashes import sha256_json
+from radweave.serve.schema import FIRST_HASH, log, log_head, now
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a look through the log found: how many entries, the last hash, and the first entry that is wrong."""
+
+    entries: int
+    hash: str
+    broken: int | None = None
+
+
+def append(
+    connection: sa.Connection,
+    action: str,
+    *,
+    user: int | None = None,
+    study: str | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Add an entry in the transaction of what it is about. ``details`` hold counts and versions, no text."""
+    head = connection.execute(sa.select(log_head).with_for_update()).one()
+    time, held = now(), dict(details or {})
+    number = head.number + 1
+    entry = _hash(number, time, user, action, study, held, head.hash)
+    connection.execute(
+        log.insert().values(
+            number=number, time=time, user_id=user, action=action, study_id=study, details=held, previous=head.hash,
+            hash=entry,
+        )
+    )  # fmt: skip
+    connection.execute(log_head.update().values(number=number, hash=entry))
+
+
+def _hash(
+    number: int, time: datetime, user: int | None, action: str, study: str | None, details: Any, previous: str
+) -> str:
+    return sha256_json([number, time.isoformat(), user, action, study, details, previous])
+
+
+def verify(connection: sa.Connection) -> Checked:
+    """Look through the whole log."""
+    previous, number = FIRST_HASH, 0
+    for row in connection.execute(sa.select(log).order_by(log.c.number)):
+        number += 1
+        made = _hash(number, row.time, row.user_id, row.action, row.study_id, row.details, previous)
+        if (row.number, row.previous, row.hash) != (number, previous, made):
+            return Checked(number, previous, broken=number)
+        previous = made
+    head = connection.execute(sa.select(log_head)).one()
+    if (head.number, head.hash) != (number, previous):
+        return Checked(number, previous, broken=number + 1)
+    return Checked(number, previous)
+
+
+def entries(connection: sa.Connection, *, study: str | None, offset: int, limit: int) -> list[dict[str, Any]]:
+    """Entries as JSON values, the oldest first; of one study, or all."""
+    asked = sa.select(log).order_by(log.c.number).offset(offset).limit(limit)
+    if study is not None:
+        asked = asked.where(log.c.study_id == study)
+    return [
+        {
+            "number": row.number, "time": row.time.isoformat(), "user": row.user_id, "action": row.action,
+            "study": row.study_id, "details": row.details, "previous": row.previous, "hash": row.hash,
+        }
+        for row in connection.execute(asked)
+    ]  # fmt: skip

@@ -1,0 +1,203 @@
+"""The tables of the workstation, and the way from an older database to this one.
+
+A new database gets all tables and the newest version; an older one goes through ``MIGRATIONS`` step by step, each in
+one transaction. A newer one is refused: an older program would write what it does not understand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from radweave.base.errors import InputError
+
+STATES: Final = ("waiting", "drafting", "drafted", "edited", "signed", "refused")
+ROLES: Final = ("reader", "admin")
+
+
+class Utc(sa.types.TypeDecorator[datetime]):
+    """A time with its zone, UTC, in databases that keep no zone."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        assert value is None or value.tzinfo is not None, "a time without a zone"
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+meta = sa.MetaData()
+
+version = sa.Table("schema_version", meta, sa.Column("version", sa.Integer, primary_key=True))
+
+users = sa.Table(
+    "users", meta,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(100), nullable=False, unique=True),
+    sa.Column("role", sa.String(20), nullable=False),
+    sa.Column("password", sa.String(200)),
+    sa.Column("created", Utc, nullable=False),
+    sa.CheckConstraint(f"role IN {ROLES}", name="known_role"),
+)  # fmt: skip
+
+# ``secret`` is the SHA-256 of a token or of a session's cookie: who reads the database cannot log in with it.
+tokens = sa.Table(
+    "tokens", meta,
+    sa.Column("secret", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("created", Utc, nullable=False),
+)  # fmt: skip
+
+sessions = sa.Table(
+    "sessions", meta,
+    sa.Column("secret", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("csrf", sa.String(64), nullable=False),
+    sa.Column("created", Utc, nullable=False),
+    sa.Column("ends", Utc, nullable=False),
+)  # fmt: skip
+
+# ``version`` counts the drafts: an edit names the one it was made on. ``source`` is unique where a study must come in
+# once: a watched file, a study of a data set. ``owner_id`` is empty where a study is everybody's.
+studies = sa.Table(
+    "studies", meta,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("state", sa.String(20), nullable=False, index=True),
+    sa.Column("reason", sa.Text),
+    sa.Column("owner_id", sa.ForeignKey("users.id")),
+    sa.Column("source", sa.String(64), unique=True),
+    sa.Column("dataset_study", sa.String(200)),
+    sa.Column("version", sa.Integer, nullable=False, default=0),
+    sa.Column("tries", sa.Integer, nullable=False, default=0),
+    sa.Column("created", Utc, nullable=False, index=True),
+    sa.Column("changed", Utc, nullable=False),
+    sa.CheckConstraint(f"state IN {STATES}", name="known_state"),
+)  # fmt: skip
+
+files = sa.Table(
+    "files", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("path", sa.String(500), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+)  # fmt: skip
+
+drafts = sa.Table(
+    "drafts", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("author_id", sa.ForeignKey("users.id")),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("created", Utc, nullable=False),
+)  # fmt: skip
+
+# What the model gave with its draft: it belongs to version 1 and never changes.
+evidence = sa.Table(
+    "evidence", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("evidence", sa.JSON, nullable=False),
+    sa.Column("findings", sa.JSON, nullable=False),
+    sa.Column("warnings", sa.JSON, nullable=False),
+    sa.Column("model", sa.JSON, nullable=False),
+)  # fmt: skip
+
+# ``key`` stays with a sentence through all versions.
+sentences = sa.Table(
+    "sentences", meta,
+    sa.Column("study_id", sa.String(32), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("key", sa.Integer, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("origin", sa.JSON, nullable=False),
+    sa.Column("confidence", sa.Float),
+    sa.Column("probability", sa.Float),
+    sa.Column("verdict", sa.String(40), nullable=False),
+    sa.Column("flagged", sa.Boolean, nullable=False),
+    sa.Column("looked_at_by", sa.ForeignKey("users.id")),
+    sa.Column("edited_by", sa.ForeignKey("users.id")),
+    sa.ForeignKeyConstraint(["study_id", "version"], ["drafts.study_id", "drafts.version"]),
+    sa.UniqueConstraint("study_id", "version", "key"),
+)  # fmt: skip
+
+signoffs = sa.Table(
+    "signoffs", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("time", Utc, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("edit_distance_words", sa.Integer, nullable=False),
+    sa.Column("accepted_sentences", sa.Integer, nullable=False),
+    sa.Column("draft_sentences", sa.Integer, nullable=False),
+)  # fmt: skip
+
+log = sa.Table(
+    "log", meta,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("time", Utc, nullable=False),
+    sa.Column("user_id", sa.Integer),
+    sa.Column("action", sa.String(40), nullable=False),
+    sa.Column("study_id", sa.String(32), index=True),
+    sa.Column("details", sa.JSON, nullable=False),
+    sa.Column("previous", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)  # fmt: skip
+
+# One row: the last entry. It is what writers of the log wait for, and what tells that the log's end was cut off.
+log_head = sa.Table(
+    "log_head", meta,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)  # fmt: skip
+
+FIRST_HASH: Final = "0" * 64
+_APPEND_ONLY: Final = {
+    "sqlite": tuple(
+        f"CREATE TRIGGER log_no_{verb} BEFORE {verb} ON log BEGIN SELECT RAISE(ABORT, 'the log is append only'); END"
+        for verb in ("update", "delete")
+    ),
+    "postgresql": (
+        "CREATE FUNCTION log_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'the log is append only'; END $$",
+        "CREATE TRIGGER log_append_only BEFORE UPDATE OR DELETE ON log FOR EACH ROW EXECUTE FUNCTION log_append_only()",
+    ),
+}
+
+Migration = Callable[[sa.Connection], None]
+MIGRATIONS: Final[Mapping[int, Migration]] = {}
+"""Version -> the step from the one before. Version 1 is the first."""
+NEWEST: Final = max(MIGRATIONS, default=1)
+
+
+def migrate(connection: sa.Connection, *, steps: Mapping[int, Migration] = MIGRATIONS, newest: int = NEWEST) -> None:
+    """Bring a database to the newest version, in the transaction of ``connection``.
+
+    Raises:
+        InputError: if it is of a newer program.
+    """
+    if not sa.inspect(connection).has_table(version.name):
+        meta.create_all(connection)
+        for statement in _APPEND_ONLY.get(connection.dialect.name, ()):
+            connection.exec_driver_sql(statement)
+        connection.execute(log_head.insert().values(id=1, number=0, hash=FIRST_HASH))
+        connection.execute(version.insert().values(version=newest))
+        return
+    found = connection.execute(sa.select(version.c.version)).scalar_one()
+    if found > newest:
+        raise InputError("is of a newer radweave", field="--database", got=f"version {found}", expected=newest)
+    for step in range(found + 1, newest + 1):
+        steps[step](connection)
+        connection.execute(version.update().values(version=step))

@@ -1,0 +1,50 @@
+"""From settings to a listening server."""
+
+from __future__ import annotations
+
+import logging
+
+import uvicorn
+
+from radweave.base.errors import printable
+from radweave.base.study import RESEARCH_ONLY
+from radweave.serve.app import create_app
+from radweave.serve.events import JsonHandler
+from radweave.serve.settings import LOOPBACK, Settings
+from radweave.serve.station import Station, alone
+
+_MOST_CONNECTIONS = 256
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT; what is being drafted then is finished first.
+
+    Raises:
+        InputError: as ``Station``, or if another server works on the same state.
+    """
+    with alone(settings):
+        station = Station(settings)
+        _greet(settings, station.token)
+        logger = logging.getLogger("uvicorn")
+        logger.handlers, logger.propagate = [JsonHandler(logging.WARNING)], False
+        config = uvicorn.Config(
+            create_app(station), host=settings.host, port=settings.port, log_config=None, access_log=False,
+            server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_keep_alive=10,
+            timeout_graceful_shutdown=int(settings.drain_s), proxy_headers=False,
+        )  # fmt: skip
+        uvicorn.Server(config).run()
+
+
+def _greet(settings: Settings, token: str | None) -> None:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    print(f"workstation: http://{host}:{settings.port}/api/v1/", flush=True)
+    print(f"state: {printable(settings.state)}", flush=True)
+    if token is not None:
+        print(f"token of the first user, shown this once: {token}", flush=True)
+    print(RESEARCH_ONLY, flush=True)
+    if settings.host not in LOOPBACK:
+        print(
+            "WARNING: THIS SERVER LISTENS TO OTHER MACHINES, WITHOUT ENCRYPTION. Whoever is on the way reads images, "
+            "reports and tokens. Put a proxy with TLS before it, or listen on 127.0.0.1.",
+            flush=True,
+        )  # fmt: skip

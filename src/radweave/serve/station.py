@@ -1,0 +1,199 @@
+"""A workstation as a whole: its database, its inference process, its watched folder, its figures.
+
+All that changes the work list from outside goes through ``submit``, whether a browser, a program, a folder or a data
+set brings it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sqlalchemy.exc import IntegrityError
+
+from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_bytes
+from radweave.base.locks import exclusive
+from radweave.base.storage import remove_leftovers
+from radweave.base.study import Modality
+from radweave.data.dataset import Dataset
+from radweave.runs.folder import read_card
+from radweave.serve import log, store, users
+from radweave.serve.database import Database
+from radweave.serve.events import say
+from radweave.serve.inference import Inference, Target
+from radweave.serve.metrics import Metrics
+from radweave.serve.settings import Settings
+from radweave.serve.store import NewStudy
+from radweave.serve.uploads import Incoming, take_in
+from radweave.serve.watch import Watcher
+from radweave.serve.worker import main
+
+_KNOWN = ("was submitted already",)
+
+
+def _source(owner: int | None, number: int, key: str) -> str:
+    """What is unique for a study of an upload that bears a key."""
+    return sha256_bytes(f"{owner}/{number}/{key}".encode())
+
+
+class QueueFullError(Exception):
+    """As many studies wait as may."""
+
+
+class KnownError(InputError):
+    """The same request came before."""
+
+
+class Station:
+    """What the pages and the interface work on. ``token`` is set where this is the first start."""
+
+    def __init__(self, settings: Settings, *, target: Target = main) -> None:
+        """Open everything; nothing runs before ``start``.
+
+        Raises:
+            InputError: if the run, the data set or the database cannot be used.
+        """
+        card = read_card(settings.run)
+        self.settings = settings
+        self.modality: Modality = card.dataset.modality
+        if settings.watch is not None and not settings.watch.is_dir():
+            raise InputError("no such folder", file=settings.watch, field="--watch")
+        self._dataset = None if settings.data is None else Dataset.open(settings.data)
+        self.database = Database(settings.url)
+        with self.database.writing() as connection:
+            self.token = users.first_token(connection)
+        self.metrics = Metrics()
+        self.inference = Inference(settings, self.database, self.metrics, target=target)
+        self._watcher = None if settings.watch is None else Watcher(settings.watch, self._take_watched)
+
+    def start(self) -> None:
+        """Remove what killed uploads left, put the data set's studies on the work list, begin to draft."""
+        self._sweep()
+        if self._dataset is not None:
+            self._add_dataset(self._dataset)
+        self.inference.start()
+        if self._watcher is not None:
+            self._watcher.start()
+
+    def stop(self) -> None:
+        """Finish what is being drafted; the rest waits in the database."""
+        if self._watcher is not None:
+            self._watcher.stop()
+        self.inference.stop()
+        self.database.close()
+
+    def _sweep(self) -> None:
+        place = self.settings.files.absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(place)
+        with self.database.reading() as connection:
+            kept = {Path(path).relative_to(place).parts[0] for path in store.kept_paths(connection)
+                    if Path(path).is_relative_to(place)}  # fmt: skip
+        for folder in place.iterdir():
+            if folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def refuse_where_full(self) -> None:
+        """Before a request's body is read.
+
+        Raises:
+            QueueFullError: if no study more may wait.
+        """
+        with self.database.reading() as connection:
+            if store.queued(connection) >= self.settings.limits.waiting:
+                raise QueueFullError
+
+    def submit(
+        self, incoming: Sequence[Incoming], *, owner: int | None, one_study: bool = False, key: str | None = None
+    ) -> list[str]:
+        """Take files in as studies and return these. A second call with the same ``key`` is refused.
+
+        Raises:
+            InputError: for what is not taken, naming the limit; KnownError for a key that came before.
+            QueueFullError: if so many studies more may not wait. Nothing is left in either case.
+        """
+        limits, place = self.settings.limits, self.settings.files.absolute()
+        if key is not None:
+            self._refuse_known(_source(owner, 0, key))
+        folder, found = take_in(incoming, place, limits, modality=self.modality, one_study=one_study)
+        try:
+            with self.database.writing() as connection:
+                new = sum(study.refused is None for study in found)
+                if store.queued(connection) + new > limits.waiting:
+                    raise QueueFullError
+                ids = []
+                for number, study in enumerate(found):
+                    source = None if key is None else _source(owner, number, key)
+                    made = NewStudy(study.name, study.files, source=source, refused=study.refused)
+                    ids.append(store.add(connection, made, owner=owner))
+        except IntegrityError:  # two with one key at once
+            shutil.rmtree(folder, ignore_errors=True)
+            raise KnownError(*_KNOWN) from None
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        for name, study in zip(ids, found, strict=True):
+            if study.refused is not None:
+                self.inference.forget_files(name)
+        self.inference.wake()
+        say("submitted", studies=len(ids))
+        return ids
+
+    def _refuse_known(self, source: str) -> None:
+        with self.database.reading() as connection:
+            if store.is_known(connection, source):
+                raise KnownError(*_KNOWN)
+
+    def cancel(self, study: str, user: users.User) -> bool:
+        """Take a study off the queue; whether it was on it."""
+        with self.database.writing() as connection:
+            done = store.refuse(connection, study, store.CANCELLED, user=user.id)
+        if done:
+            self.inference.forget_files(study)
+        return done
+
+    def _add_dataset(self, dataset: Dataset) -> None:
+        """Put a split's studies on the work list, each once; as many as a queue holds may not bound it."""
+        fingerprint = dataset.fingerprint()
+        for study in dataset.studies(self.settings.split):
+            source = sha256_bytes(f"{fingerprint}/{study.study_id}".encode())
+            with self.database.writing() as connection:
+                if not store.is_known(connection, source):
+                    new = NewStudy(study.study_id, dataset_study=study.study_id, source=source)
+                    store.add(connection, new, owner=None)
+
+    def _take_watched(self, incoming: Sequence[Incoming], key: str) -> bool:
+        """Take in what lies in the watched folder; whether it is done with."""
+        try:
+            self.submit(incoming, owner=None, one_study=False, key=key)
+        except KnownError:
+            return True
+        except QueueFullError:
+            return False
+        except InputError as error:
+            with self.database.writing() as connection:
+                refused = NewStudy(incoming[0].name, source=_source(None, 0, key), refused=error.reason)
+                store.add(connection, refused, owner=None)
+        return True
+
+    def check_log(self) -> log.Checked:
+        with self.database.reading() as connection:
+            return log.verify(connection)
+
+
+@contextlib.contextmanager
+def alone(settings: Settings) -> Iterator[None]:
+    """Hold the state's folder: two servers on one would draft everything twice.
+
+    Raises:
+        InputError: if another server holds it.
+    """
+    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with exclusive(settings.state / "server.lock", wait=False):
+            yield
+    except BlockingIOError:
+        raise InputError("another server works on it", file=settings.state) from None

@@ -1,0 +1,221 @@
+"""The work list: studies, their files and states. Every change is one transaction with its entry in the log.
+
+    waiting -> drafting -> drafted -> edited -> signed
+       |          |
+       +----------+-> refused (with the reason)
+
+A change names the state that it starts from, so that of two that meet one finds nothing to do: a draft that comes after
+the study was cancelled is dropped, and no study is drafted twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from radweave.serve import log
+from radweave.serve.schema import STATES, drafts, evidence, files, now, sentences, studies
+from radweave.serve.users import User
+
+CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class NewStudy:
+    """A study that comes in: its files as (where they lie, what they were called), or its place in the data set.
+
+    ``refused`` is set where it is clear already that there will be no draft.
+    """
+
+    name: str
+    files: tuple[tuple[Path, str], ...] = ()
+    dataset_study: str | None = None
+    source: str | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A study to be drafted."""
+
+    id: str
+    files: tuple[str, ...]
+    dataset_study: str | None
+
+
+def add(connection: sa.Connection, study: NewStudy, *, owner: int | None) -> str:
+    """Put a study on the work list."""
+    made, time = uuid.uuid4().hex, now()
+    connection.execute(
+        studies.insert().values(
+            id=made, name=study.name[:200], state="refused" if study.refused else "waiting", reason=study.refused,
+            owner_id=owner, source=study.source, dataset_study=study.dataset_study, version=0, tries=0, created=time,
+            changed=time,
+        )
+    )  # fmt: skip
+    rows = [
+        {"study_id": made, "position": number, "path": str(path), "name": name}
+        for number, (path, name) in enumerate(study.files)
+    ]
+    if rows:
+        connection.execute(files.insert(), rows)
+    log.append(connection, "submitted", user=owner, study=made, details={"files": len(rows)})
+    if study.refused:
+        log.append(connection, "refused", study=made)
+    return made
+
+
+def is_known(connection: sa.Connection, source: str) -> bool:
+    return connection.execute(sa.select(studies.c.id).where(studies.c.source == source)).first() is not None
+
+
+def counts(connection: sa.Connection) -> dict[str, int]:
+    """How many studies there are of each state."""
+    found = dict.fromkeys(STATES, 0)
+    for state, number in connection.execute(sa.select(studies.c.state, sa.func.count()).group_by(studies.c.state)):
+        found[state] = number
+    return found
+
+
+def queued(connection: sa.Connection) -> int:
+    """How many studies wait for a draft that is not there."""
+    found = counts(connection)
+    return found["waiting"] + found["drafting"]
+
+
+def claim(connection: sa.Connection, most: int) -> list[Job]:
+    """Take the oldest studies that wait. One that was taken before, and came back, is taken alone: it may be why."""
+    asked = sa.select(studies).where(studies.c.state == "waiting").order_by(studies.c.created, studies.c.id)
+    rows = connection.execute(asked.limit(most)).all()
+    if rows and rows[0].tries:
+        rows = rows[:1]
+    else:
+        rows = [row for row in rows if not row.tries]
+    jobs = []
+    for row in rows:
+        _move(connection, row.id, ("waiting",), "drafting", tries=row.tries + 1)
+        paths = connection.execute(
+            sa.select(files.c.path).where(files.c.study_id == row.id).order_by(files.c.position)
+        ).scalars()
+        jobs.append(Job(row.id, tuple(paths), row.dataset_study))
+    return jobs
+
+
+def finish(connection: sa.Connection, study: str, result: Mapping[str, Any]) -> bool:
+    """Keep a draft; whether the study still waited for it."""
+    if not _move(connection, study, ("drafting",), "drafted", version=1):
+        return False
+    connection.execute(drafts.insert().values(study_id=study, version=1, text=result["text"], created=now()))
+    connection.execute(
+        evidence.insert().values(
+            study_id=study, **{name: result[name] for name in ("evidence", "findings", "warnings", "model")}
+        )
+    )
+    rows = [
+        {**row, "study_id": study, "version": 1, "position": number, "key": number}
+        for number, row in enumerate(result["sentences"])
+    ]
+    if rows:
+        connection.execute(sentences.insert(), rows)
+    log.append(connection, "drafted", study=study, details={"version": 1, "model": dict(result["model"])})
+    return True
+
+
+def refuse(
+    connection: sa.Connection,
+    study: str,
+    reason: str,
+    *,
+    user: int | None = None,
+    states: Sequence[str] = ("waiting", "drafting"),
+) -> bool:
+    """Say that there will be no draft, and why; whether there was none yet."""
+    if not _move(connection, study, states, "refused", reason=reason):
+        return False
+    log.append(connection, CANCELLED if reason == CANCELLED else "refused", user=user, study=study)
+    return True
+
+
+def give_back(connection: sa.Connection, ids: Sequence[str], *, tries: int, reason: str) -> list[str]:
+    """Let studies wait again that were being drafted; those that had ``tries`` are refused, and returned."""
+    refused = []
+    asked = sa.select(studies.c.id, studies.c.tries).where(studies.c.id.in_(ids), studies.c.state == "drafting")
+    for study, had in connection.execute(asked).all():
+        if had >= tries:
+            refuse(connection, study, reason)
+            refused.append(study)
+        else:
+            _move(connection, study, ("drafting",), "waiting")
+    return refused
+
+
+def recover(connection: sa.Connection) -> int:
+    """After a server that was killed: what it was drafting waits again. Its end counts as nobody's try."""
+    done = connection.execute(
+        studies.update()
+        .where(studies.c.state == "drafting")
+        .values(state="waiting", tries=sa.case((studies.c.tries > 0, studies.c.tries - 1), else_=0), changed=now())
+    )
+    return int(done.rowcount)
+
+
+def _move(connection: sa.Connection, study: str, states: Sequence[str], state: str, **values: Any) -> bool:
+    done = connection.execute(
+        studies.update()
+        .where(studies.c.id == study, studies.c.state.in_(states))
+        .values(state=state, changed=now(), **values)
+    )
+    return bool(done.rowcount)
+
+
+def visible(user: User) -> sa.ColumnElement[bool]:
+    """Which studies a user may see: all, or its own and everybody's."""
+    return sa.true() if user.is_admin else sa.or_(studies.c.owner_id.is_(None), studies.c.owner_id == user.id)
+
+
+def find(connection: sa.Connection, study: str, user: User) -> sa.Row[Any] | None:
+    """A study, or None where there is none that this user may see."""
+    return connection.execute(sa.select(studies).where(studies.c.id == study, visible(user))).first()
+
+
+def work_list(
+    connection: sa.Connection, user: User, *, state: str | None, search: str | None, offset: int, limit: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """How many studies fit, and a page of them as JSON values, the newest first."""
+    wanted = [visible(user)]
+    if state is not None:
+        wanted.append(studies.c.state == state)
+    if search:
+        wanted.append(studies.c.name.icontains(search, autoescape=True))
+    total = connection.execute(sa.select(sa.func.count()).select_from(studies).where(*wanted)).scalar_one()
+    asked = sa.select(studies).where(*wanted).order_by(studies.c.created.desc(), studies.c.id)
+    return total, [as_json(row) for row in connection.execute(asked.offset(offset).limit(limit))]
+
+
+def as_json(row: sa.Row[Any]) -> dict[str, Any]:
+    return {
+        "id": row.id, "name": row.name, "state": row.state, "reason": row.reason, "version": row.version,
+        "created": row.created.isoformat(), "changed": row.changed.isoformat(),
+    }  # fmt: skip
+
+
+def file_names(connection: sa.Connection, study: str) -> list[str]:
+    """What a study's files were called when they came in."""
+    asked = sa.select(files.c.name).where(files.c.study_id == study).order_by(files.c.position)
+    return list(connection.execute(asked).scalars())
+
+
+def uploaded(connection: sa.Connection, study: str) -> list[str]:
+    """Where a study's files lie."""
+    return list(connection.execute(sa.select(files.c.path).where(files.c.study_id == study)).scalars())
+
+
+def kept_paths(connection: sa.Connection) -> set[str]:
+    """The files of all studies that may still be read: those that were refused are not."""
+    asked = sa.select(files.c.path).join(studies).where(studies.c.state != "refused")
+    return set(connection.execute(asked).scalars())

@@ -1,0 +1,181 @@
+"""What comes in: uploaded files, folders and archives, laid under names of ours and grouped into studies.
+
+A file's own name is kept in the database and nowhere else: not on the disk, not in a path, not in a message. An upload
+is whole or absent: its folder is written aside and renamed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from radweave.base.errors import InputError, printable
+from radweave.base.storage import write_folder
+from radweave.base.study import Modality
+from radweave.data.reading.sandbox import Sandbox
+from radweave.generate.files import IMAGE_SUFFIXES, SCAN_SUFFIXES, FileGroup, group_images
+from radweave.serve.settings import Limits
+from radweave.serve.store import NewStudy
+
+_ZIP = b"PK\x03\x04"
+_EMPTY_ZIP = b"PK\x05\x06"
+_AT_ONCE = 64 << 20
+_ARCHIVE_S = 60.0
+_SUFFIXES = (*SCAN_SUFFIXES, *IMAGE_SUFFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A file as it comes: what it is called, with the folders a browser says it was in, and what copies it."""
+
+    name: str
+    copy_to: Callable[[Path], None]
+
+
+def from_stream(name: str, stream: IO[bytes]) -> Incoming:
+    """A file that was received."""
+
+    def copy(path: Path) -> None:
+        stream.seek(0)
+        with path.open("wb") as file:
+            shutil.copyfileobj(stream, file, 1 << 20)
+
+    return Incoming(name, copy)
+
+
+def from_path(path: Path, name: str) -> Incoming:
+    """A file of a watched folder."""
+
+    def copy(target: Path) -> None:
+        shutil.copyfile(path, target)
+
+    return Incoming(name, copy)
+
+
+def take_in(
+    incoming: Sequence[Incoming], place: Path, limits: Limits, *, modality: Modality, one_study: bool
+) -> tuple[Path, list[NewStudy]]:
+    """Lay files below ``place`` and group them; return the folder of this upload and its studies.
+
+    Raises:
+        InputError: naming the limit that was passed, or for an archive that is not taken. Nothing is left then.
+    """
+    if not incoming:
+        raise InputError("no file given", field="files")
+    if len(incoming) > limits.files:
+        raise InputError("too many files", field="files", got=len(incoming), expected=f"at most {limits.files}")
+    folder = place / uuid.uuid4().hex
+    with write_folder(folder) as partial:
+        laid = _lay(incoming, partial, limits)
+        if not laid:
+            raise InputError("the archive holds no file", field="files")
+        groups = _groups(partial, modality, one_study=one_study)
+        studies = [_study(group, laid, partial, folder) for group in groups]
+    return folder, studies
+
+
+def _lay(incoming: Sequence[Incoming], folder: Path, limits: Limits) -> dict[str, str]:
+    """Copy files under names of ours; path below ``folder`` -> the name each came with."""
+    laid: dict[str, str] = {}
+    places: dict[str, Path] = {}
+    for one in incoming:
+        path = _place(one.name, folder, places, len(laid))
+        one.copy_to(path)
+        with path.open("rb") as file:
+            start = file.read(4)
+        if start not in (_ZIP, _EMPTY_ZIP):
+            laid[path.relative_to(folder).as_posix()] = one.name
+            continue
+        for name, data in _unpacked(path, limits):
+            if len(laid) >= limits.files:
+                raise InputError("too many files", field="files", expected=f"at most {limits.files}")
+            member = _place(f"{one.name}/{name}", folder, places, len(laid))
+            member.write_bytes(data)
+            laid[member.relative_to(folder).as_posix()] = name
+        path.unlink()
+    return laid
+
+
+def _place(name: str, folder: Path, places: dict[str, Path], number: int) -> Path:
+    """Where a file is laid: a numbered folder for each folder it came from, a number, and a suffix that is known."""
+    pure = PurePosixPath(name.replace("\\", "/"))
+    above = pure.parent.as_posix()
+    if above not in places:
+        places[above] = folder / f"folder{len(places):04}"
+        places[above].mkdir()
+    suffix = next((end for end in _SUFFIXES if pure.name.lower().endswith(end)), "")
+    return places[above] / f"file{number:05}{suffix}"
+
+
+def _unpacked(path: Path, limits: Limits) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of each file in an archive; what is no file of a study (``__MACOSX``, hidden) is passed over."""
+    asked = {"path": str(path), **limits.model_dump(include={"files", "archive_bytes", "archive_ratio"})}
+    try:
+        found, _ = _child().call("list", asked, timeout_s=_ARCHIVE_S)
+        members = [(place, name, size) for place, (name, size) in enumerate(found["members"]) if _is_wanted(name)]
+        while members:
+            some = [members.pop(0)]
+            total = some[0][2]
+            while members and total + members[0][2] <= _AT_ONCE:
+                total += members[0][2]
+                some.append(members.pop(0))
+            request = {"path": str(path), "places": [place for place, _, _ in some]}
+            _, arrays = _child().call("read", request, timeout_s=_ARCHIVE_S)
+            for place, name, _ in some:
+                yield name, arrays[str(place)].tobytes()
+    except InputError as error:
+        raise InputError(error.reason, field=error.field, got=error.got, expected=error.expected) from None
+
+
+def _is_wanted(name: str) -> bool:
+    return not any(part.startswith((".", "__MACOSX")) for part in name.replace("\\", "/").split("/"))
+
+
+@lru_cache(maxsize=1)
+def _child() -> Sandbox:
+    import atexit
+
+    child = Sandbox("radweave.serve.archive_parse", size=1)
+    atexit.register(child.close)
+    return child
+
+
+def _groups(folder: Path, modality: Modality, *, one_study: bool) -> list[FileGroup]:
+    """The studies of an upload: of radiographs by what the headers say, of CT a file or the folder of a series."""
+    if modality == "xray" or one_study:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return group_images(files, one_study=one_study, modality=modality)
+    groups = []
+    for series in sorted(path for path in folder.iterdir() if any(path.iterdir())):
+        groups += group_images([series], one_study=False, modality=modality)
+    return groups
+
+
+def _study(group: FileGroup, laid: dict[str, str], partial: Path, folder: Path) -> NewStudy:
+    """A group as a study, its files where they lie in the end."""
+    images = group.images or tuple(path for path in partial.rglob("*") if path.name == group.name)
+    below = [image.relative_to(partial) for image in images]
+    names = [laid.get(path.as_posix()) or _inside(path, laid) for path in below]
+    refused = None if group.refused is None else without_place(group.refused, partial)
+    return NewStudy(
+        name=printable(PurePosixPath(names[0].replace("\\", "/")).name if names else group.name),
+        files=tuple((folder / path, printable(name)[:1_000]) for path, name in zip(below, names, strict=True)),
+        refused=refused,
+    )
+
+
+def _inside(series: Path, laid: dict[str, str]) -> str:
+    """What the folder of a series was called: the folder of its first file, or else that file."""
+    first = next(name for path, name in laid.items() if path.startswith(f"{series.as_posix()}/"))
+    above = PurePosixPath(first.replace("\\", "/")).parent.name
+    return above or first
+
+
+def without_place(reason: str, folder: Path) -> str:
+    """A reason as users get it: without where the server keeps files."""
+    return reason.replace(f"{folder}/", "").replace(str(folder), "the upload")

@@ -1,0 +1,190 @@
+"""The inference process: it holds the model, and answers a batch of studies with drafts or reasons.
+
+It speaks JSON over one pipe. It ends when the pipe does, so that none stays behind where the server was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from radweave.base.errors import InputError, UnusableModelError
+from radweave.base.study import LabelState, Report
+from radweave.serve.events import say_failure
+
+if TYPE_CHECKING:
+    from radweave.data.loader import Example
+    from radweave.explain.support import Sentence
+    from radweave.generate.predictor import Predictor
+    from radweave.runs.restore import Run
+
+THRESHOLD = 0.5
+
+
+def main(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+    """Serve until the pipe ends."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # A stop is the server's to handle: it lets a draft be finished, then closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        inference = Inference(Path(run), None if data is None else Path(data), untrained=untrained)
+    except InputError as error:
+        _send(pipe, {"kind": "broken", "reason": str(error)})
+        return
+    _send(pipe, {"kind": "ready", "modality": inference.predictor.modality})
+    while True:
+        try:
+            jobs = json.loads(pipe.recv_bytes())
+            for answer in inference.answers(jobs):
+                _send(pipe, answer)
+            _send(pipe, {"kind": "done"})
+        except (EOFError, BrokenPipeError):
+            return
+        except Exception as error:  # the server gives the studies to a new process, each alone
+            say_failure("inference-failed", error)
+            return
+
+
+def _send(pipe: Connection, value: dict[str, Any]) -> None:
+    pipe.send_bytes(json.dumps(value, ensure_ascii=True, allow_nan=False).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A study as the model gets it, the readers' warnings, and its views in the model's order."""
+
+    example: Example
+    warnings: tuple[str, ...]
+    views: list[dict[str, str]]
+
+
+class Inference:
+    """A restored run that answers jobs."""
+
+    def __init__(self, run: Path, data: Path | None, *, untrained: bool) -> None:
+        from radweave.data.dataset import Dataset
+        from radweave.generate.predictor import Predictor
+        from radweave.runs.restore import restore
+
+        self.run: Run = restore(run)
+        self.predictor: Predictor = Predictor.of(self.run, untrained=untrained)
+        if self.predictor.refusal is not None:
+            raise InputError(self.predictor.refusal)
+        self._dataset = None if data is None else Dataset.open(data)
+
+    def answers(self, jobs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """A draft or a reason for each job: those that can be read are drafted as one batch."""
+        read: list[tuple[str, _Read]] = []
+        for job in jobs:
+            try:
+                read.append((job["id"], self._read(job)))
+            except InputError as error:
+                yield _refused(job["id"], _said(error))
+        try:
+            reports = list(self.predictor.reports([one.example for _, one in read], batch_size=max(1, len(read))))
+        except UnusableModelError as error:
+            yield from (_refused(study, error.reason) for study, _ in read)
+            return
+        for report, (study, one) in zip(reports, read, strict=True):
+            evidence = {**report.evidence, "views": one.views}
+            whole = Report(report.text, study, evidence, (*report.warnings, *one.warnings))
+            yield {"kind": "drafted", "id": study, **self._result(whole)}
+
+    def _read(self, job: dict[str, Any]) -> _Read:
+        from radweave.generate.pictures import view_of
+
+        if job["dataset_study"] is not None:
+            return self._of_dataset(job["dataset_study"])
+        seen, warnings = self.predictor.read_views([Path(path) for path in job["files"]])
+        example = self.predictor.example(seen, job["id"])
+        views = [{"file": path.name, "view": view_of(picture).value} for path, picture in seen]
+        return _Read(example, warnings, views)
+
+    def _of_dataset(self, name: str) -> _Read:
+        """A study under its own name and with its own patient, so that no memory answers with either."""
+        from radweave.explain.study import read_dataset_study
+        from radweave.generate.familiar import refuse_strangers
+
+        if self._dataset is None:
+            raise InputError("is of a data set, and the server was started without one", field="--data")
+        found = read_dataset_study(self.run, self._dataset, name)
+        files = [Path(ref.path) for ref, _ in found.views]
+        refuse_strangers(self.predictor.familiarity, found.example, files)
+        views = [{"file": file.name, "view": ref.view.value} for file, (ref, _) in zip(files, found.views, strict=True)]
+        return _Read(found.example, found.warnings, views)
+
+    def _result(self, report: Report) -> dict[str, Any]:
+        """A draft held against its evidence, as the store keeps it."""
+        from radweave.explain.support import find_support
+        from radweave.labels import get_labeler
+        from radweave.runs.evidence import json_value
+
+        found = find_support(report, get_labeler(self.run.experiment.data.label_set), threshold=THRESHOLD)
+        probable = report.evidence.get("class_probabilities") or {}
+        origins = [row.get("source") for row in report.evidence.get("sentences") or ()]
+        origins += [None] * (len(found.sentences) - len(origins))
+        pairs = zip(found.sentences, origins, strict=True)
+        return {
+            "text": report.text,
+            "sentences": [_sentence(sentence, origin, probable) for sentence, origin in pairs],
+            "findings": [
+                {
+                    "name": finding.name, "probability": finding.probability, "threshold": THRESHOLD,
+                    "said": finding.said.value, "flag": finding.flag,
+                }
+                for finding in found.findings
+            ],
+            "evidence": json_value(dict(report.evidence)),
+            "warnings": list(report.warnings),
+            "model": self._model(),
+        }  # fmt: skip
+
+    def _model(self) -> dict[str, Any]:
+        """What made a draft, for every record of it."""
+        card = self.run.card
+        weights = card.files.get("weights.safetensors")
+        return {"method": card.method, "preset": card.preset, "weights": weights, "radweave": card.versions["radweave"]}
+
+
+def _refused(study: str, reason: str) -> dict[str, Any]:
+    return {"kind": "refused", "id": study, "reason": reason}
+
+
+def _said(error: InputError) -> str:
+    """A reason without the folder in which the server keeps the file."""
+    return str(error) if error.file is None else str(error).replace(error.file, Path(error.file).name)
+
+
+VERDICTS = {
+    "CONTRADICTED": "contradicts its classifier",
+    "DISPUTED": "evidence disagrees",
+    "UNSUPPORTED": "nothing agrees with it",
+    "SUPPORTED": "agrees with its classifier",
+    "NO_CLAIM": "names no finding",
+}
+"""How a verdict is put: a classifier that agrees with a sentence is no proof of it."""
+FLAGGED = ("CONTRADICTED", "DISPUTED", "UNSUPPORTED")
+
+
+def _sentence(sentence: Sentence, origin: Any, probable: dict[str, float | None]) -> dict[str, Any]:
+    """A sentence with the probability of the least probable thing that it says."""
+    each = []
+    for claim in sentence.claims:
+        there = probable.get(claim.name)
+        if there is not None and claim.state in (LabelState.POSITIVE, LabelState.NEGATIVE):
+            each.append(there if claim.state is LabelState.POSITIVE else 1 - there)
+    return {
+        "text": "".join(part for part, _ in sentence.parts),
+        "origin": origin if isinstance(origin, dict) else {"kind": "generated"},
+        "confidence": sentence.confidence,
+        "probability": min(each, default=None),
+        "verdict": VERDICTS[sentence.verdict.name],
+        "flagged": sentence.verdict.name in FLAGGED,
+    }

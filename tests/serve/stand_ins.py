@@ -1,0 +1,46 @@
+"""Inference processes without a model, which start at once: what a file holds says what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+SENTENCES = (("The heart is normal.", False), ("There is an opacity on the left.", True))
+
+
+def drafted(study: str) -> dict[str, Any]:
+    """What a worker answers."""
+    rows = [
+        {"text": text, "origin": {"kind": "generated"}, "confidence": 0.9, "probability": 0.5, "verdict": "said",
+         "flagged": flagged}
+        for text, flagged in SENTENCES
+    ]  # fmt: skip
+    return {
+        "kind": "drafted", "id": study, "text": " ".join(text for text, _ in SENTENCES), "sentences": rows,
+        "findings": [], "evidence": {"views": []}, "warnings": [], "model": {"method": "none"},
+    }  # fmt: skip
+
+
+def stand_in(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+    """Answer as the word in a study's first file says."""
+    pipe.send_bytes(json.dumps({"kind": "ready", "modality": "xray"}).encode())
+    while True:
+        try:
+            jobs = json.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        for job in jobs:
+            content = Path(job["files"][0]).read_bytes()
+            if b"crash" in content:
+                raise SystemExit(1)
+            if b"hang" in content:
+                time.sleep(60)
+            if b"refuse" in content:
+                answer = {"kind": "refused", "id": job["id"], "reason": "is no image"}
+            else:
+                answer = drafted(job["id"])
+            pipe.send_bytes(json.dumps(answer).encode())
+        pipe.send_bytes(json.dumps({"kind": "done"}).encode())

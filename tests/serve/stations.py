@@ -1,0 +1,56 @@
+"""What tests of the workstation share: an application with a worker that needs no model, and requests to it."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+from stand_ins import stand_in
+
+from radweave.serve.app import create_app
+from radweave.serve.settings import Settings
+from radweave.serve.station import Station
+
+ORIGIN = "http://127.0.0.1:8765"
+NOTICE = "Research software, not a medical device"
+
+
+@contextmanager
+def running(settings: Settings, target: Any = stand_in) -> Iterator[tuple[TestClient, Station]]:
+    """A started workstation, and a client that bears the first token (on the first start)."""
+    settings.state.mkdir(exist_ok=True)
+    station = Station(settings, target=target)
+    headers = {} if station.token is None else {"Authorization": f"Bearer {station.token}"}
+    with TestClient(create_app(station), base_url=ORIGIN, headers=headers) as client:
+        yield client, station
+
+
+def upload(client: TestClient, *files: tuple[str, bytes], **more: Any) -> Any:
+    parts = [("files", (name, io.BytesIO(data))) for name, data in files]
+    return client.post("/api/v1/studies", files=parts, **more)
+
+
+def wait_for(client: TestClient, study: str, *states: str, seconds: float = 60) -> dict[str, Any]:
+    """The study once it has one of these states."""
+    end = time.monotonic() + seconds
+    while True:
+        found: dict[str, Any] = client.get(f"/api/v1/studies/{study}").json()
+        if found["state"] in states:
+            return found
+        assert time.monotonic() < end, found
+        time.sleep(0.02)
+
+
+def one_draft(client: TestClient, data: bytes = b"an image") -> dict[str, Any]:
+    """A study that was drafted."""
+    (study,) = upload(client, ("chest.png", data)).json()["studies"]
+    return wait_for(client, study, "drafted")
+
+
+def left_behind(settings: Settings) -> list[Path]:
+    return list(settings.files.rglob("*"))
