@@ -8,6 +8,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+PNG = b"\x89PNG\r\n\x1a\n"
+IMAGE, CRASH, HANG, REFUSE = PNG + b"an image", PNG + b"crash", PNG + b"hang", PNG + b"refuse"
 SENTENCES = (("The heart is normal.", False), ("There is an opacity on the left.", True))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
-from stand_ins import stand_in
+from stand_ins import IMAGE, stand_in
 
 from radweave.serve.app import create_app
 from radweave.serve.settings import Settings
@@ -46,7 +46,7 @@ def wait_for(client: TestClient, study: str, *states: str, seconds: float = 60) 
         time.sleep(0.02)
 
 
-def one_draft(client: TestClient, data: bytes = b"an image") -> dict[str, Any]:
+def one_draft(client: TestClient, data: bytes = IMAGE) -> dict[str, Any]:
     """A study that was drafted."""
     (study,) = upload(client, ("chest.png", data)).json()["studies"]
     return wait_for(client, study, "drafted")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from stand_ins import HANG, IMAGE, REFUSE
 from stations import NOTICE, ORIGIN, one_draft, running, upload, wait_for
 
 from radweave.serve.settings import Limits, Settings
@@ -73,7 +74,7 @@ def test_an_edit_that_is_refused_changes_nothing(edit: dict[str, object], reason
 
 def test_the_work_list_is_searched_and_paged(client: TestClient) -> None:
     for name in ("left.png", "right.png", "100%.png"):
-        upload(client, (name, b"an image"))
+        upload(client, (name, IMAGE))
     names = [row["name"] for row in client.get("/api/v1/studies").json()["studies"]]
     assert names == ["100%.png", "right.png", "left.png"]
     found = client.get("/api/v1/studies", params={"search": "%"}).json()
@@ -84,18 +85,18 @@ def test_the_work_list_is_searched_and_paged(client: TestClient) -> None:
 
 def test_a_request_that_is_sent_twice_counts_once(client: TestClient) -> None:
     key = {"Idempotency-Key": "one"}
-    assert upload(client, ("a.png", b"an image"), headers=key).status_code == 202
-    assert upload(client, ("a.png", b"an image"), headers=key).status_code == 409
+    assert upload(client, ("a.png", IMAGE), headers=key).status_code == 202
+    assert upload(client, ("a.png", IMAGE), headers=key).status_code == 409
     assert client.get("/api/v1/studies").json()["total"] == 1
 
 
 def test_a_full_queue_says_when_to_come_again(settings: Settings) -> None:
     with running(settings.model_copy(update={"limits": Limits(waiting=1)})) as (client, _):
-        (first,) = upload(client, ("a.png", b"hang")).json()["studies"]
-        full = upload(client, ("b.png", b"an image"))
+        (first,) = upload(client, ("a.png", HANG)).json()["studies"]
+        full = upload(client, ("b.png", IMAGE))
         assert (full.status_code, full.headers["retry-after"]) == (503, "10")
         assert client.post(f"/api/v1/studies/{first}/cancel").status_code == 200
-        assert upload(client, ("b.png", b"an image")).status_code == 202
+        assert upload(client, ("b.png", IMAGE)).status_code == 202
 
 
 def test_without_a_token_there_is_nothing(client: TestClient) -> None:
@@ -122,7 +123,7 @@ def test_a_reader_sees_its_own_studies_only(client: TestClient) -> None:
         assert answer.status_code == 404, path
     assert client.get("/api/v1/log", headers=theirs).status_code == 403
     assert client.post("/api/v1/users", json={"name": "x"}, headers=theirs).status_code == 403
-    own = upload(client, ("r.png", b"an image"), headers=theirs).json()["studies"]
+    own = upload(client, ("r.png", IMAGE), headers=theirs).json()["studies"]
     assert len(own) == 1
     wait_for(client, own[0], "drafted")
 
@@ -134,9 +135,9 @@ def test_a_browser_logs_in_and_repeats_its_csrf_token(started: tuple[TestClient,
     answer = client.post("/api/v1/session", json={"name": "r", "password": "long enough words"})
     cookie = answer.headers["set-cookie"].lower()
     assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/"))
-    assert upload(client, ("a.png", b"an image")).status_code == 403
+    assert upload(client, ("a.png", IMAGE)).status_code == 403
     csrf = {"X-CSRF-Token": answer.json()["csrf"]}
-    assert upload(client, ("a.png", b"an image"), headers=csrf).status_code == 202
+    assert upload(client, ("a.png", IMAGE), headers=csrf).status_code == 202
     assert upload(client, ("a.png", b"x"), headers={**csrf, "Origin": "http://evil.example"}).status_code == 403
     assert client.get("/api/v1/session").json()["user"] == "r"
     client.delete("/api/v1/session", headers=csrf)
@@ -183,8 +184,8 @@ def test_no_line_of_the_log_holds_what_users_or_files_say(
     client: TestClient, capfd: pytest.CaptureFixture[str]
 ) -> None:
     canary = "Kanarienvogel"
-    study = one_draft(client, f"an image of {canary}".encode())["id"]
-    upload(client, (f"{canary}.png", b"refuse"), (f"{canary}/x.dcm", canary.encode()))
+    study = one_draft(client, IMAGE + canary.encode())["id"]
+    upload(client, (f"{canary}.png", REFUSE), (f"{canary}/x.dcm", canary.encode()))
     edits = [{"op": "insert", "text": canary}]
     client.patch(f"/api/v1/studies/{study}/sentences", json={"version": 1, "edits": edits})
     client.patch(f"/api/v1/studies/{study}/sentences", json={"version": canary})

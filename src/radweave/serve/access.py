@@ -89,7 +89,8 @@ def _limiter(request: Request) -> RateLimit:
 def log_in(given: Login, request: Request, response: Response, here: Here) -> dict[str, Any]:
     """Open a session for a browser: a strict cookie, and the CSRF token that changes must repeat."""
     client = request.client.host if request.client else "unknown"
-    wait = _limiter(request).wait(f"client {client}", f"name {given.name}" if given.name else f"client {client}")
+    # A login by token has no name: all of them share one more count.
+    wait = _limiter(request).wait(f"client {client}", f"name {given.name}")
     if wait:
         raise HTTPException(429, "too many tries to log in", {"Retry-After": str(wait)})
     with _passwords, here.database.reading() as connection:

@@ -28,6 +28,7 @@ from radweave.serve.worker import main
 
 POLL_S = 0.2
 _PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
 
 Target = Callable[[Connection, str, str | None, bool], None]
 
@@ -137,12 +138,16 @@ class Inference:
             self._thread.join()
 
     def _run(self) -> None:
+        failures = 0
         while not self._stopping.is_set():
             try:
                 self._step()
+                failures = 0
             except WorkerLostError as error:
                 self.problem = str(error)
-                self._stopping.wait(_PAUSE_S)
+                failures += 1
+                say("worker-not-started", count=failures)
+                self._stopping.wait(min(_LONGEST_PAUSE_S, _PAUSE_S * 2**failures))
             except Exception as error:  # a database that is away for a moment must not end the feeder
                 say_failure("inference-failed", error)
                 self._stopping.wait(_PAUSE_S)
@@ -155,6 +160,8 @@ class Inference:
             self._replace()
         assert self._worker is not None
         self._wake.clear()
+        if self._stopping.is_set():  # it was woken for that, before it looked
+            return
         with self._database.writing() as connection:
             jobs = store.claim(connection, self._settings.batch)
         if not jobs:

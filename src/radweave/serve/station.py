@@ -19,6 +19,7 @@ from radweave.base.locks import exclusive
 from radweave.base.storage import remove_leftovers
 from radweave.base.study import Modality
 from radweave.data.dataset import Dataset
+from radweave.generate.predictor import UNTRAINED
 from radweave.runs.folder import read_card
 from radweave.serve import log, store, users
 from radweave.serve.database import Database
@@ -57,6 +58,8 @@ class Station:
             InputError: if the run, the data set or the database cannot be used.
         """
         card = read_card(settings.run)
+        if not (card.is_trained or settings.untrained):
+            raise InputError(UNTRAINED, file=settings.run)
         self.settings = settings
         self.modality: Modality = card.dataset.modality
         if settings.watch is not None and not settings.watch.is_dir():
@@ -156,7 +159,7 @@ class Station:
         return done
 
     def _add_dataset(self, dataset: Dataset) -> None:
-        """Put a split's studies on the work list, each once; as many as a queue holds may not bound it."""
+        """Put a split's studies on the work list, each once. The queue's bound is for what comes from outside."""
         fingerprint = dataset.fingerprint()
         for study in dataset.studies(self.settings.split):
             source = sha256_bytes(f"{fingerprint}/{study.study_id}".encode())

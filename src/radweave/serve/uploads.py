@@ -161,11 +161,13 @@ def _study(group: FileGroup, laid: dict[str, str], partial: Path, folder: Path) 
     images = group.images or tuple(path for path in partial.rglob("*") if path.name == group.name)
     below = [image.relative_to(partial) for image in images]
     names = [laid.get(path.as_posix()) or _inside(path, laid) for path in below]
-    refused = None if group.refused is None else without_place(group.refused, partial)
+    refused = group.refused
+    for path, name in zip(below, names, strict=True):
+        refused = refused and refused.replace(str(partial / path), printable(name))
     return NewStudy(
         name=printable(PurePosixPath(names[0].replace("\\", "/")).name if names else group.name),
         files=tuple((folder / path, printable(name)[:1_000]) for path, name in zip(below, names, strict=True)),
-        refused=refused,
+        refused=refused and refused.replace(str(partial), "the upload"),
     )
 
 
@@ -174,8 +176,3 @@ def _inside(series: Path, laid: dict[str, str]) -> str:
     first = next(name for path, name in laid.items() if path.startswith(f"{series.as_posix()}/"))
     above = PurePosixPath(first.replace("\\", "/")).parent.name
     return above or first
-
-
-def without_place(reason: str, folder: Path) -> str:
-    """A reason as users get it: without where the server keeps files."""
-    return reason.replace(f"{folder}/", "").replace(str(folder), "the upload")

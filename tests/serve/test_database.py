@@ -1,0 +1,147 @@
+"""The database: its log, its versions, its times; and what is said where the extra is not there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from command_line import radweave
+from radweave.base.errors import InputError
+from radweave.serve import log
+from radweave.serve.database import Database
+from radweave.serve.drafts import edit_distance
+from radweave.serve.schema import migrate, tokens, users
+from radweave.serve.users import add_user, by_password, by_token, first_token
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "a.db"
+
+
+@pytest.fixture
+def database(place: Path) -> Iterator[Database]:
+    opened = Database(f"sqlite:///{place}")
+    with opened.writing() as connection:
+        for number in range(3):
+            log.append(connection, "opened", user=1, study="s", details={"version": number})
+    yield opened
+    opened.close()
+
+
+TAMPERED = {
+    "an entry changed": ("UPDATE log SET user_id = 2 WHERE number = 2", 2),
+    "an entry taken out": ("DELETE FROM log WHERE number = 2", 2),
+    "the end cut off": ("DELETE FROM log WHERE number = 3", 3),
+    "all taken out": ("DELETE FROM log", 1),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERED)
+def test_a_changed_log_is_found(kind: str, database: Database, place: Path) -> None:
+    statement, broken = TAMPERED[kind]
+    with database.reading() as connection:
+        assert log.verify(connection).broken is None
+        assert log.verify(connection).entries == 3
+    with sqlite3.connect(place) as raw:
+        with pytest.raises(sqlite3.IntegrityError, match="append only"):
+            raw.execute(statement)
+        raw.execute("DROP TRIGGER log_no_update")
+        raw.execute("DROP TRIGGER log_no_delete")
+        raw.execute(statement)
+    with database.reading() as connection:
+        assert log.verify(connection).broken == broken
+
+
+def test_the_command_checks_the_log(database: Database, place: Path) -> None:
+    url = f"sqlite:///{place}"
+    done = radweave("serve", place.parent / "run", "--database", url, "--verify-log")
+    assert (done.returncode, done.stdout[:10]) == (0, "3 entries,")
+    with sqlite3.connect(place) as raw:
+        raw.execute("UPDATE log_head SET number = 4")
+    assert radweave("serve", place.parent / "run", "--database", url, "--verify-log").returncode == 2
+
+
+def test_an_older_database_is_brought_up_and_a_newer_one_refused(database: Database) -> None:
+    def step(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE studies ADD COLUMN hint TEXT")
+
+    with database.writing() as connection:
+        migrate(connection, steps={2: step}, newest=2)
+        assert "hint" in [column["name"] for column in sa.inspect(connection).get_columns("studies")]
+        with pytest.raises(InputError, match="newer"):
+            migrate(connection, newest=1)
+
+
+def test_a_step_that_fails_leaves_the_old_version(database: Database) -> None:
+    def step(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE studies ADD COLUMN hint TEXT")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), database.writing() as connection:
+        migrate(connection, steps={2: step}, newest=2)
+    with database.reading() as connection:
+        assert "hint" not in [column["name"] for column in sa.inspect(connection).get_columns("studies")]
+
+
+def test_times_are_utc(database: Database) -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+    with database.writing() as connection:
+        connection.execute(users.insert().values(name="n", role="reader", created=noon))
+        kept = connection.execute(sa.select(users.c.created)).scalar_one()
+    assert (kept, kept.tzinfo) == (noon, UTC)
+
+
+def test_secrets_cannot_be_read_from_the_database(database: Database) -> None:
+    with database.writing() as connection:
+        token = first_token(connection)
+        assert token is not None
+        assert first_token(connection) is None
+        add_user(connection, "r", role="reader", password="long enough words")
+        kept = str(connection.execute(sa.select(tokens)).all() + connection.execute(sa.select(users)).all())
+        assert token not in kept
+        assert "long enough words" not in kept
+        assert "$argon2id$" in kept
+        assert by_token(connection, token) is not None
+        assert by_password(connection, "r", "long enough words") is not None
+        assert by_password(connection, "r", "another password") is None
+        assert by_password(connection, "admin", "") is None
+        for wrong in ({"role": "king"}, {"password": "short"}, {"name": "r"}):
+            with pytest.raises(InputError):
+                add_user(connection, **{"name": "x", "role": "reader", "password": None, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "distance"),
+    [
+        ("", "", 0),
+        ("a b c", "", 3),
+        ("", "a b", 2),
+        ("a b c", "a x c", 1),
+        ("a b c d", "b c d e", 2),
+        ("a b", "b a", 2),
+    ],
+)
+def test_edit_distance(before: str, after: str, distance: int) -> None:
+    assert edit_distance(before.split(), after.split()) == distance
+
+
+def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("radweave.serve._PACKAGES", ("no_such_package",))
+    done = radweave("serve", tmp_path)
+    assert done.returncode == 2
+    assert "pip install 'radweave[serve]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_cannot_be_opened_does_not_show_its_password() -> None:
+    with pytest.raises(InputError) as error:
+        Database("sqlite:////no/such/folder/a.db")
+    assert error.value.field == "--database"
+    with pytest.raises(InputError):
+        Database("nosuch://user:geheim@host/x")

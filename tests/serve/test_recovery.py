@@ -1,0 +1,126 @@
+"""Ends in the middle: of the inference process, of the server. Every study is drafted once and no edit is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from stand_ins import CRASH, HANG, IMAGE, drafted
+from stations import one_draft, running, upload, wait_for
+
+from radweave.base.errors import InputError
+from radweave.serve import store
+from radweave.serve.database import Database
+from radweave.serve.settings import Settings
+from radweave.serve.station import alone
+from radweave.serve.store import NewStudy
+from radweave.serve.worker import main
+from toys import toy_image
+
+
+def test_the_real_process_is_killed_and_every_study_drafted_once(settings: Settings, tmp_path: Path) -> None:
+    images = [
+        toy_image(tmp_path / f"{side}.png", bright_side=side, seed=seed).read_bytes()
+        for seed, side in enumerate(("left", "right"))
+    ]
+    with running(settings, main) as (client, station):
+        ids = upload(client, ("a.png", images[0]), ("b.png", images[1]), ("c.txt", b"no image")).json()["studies"]
+        end = time.monotonic() + 120
+        while station.inference.pid is None:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        os.kill(station.inference.pid, signal.SIGKILL)
+        found = [wait_for(client, study, "drafted", "refused", seconds=240) for study in ids]
+        assert [row["state"] for row in found] == ["drafted", "drafted", "refused"]
+        for row in found[:2]:
+            assert row["draft"]["text"] == " ".join(one["text"] for one in row["draft"]["sentences"])
+            assert row["findings"]
+            assert row["model"]["method"] == "baseline"
+            actions = [entry["action"] for entry in client.get(f"/api/v1/studies/{row['id']}/log").json()["entries"]]
+            assert actions.count("drafted") == 1
+        assert str(settings.files) not in found[2]["reason"]
+        assert client.get("/api/v1/log/check").json()["broken_at"] is None
+
+
+def test_a_study_that_ends_the_process_is_refused_and_the_others_are_drafted(settings: Settings) -> None:
+    with running(settings.model_copy(update={"tries": 2})) as (client, _):
+        ids = upload(client, ("a.png", IMAGE), ("b.png", CRASH), ("c.png", IMAGE)).json()["studies"]
+        found = [wait_for(client, study, "drafted", "refused") for study in ids]
+        assert [row["state"] for row in found] == ["drafted", "refused", "drafted"]
+        assert found[1]["reason"] == "the inference process ended"
+
+
+def test_a_draft_that_takes_too_long_is_given_up(settings: Settings) -> None:
+    with running(settings.model_copy(update={"tries": 1, "study_s": 0.3})) as (client, _):
+        (study,) = upload(client, ("a.png", HANG)).json()["studies"]
+        assert "longer than" in wait_for(client, study, "refused")["reason"]
+        one_draft(client)
+
+
+def test_after_the_server_nothing_is_lost_or_doubled(settings: Settings) -> None:
+    with running(settings) as (client, station):
+        study = one_draft(client)["id"]
+        edits = [{"op": "insert", "text": "Seen."}]
+        client.patch(f"/api/v1/studies/{study}/sentences", json={"version": 1, "edits": edits})
+        token = dict(client.headers)["authorization"]
+    database = Database(settings.url)
+    with database.writing() as connection:  # as a server leaves it that was killed while it drafted
+        image = settings.files / "upload" / "a.png"
+        image.parent.mkdir()
+        image.write_bytes(IMAGE)
+        waiting = store.add(connection, NewStudy("a", ((image.absolute(), "a"),)), owner=None)
+        assert [job.id for job in store.claim(connection, 8)] == [waiting]
+    database.close()
+    (settings.files / "orphan").mkdir()
+    with running(settings) as (client, station):
+        assert station.token is None
+        client.headers["Authorization"] = token
+        wait_for(client, waiting, "drafted")
+        assert client.get(f"/api/v1/studies/{study}").json()["draft"]["text"].startswith("Seen.")
+        assert client.get("/api/v1/studies").json()["total"] == 2
+        assert not (settings.files / "orphan").exists()
+
+
+def test_a_draft_is_kept_once_and_not_after_a_cancel(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'a.db'}")
+    with database.writing() as connection:
+        first, second = (store.add(connection, NewStudy(name), owner=None) for name in "ab")
+        store.claim(connection, 2)
+        assert [store.finish(connection, first, drafted(first)) for _ in range(2)] == [True, False]
+        assert store.refuse(connection, second, store.CANCELLED)
+        assert not store.finish(connection, second, drafted(second))
+    database.close()
+
+
+def test_two_that_claim_at_once_never_get_the_same(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    database = Database(url)
+    with database.writing() as connection:
+        for number in range(40):
+            store.add(connection, NewStudy(str(number)), owner=None)
+    claimed: list[str] = []
+
+    def claim() -> None:
+        while True:
+            with database.writing() as connection:
+                jobs = store.claim(connection, 3)
+            if not jobs:
+                return
+            claimed.extend(job.id for job in jobs)
+
+    threads = [threading.Thread(target=claim) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(claimed) == len(set(claimed)) == 40
+    database.close()
+
+
+def test_a_second_server_on_one_state_is_refused(settings: Settings) -> None:
+    with alone(settings), pytest.raises(InputError, match="another server"), alone(settings):
+        pass

@@ -1,0 +1,145 @@
+"""Hostile uploads: refused with the limit named, the server lives, nothing is left behind."""
+
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from stand_ins import IMAGE, REFUSE
+from stations import left_behind, running, upload, wait_for
+
+from radweave.serve.settings import Limits, Settings
+from radweave.serve.station import Station
+from radweave.serve.watch import Watcher
+
+LIMITS = Limits(body_bytes=400_000, files=20, archive_bytes=1 << 20, archive_ratio=50)
+
+
+@pytest.fixture
+def started(settings: Settings) -> Iterator[tuple[TestClient, Station]]:
+    with running(settings.model_copy(update={"limits": LIMITS})) as both:
+        yield both
+
+
+def zipped(*members: tuple[str, bytes], packed: bool = True) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def _link() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        member = zipfile.ZipInfo("link.png")
+        member.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(member, "/etc/passwd")
+    return buffer.getvalue()
+
+
+def _understated() -> bytes:
+    """A member that unpacks to more than the archive says."""
+    data = bytearray(zipped(("a.png", b"x" * 5_000)))
+    at = data.rfind(b"PK\x01\x02")
+    data[at + 24 : at + 28] = (10).to_bytes(4, "little")
+    return bytes(data)
+
+
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "slip": (lambda: zipped(("../../evil.png", b"x")), "leads out of it"),
+    "absolute": (lambda: zipped(("/etc/evil.png", b"x")), "leads out of it"),
+    "backslash": (lambda: zipped(("..\\evil.png", b"x")), "leads out of it"),
+    "link": (_link, "a link"),
+    "bomb": (lambda: zipped(("a.png", bytes(10 << 20))), "1048576"),
+    "dense": (lambda: zipped(("a.png", b"\0" * (1 << 20) * 4), packed=True), "too large when unpacked"),
+    "many": (lambda: zipped(*[(f"{number}.png", b"x") for number in range(21)]), "at most 20"),
+    "very many": (lambda: zipped(*[(f"{number}.png", b"") for number in range(300)]), "at most 20"),
+    "understated": (_understated, "another size|damaged"),
+    "cut": (lambda: zipped(("a.png", b"x"))[:-30], "damaged"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive(kind: str, started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    make, reason = HOSTILE[kind]
+    answer = upload(client, ("studies.zip", make()), ("good.png", IMAGE))
+    assert answer.status_code == 400
+    assert any(word in answer.json()["error"].__str__() for word in reason.split("|")), answer.text
+    assert left_behind(station.settings) == []
+    assert client.get("/api/v1/studies").json()["total"] == 0
+
+
+def test_limits_of_a_request_are_named(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    large = upload(client, ("a.png", bytes(500_000)))
+    assert (large.status_code, "at most 400000 bytes" in large.text) == (413, True)
+
+    def unsized() -> Iterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+        yield from (bytes(10_000) for _ in range(60))
+
+    head = {"Content-Type": "multipart/form-data; boundary=x"}
+    counted = client.post("/api/v1/studies", content=unsized(), headers=head)
+    assert (counted.status_code, "at most 400000 bytes" in counted.text) == (413, True)
+    many = upload(client, *[(f"{number}.png", b"x") for number in range(21)])
+    assert (many.status_code, "20" in many.text) == (400, True)
+    assert upload(client).status_code == 400
+    assert upload(client, ("empty.zip", zipped())).status_code == 400
+    assert upload(client, ("n" * 100_000, IMAGE)).status_code == 400
+    assert client.post("/api/v1/session", content=b" " * (2 << 20)).status_code == 413
+    assert left_behind(station.settings) == []
+
+
+def test_an_archive_is_its_files(started: tuple[TestClient, Station]) -> None:
+    client, _ = started
+    data = zipped(("a/1.png", IMAGE), ("b/2.png", REFUSE), ("__MACOSX/1.png", b"x"), ("a/.DS_Store", b"x"))
+    ids = upload(client, ("studies.zip", data)).json()["studies"]
+    found = [wait_for(client, study, "drafted", "refused") for study in ids]
+    assert sorted((row["name"], row["state"]) for row in found) == [("1.png", "drafted"), ("2.png", "refused")]
+
+
+def test_names_are_text_and_never_paths(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    names = ["<script>alert(1)</script>.png", "../../x.png", "/etc/passwd", "a\u202egnp.exe", "n" * 1_000]
+    ids = upload(client, *[(name, IMAGE) for name in names]).json()["studies"]
+    assert len(ids) == len(names)
+    found = [wait_for(client, study, "drafted") for study in ids]
+    assert any(row["name"] == "script>.png" for row in found)  # the folder "<" + "script>alert(1)<" is left off
+    assert all(row["name"].isprintable() for row in found)
+    files = [path for path in left_behind(station.settings) if path.is_file()]
+    assert {path.stem[:4] for path in files} == {"file"}
+    assert client.get("/api/v1/studies").headers["content-type"] == "application/json"
+
+
+def test_a_refused_study_keeps_its_reason_and_no_file(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    (study,) = upload(client, ("a.png", REFUSE)).json()["studies"]
+    assert wait_for(client, study, "refused")["reason"] == "is no image"
+    assert left_behind(station.settings) == []
+
+
+def test_what_is_laid_into_a_folder_comes_in_once(started: tuple[TestClient, Station], tmp_path: Path) -> None:
+    client, station = started
+    folder = tmp_path / "watched"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(IMAGE)
+    (folder / "bad.zip").write_bytes(zipped(("../x.png", b"x")))
+
+    def look(times: int) -> int:
+        watcher = Watcher(folder, station._take_watched)
+        for _ in range(times):
+            watcher.look()
+        return int(client.get("/api/v1/studies").json()["total"])
+
+    # A file that was just seen may still be being written.
+    assert [look(1), look(2), look(3)] == [0, 2, 2]
+    states = {row["name"]: row["state"] for row in client.get("/api/v1/studies").json()["studies"]}
+    assert states["bad.zip"] == "refused"
+    assert sorted(path.name for path in folder.iterdir()) == ["a.png", "bad.zip"]
