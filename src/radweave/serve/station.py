@@ -61,7 +61,7 @@ class Station:
         if not (card.is_trained or settings.untrained):
             raise InputError(UNTRAINED, file=settings.run)
         self.settings = settings
-        self.modality: Modality = card.dataset.modality
+        self.modality: Modality = "ct" if card.dataset.modality == "ct" else "xray"
         if settings.watch is not None and not settings.watch.is_dir():
             raise InputError("no such folder", file=settings.watch, field="--watch")
         self._dataset = None if settings.data is None else Dataset.open(settings.data)
