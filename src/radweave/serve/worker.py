@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from radweave.generate.predictor import Predictor
     from radweave.runs.restore import Run
 
-THRESHOLD = 0.5
-
 
 def main(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Serve until the pipe ends."""
@@ -126,7 +124,7 @@ class Inference:
         from radweave.labels import get_labeler
         from radweave.runs.evidence import json_value
 
-        found = find_support(report, get_labeler(self.run.experiment.data.label_set), threshold=THRESHOLD)
+        found = find_support(report, get_labeler(self.run.experiment.data.label_set))
         probable = report.evidence.get("class_probabilities") or {}
         origins = [row.get("source") for row in report.evidence.get("sentences") or ()]
         origins += [None] * (len(found.sentences) - len(origins))
@@ -136,7 +134,8 @@ class Inference:
             "sentences": [_sentence(sentence, origin, probable) for sentence, origin in pairs],
             "findings": [
                 {
-                    "name": finding.name, "probability": finding.probability, "threshold": THRESHOLD,
+                    "name": finding.name, "probability": finding.probability, "threshold": finding.threshold,
+                    "experience": finding.experience,
                     "said": finding.said.value, "flag": finding.flag,
                 }
                 for finding in found.findings
