@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import radweave.explain  # noqa: F401  # binds what is patched below: it must have done so before
 from radweave.ablate.plan import AblationRequest
 from radweave.base.study import View
 from radweave.benchmark.suite import BenchRequest
