@@ -30,6 +30,7 @@ from radweave.nn.prompt import PromptTemplate
 from radweave.nn.text_encoder import PretrainedTextEncoderConfig
 from radweave.nn.vision.pretrained import SwinConfig, ViTConfig
 from radweave.nn.vision.weights import load_published
+from radweave.outside.models import read_shape
 from radweave.runs.folder import hash_files
 from radweave.runs.restore import restore
 from radweave.runs.train import train
@@ -141,6 +142,29 @@ def test_every_model_of_others_comes_through_one_door() -> None:
         "local_files_only=True,\n            trust_remote_code=False"
     )
     assert door.count("trust_remote_code=False") == opened + door.count(".from_config(")
+
+
+def test_what_a_configuration_names_elsewhere_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library may follow a name in a configuration with defaults of its own: the network is shut while it reads."""
+    from huggingface_hub import hf_hub_download
+    from transformers import AutoConfig
+
+    asked: list[object] = []
+
+    def resolve(host: object, *more: object, **options: object) -> list[object]:
+        asked.append(host)
+        raise OSError("no such host")
+
+    def follows(*arguments: object, **options: object) -> None:
+        hf_hub_download("somebody/another-model", "config.json", cache_dir=tmp_path / "cache")
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", follows)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="cannot load a model"):
+        read_shape(tmp_path / "model", what="a model")
+    assert asked == []
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./no/such", "~/no-such-folder-here", "a/b/c", "models/", ""])
