@@ -56,7 +56,7 @@ def test_a_stopped_training_saves_names_resume_and_exits_with_the_code_of_the_si
 ) -> None:
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        act_before(patch, StageTrainer, "_update", send(number), call=2)
+        act_before(patch, StageTrainer, "_end_of_update", send(number), call=2)
         done = radweave("train", "baseline", toy_dataset.path, "--out", run, *OVERRIDES)
     assert done.returncode == code
     assert "--resume" in done.stderr
@@ -150,7 +150,7 @@ def test_a_stopped_overwrite_leaves_the_old_run_in_use_and_resumes(
     before = contents(good_run)
     command = ("train", "baseline", toy_dataset.path, "--out", good_run, *OVERRIDES, "seed=3")
     with monkeypatch.context() as patch:
-        act_before(patch, StageTrainer, "_update", send(signal.SIGTERM), call=4)
+        act_before(patch, StageTrainer, "_end_of_update", send(signal.SIGTERM), call=4)
         assert radweave(*command, "--overwrite").returncode == 143
     assert contents(good_run) == before
     refused = radweave(*command)
@@ -172,7 +172,7 @@ def test_an_overwrite_that_is_given_again_begins_anew(
 ) -> None:
     command = ("train", "baseline", toy_dataset.path, "--out", good_run, "--overwrite", *OVERRIDES)
     with monkeypatch.context() as patch:
-        act_before(patch, StageTrainer, "_update", send(signal.SIGTERM), call=4)
+        act_before(patch, StageTrainer, "_end_of_update", send(signal.SIGTERM), call=4)
         assert radweave(*command, "seed=3").returncode == 143
     assert radweave(*command, "seed=4").returncode == 0
     assert restore(good_run).card.seed == 4
@@ -184,7 +184,7 @@ def test_a_stopped_overwrite_is_not_forgotten_when_the_old_run_is_removed(
 ) -> None:
     command = ("train", "baseline", toy_dataset.path, "--out", good_run, *OVERRIDES)
     with monkeypatch.context() as patch:
-        act_before(patch, StageTrainer, "_update", send(signal.SIGTERM), call=4)
+        act_before(patch, StageTrainer, "_end_of_update", send(signal.SIGTERM), call=4)
         assert radweave(*command, "--overwrite").returncode == 143
     shutil.rmtree(good_run)
     refused = radweave(*command)

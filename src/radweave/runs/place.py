@@ -114,7 +114,7 @@ _MADE = (
     *("config.yaml", "started.json", "weights.safetensors", "metrics.jsonl"),
     *("checkpoints/*", "tensorboard/*", "wandb/*", _MARK),
 )
-_MODEL = ("tokenizer/*", "parts/*", "memories/*", "familiarity/*", "drafting/*", "licences/*")
+_MODEL = ("calibration.json", "tokenizer/*", "parts/*", "memories/*", "familiarity/*", "drafting/*", "licences/*")
 _ABLATION = ("predictions.jsonl", "scores.json", "training.json", "task.json", "reused.json", "failure.txt", "log.txt")
 _BEGUN = ("tokenizer", "checkpoints", _LOCK)
 """One of them is there from the start of a training on: a configuration alone is a user's own file."""

@@ -76,7 +76,7 @@ def refuse_missing_checkpoints(experiment: Experiment) -> None:
             if getattr(record, "own_shape", False):
                 find_weights(Path(path))
             else:
-                locate(path, "tokenizer" if field == "data.tokenizer" else "weights", what=f"what {field}.path names")
+                locate(path, "tokenizer" if field == "data.tokenizer" else "weights", what=_named(field))
         except InputError as error:
             raise InputError(
                 error.reason, file=error.file, field=f"{field}.path", got=error.got, expected=error.expected
@@ -93,6 +93,11 @@ def refuse_long_reports(experiment: Experiment, model: ReportModel) -> None:
         if isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel):
             refuse_too_long(part.architecture, experiment.data.max_tokens, "data.max_tokens")
             refuse_too_long(part.architecture, experiment.decoding.max_new_tokens, "decoding.max_new_tokens")
+
+
+def _named(field: str) -> str:
+    """The part that a field is of, in words: "a language model"."""
+    return f"a {field.rpartition('.')[2].replace('_', ' ')}"
 
 
 def _either(names: Sequence[str]) -> str:

@@ -30,7 +30,15 @@ def comparable_id(identifier: str) -> str:
     Width, case, blanks, invisible characters, accents, look-alike letters, the script of digits, leading zeros, quotes
     around the id and a final ".0" make no difference.
     """
-    plain = identifier
+    form, plainer = identifier, _plainer(identifier)
+    # What one pass takes away may lay open what the next one does: a blank behind a zero, a quote behind that.
+    while plainer != form:
+        form, plainer = plainer, _plainer(plainer)
+    return form
+
+
+def _plainer(plain: str) -> str:
+    """One pass: the id without what stands before, behind and between what tells patients apart."""
     if not plain.isascii():
         # Look-alikes before the letters come apart, and what then stands there without its marks.
         plain = _latin(unicodedata.normalize("NFKC", plain)).replace("\u2800", " ")
