@@ -125,7 +125,7 @@ def _changes(data: bytes, pixels: wire.Array, decode: Decode) -> NDArray[np.bool
     """Where the picture (rows, columns) of the changed file differs; everywhere if that cannot be decoded."""
     try:
         changed = decode(data) != pixels
-    except Exception:
+    except Exception:  # a changed file can fail its decoder in any way; then nothing of it is as it was
         changed = np.ones(pixels.shape, dtype=bool)
     return np.asarray(changed.any(axis=2) if changed.ndim == 3 else changed)
 
