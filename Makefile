@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check bench fuzz mutants eyes results reference clean
+.PHONY: setup demo test test-postgres check bench fuzz mutants eyes results reference clean
 
 setup: $(READY)
 
@@ -24,6 +24,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(PYTEST)
+
+# The workstation's tests with its databases on a PostgreSQL server that is started for them: Debian's postgresql is needed.
+test-postgres: $(READY)
+	RADWEAVE_TEST_POSTGRES=1 $(PYTEST) tests/serve
 
 check: $(READY)
 	$(BIN)/ruff check src tests bench

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import postgres
 import pytest
 from fastapi.testclient import TestClient
 from stations import running
@@ -13,9 +15,26 @@ from radweave.serve.settings import Settings
 from radweave.serve.station import Station
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.PostgresServer]:
+    if postgres.ASKED not in os.environ:
+        pytest.skip(f"tests of PostgreSQL alone run with {postgres.ASKED}: make test-postgres")
+    with postgres.server() as started:
+        yield started
+
+
 @pytest.fixture
-def settings(toy_run: Path, tmp_path: Path) -> Settings:
-    return Settings(run=toy_run, state=tmp_path / "state")
+def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """An empty database: a file of SQLite, or one of a PostgreSQL server where that is asked for."""
+    if postgres.ASKED not in os.environ:
+        return f"sqlite:///{tmp_path / 'a.db'}"
+    server: postgres.PostgresServer = request.getfixturevalue("postgres_server")
+    return server.new_database()
+
+
+@pytest.fixture
+def settings(toy_run: Path, tmp_path: Path, url: str) -> Settings:
+    return Settings(run=toy_run, state=tmp_path / "state", database=None if url.startswith("sqlite") else url)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -15,18 +15,14 @@ from radweave.base.errors import InputError
 from radweave.serve import log
 from radweave.serve.database import Database
 from radweave.serve.drafts import edit_distance
+from radweave.serve.schema import log as log_table
 from radweave.serve.schema import migrate, tokens, users
 from radweave.serve.users import add_user, by_password, by_token, first_token
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
-
-
-@pytest.fixture
-def database(place: Path) -> Iterator[Database]:
-    opened = Database(f"sqlite:///{place}")
+def database(url: str) -> Iterator[Database]:
+    opened = Database(url)
     with opened.writing() as connection:
         for number in range(3):
             log.append(connection, "opened", user=1, study="s", details={"version": number})
@@ -40,31 +36,33 @@ TAMPERED = {
     "the end cut off": ("DELETE FROM log WHERE number = 3", 3),
     "all taken out": ("DELETE FROM log", 1),
 }
+TRIGGERS = {"sqlite": ("log_no_update", "log_no_delete"), "postgresql": ("log_append_only ON log",)}
 
 
 @pytest.mark.parametrize("kind", TAMPERED)
-def test_a_changed_log_is_found(kind: str, database: Database, place: Path) -> None:
+def test_a_changed_log_is_found(kind: str, database: Database, url: str) -> None:
     statement, broken = TAMPERED[kind]
     with database.reading() as connection:
         assert log.verify(connection).broken is None
         assert log.verify(connection).entries == 3
-    with sqlite3.connect(place) as raw:
-        with pytest.raises(sqlite3.IntegrityError, match="append only"):
-            raw.execute(statement)
-        raw.execute("DROP TRIGGER log_no_update")
-        raw.execute("DROP TRIGGER log_no_delete")
-        raw.execute(statement)
+    raw = sa.create_engine(url)
+    with pytest.raises(sa.exc.DBAPIError, match="append only"), raw.begin() as connection:
+        connection.exec_driver_sql(statement)
+    with raw.begin() as connection:
+        for trigger in TRIGGERS[raw.dialect.name]:
+            connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
+        connection.exec_driver_sql(statement)
+    raw.dispose()
     with database.reading() as connection:
         assert log.verify(connection).broken == broken
 
 
-def test_the_command_checks_the_log(database: Database, place: Path) -> None:
-    url = f"sqlite:///{place}"
-    done = radweave("serve", place.parent / "run", "--database", url, "--verify-log")
+def test_the_command_checks_the_log(database: Database, url: str, tmp_path: Path) -> None:
+    done = radweave("serve", tmp_path / "run", "--database", url, "--verify-log")
     assert (done.returncode, done.stdout[:10]) == (0, "3 entries,")
-    with sqlite3.connect(place) as raw:
-        raw.execute("UPDATE log_head SET number = 4")
-    assert radweave("serve", place.parent / "run", "--database", url, "--verify-log").returncode == 2
+    with database.writing() as connection:
+        connection.exec_driver_sql("UPDATE log_head SET number = 4")
+    assert radweave("serve", tmp_path / "run", "--database", url, "--verify-log").returncode == 2
 
 
 def test_an_older_database_is_brought_up_and_a_newer_one_refused(database: Database) -> None:
@@ -145,3 +143,43 @@ def test_a_database_that_cannot_be_opened_does_not_show_its_password() -> None:
     assert error.value.field == "--database"
     with pytest.raises(InputError):
         Database("nosuch://user:geheim@host/x")
+
+
+def test_a_reader_has_one_view_while_another_writes(database: Database) -> None:
+    def count(connection: sa.Connection) -> int:
+        return int(connection.execute(sa.select(sa.func.count()).select_from(log_table)).scalar_one())
+
+    with database.reading() as reader:
+        before = count(reader)
+        with database.writing() as writer:
+            log.append(writer, "opened", user=1)
+        assert count(reader) == before
+    with database.reading() as reader:
+        assert count(reader) == before + 1
+
+
+def test_writers_that_take_things_in_another_order_do_not_meet(database: Database) -> None:
+    """Each reads what the other one writes; whoever comes second sees what the first one did."""
+    with database.writing() as connection:
+        ids = [add_user(connection, name, role="reader", password=None) for name in ("a", "b")]
+    both, failed = threading.Barrier(2), []
+
+    def write(first: int, second: int) -> None:
+        both.wait()
+        try:
+            for _ in range(20):
+                with database.writing() as connection:
+                    for number in (first, second):
+                        connection.execute(users.update().where(users.c.id == number).values(role="admin"))
+                    log.append(connection, "opened", user=first)
+        except sa.exc.DBAPIError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=order) for order in (ids, ids[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    with database.reading() as connection:
+        assert log.verify(connection) == log.Checked(43, log.verify(connection).hash)

@@ -15,8 +15,8 @@ from stations import one_draft, running, upload, wait_for
 from radweave.base.errors import InputError
 from radweave.serve import store
 from radweave.serve.database import Database
-from radweave.serve.settings import Settings
-from radweave.serve.station import alone
+from radweave.serve.settings import Limits, Settings
+from radweave.serve.station import Station, alone
 from radweave.serve.store import NewStudy
 from radweave.serve.worker import main
 from toys import toy_image
@@ -85,8 +85,8 @@ def test_after_the_server_nothing_is_lost_or_doubled(settings: Settings) -> None
         assert not (settings.files / "orphan").exists()
 
 
-def test_a_draft_is_kept_once_and_not_after_a_cancel(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'a.db'}")
+def test_a_draft_is_kept_once_and_not_after_a_cancel(url: str) -> None:
+    database = Database(url)
     with database.writing() as connection:
         first, second = (store.add(connection, NewStudy(name), owner=None) for name in "ab")
         store.claim(connection, 2)
@@ -96,8 +96,7 @@ def test_a_draft_is_kept_once_and_not_after_a_cancel(tmp_path: Path) -> None:
     database.close()
 
 
-def test_two_that_claim_at_once_never_get_the_same(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'a.db'}"
+def test_two_that_claim_at_once_never_get_the_same(url: str) -> None:
     database = Database(url)
     with database.writing() as connection:
         for number in range(40):
@@ -124,3 +123,36 @@ def test_two_that_claim_at_once_never_get_the_same(tmp_path: Path) -> None:
 def test_a_second_server_on_one_state_is_refused(settings: Settings) -> None:
     with alone(settings), pytest.raises(InputError, match="another server"), alone(settings):
         pass
+
+
+def test_a_second_server_on_one_database_is_refused(settings: Settings, tmp_path: Path) -> None:
+    url = settings.database or f"sqlite:///{tmp_path / 'shared.db'}"
+    first, second = (
+        settings.model_copy(update={"database": url, "state": tmp_path / name, "drain_s": 0.1}) for name in "ab"
+    )
+    with running(first) as (client, _):
+        (study,) = upload(client, ("a.png", HANG)).json()["studies"]
+        wait_for(client, study, "drafting")
+        with pytest.raises(InputError, match="another server"):
+            Station(second)
+        assert client.get(f"/api/v1/studies/{study}").json()["state"] == "drafting"
+        client.post(f"/api/v1/studies/{study}/cancel")
+    with running(second) as (_, station):
+        assert station.token is None
+
+
+def test_what_waits_is_bounded_for_all_that_come_at_once(settings: Settings) -> None:
+    with running(settings.model_copy(update={"limits": Limits(waiting=3), "drain_s": 0.1})) as (client, _):
+        (study,) = upload(client, ("hang.png", HANG)).json()["studies"]
+        wait_for(client, study, "drafting")
+        answers: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(upload(client, ("a.png", IMAGE)).status_code))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(answers) == [202] * 2 + [503] * 6
+        client.post(f"/api/v1/studies/{study}/cancel")

@@ -2,24 +2,39 @@
 
     with database.writing() as connection: ...
 
-Readers of SQLite see the last commit while one writer writes (WAL). A writer takes the lock when it begins, so that it
-never finds out in the middle that another one was faster.
+One writer writes at a time and takes its lock when it begins, so that it never finds out in the middle that another one
+was faster; readers see the last commit meanwhile. SQLite does so by itself (WAL, ``BEGIN IMMEDIATE``); on PostgreSQL a
+writer holds an advisory lock, and a reader has one snapshot (``REPEATABLE READ``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, OperationalError
 
 from radweave.base.errors import InputError
+from radweave.serve.hold import Hold
 from radweave.serve.schema import migrate
 
 BUSY_S = 30
 """How long a writer waits for another one."""
+_NUMBER: Final = 7_228_113_001
+"""Of PostgreSQL's advisory lock; any, but always the same."""
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "sqlite": {"connect_args": {"timeout": BUSY_S}},
+    # Connections that a server that was started again has closed are noticed before they are used.
+    "postgresql": {
+        "connect_args": {"connect_timeout": 10, "options": f"-c lock_timeout={BUSY_S}s"}, "pool_pre_ping": True,
+    },
+}  # fmt: skip
+_READING: Final[dict[str, dict[str, Any]]] = {
+    "sqlite": {},
+    "postgresql": {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
+}
 
 
 class Database:
@@ -32,13 +47,16 @@ class Database:
             InputError: if the URL names none that can be opened, or one of a newer program.
         """
         try:
-            self._engine = sa.create_engine(url, **_options(url))
-        except (ArgumentError, ImportError, sa.exc.NoSuchModuleError) as error:
+            kind = sa.make_url(url).get_backend_name()
+            self._engine = sa.create_engine(url, **_OPTIONS[kind])
+        except (ArgumentError, ImportError, KeyError, sa.exc.NoSuchModuleError) as error:
             raise InputError(
                 "no database that can be used: the URL is none, or its driver is not installed", field="--database",
                 got=type(error).__name__, expected="sqlite:///FILE or postgresql+psycopg://...",
             ) from None  # fmt: skip
-        if self._engine.dialect.name == "sqlite":
+        self._reading = _READING[kind]
+        self.hold = Hold(self._engine)
+        if kind == "sqlite":
             sa.event.listen(self._engine, "connect", _set_up_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
         try:
@@ -51,23 +69,24 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """One view of the data, which nobody else's writing changes."""
-        with self._engine.connect() as connection, connection.begin():
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """All of the block is written, or nothing of it."""
         with self._engine.connect() as plain:
-            connection = plain.execution_options(writes=True)
+            connection = plain.execution_options(**self._reading)
             with connection.begin():
                 yield connection
 
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """All of the block is written, or nothing of it; nobody else writes meanwhile."""
+        with self._engine.connect() as plain:
+            connection = plain.execution_options(writes=True)
+            with connection.begin():
+                if self._engine.dialect.name == "postgresql":
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_NUMBER)))
+                yield connection
+
     def close(self) -> None:
+        self.hold.end()
         self._engine.dispose()
-
-
-def _options(url: str) -> dict[str, Any]:
-    return {"connect_args": {"timeout": BUSY_S}} if url.startswith("sqlite") else {"pool_pre_ping": True}
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:

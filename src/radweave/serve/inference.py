@@ -162,6 +162,7 @@ class Inference:
         self._wake.clear()
         if self._stopping.is_set():  # it was woken for that, before it looked
             return
+        self._database.hold.keep()
         with self._database.writing() as connection:
             jobs = store.claim(connection, self._settings.batch)
         if not jobs:

@@ -55,7 +55,7 @@ class Station:
         """Open everything; nothing runs before ``start``.
 
         Raises:
-            InputError: if the run, the data set or the database cannot be used.
+            InputError: if the run, the data set or the database cannot be used, or another server works on it.
         """
         card = read_card(settings.run)
         if not (card.is_trained or settings.untrained):
@@ -66,6 +66,7 @@ class Station:
             raise InputError("no such folder", file=settings.watch, field="--watch")
         self._dataset = None if settings.data is None else Dataset.open(settings.data)
         self.database = Database(settings.url)
+        self.database.hold.keep()
         with self.database.writing() as connection:
             self.token = users.first_token(connection)
         self.metrics = Metrics()

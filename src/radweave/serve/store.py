@@ -98,7 +98,8 @@ def claim(connection: sa.Connection, most: int) -> list[Job]:
         rows = [row for row in rows if not row.tries]
     jobs = []
     for row in rows:
-        _move(connection, row.id, ("waiting",), "drafting", tries=row.tries + 1)
+        if not _move(connection, row.id, ("waiting",), "drafting", tries=row.tries + 1):
+            continue
         paths = connection.execute(
             sa.select(files.c.path).where(files.c.study_id == row.id).order_by(files.c.position)
         ).scalars()
