@@ -22,6 +22,7 @@ from radweave.data.ct import (
     PRESETS,
     REG2RG,
     CtPreprocessing,
+    covered,
     crop_box,
     crop_or_pad,
     preprocess,
@@ -168,3 +169,27 @@ def test_nothing_is_cached_of_a_scan_that_cannot_be_read(tmp_path: Path) -> None
     with pytest.raises(InputError):
         CtCache(tmp_path / "cache", CT_CLIP).get(tmp_path / "a.nii")
     assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        CtPreprocessing(size=(30, 20, 80)),
+        CtPreprocessing(spacing_mm=(1.0, 1.5, 1.0), size=(20, 60, 33)),
+        CtPreprocessing(crop="foreground", size=(16, 32, 32), fit="resize"),
+        CtPreprocessing(crop="body", spacing_mm=(2.0, 1.0, 2.0), size=(16, 50, 20)),
+        CtPreprocessing(),
+    ],
+)
+def test_what_is_covered_is_where_a_bright_block_is_found_again(options: CtPreprocessing) -> None:
+    """A block is as far along what the model sees as it is along the covered part of the scan."""
+    hu = np.full((24, 40, 48), -1000, np.int16)
+    hu[2:22, 4:36, 6:40] = 0
+    hu[10:13, 16:22, 30:36] = 900
+    scan = volume(hu)
+    seen = preprocess(scan, options)
+    for axis, (start, extent) in enumerate(covered(scan, options)):
+        others = tuple(other for other in range(3) if other != axis)
+        before, after = (np.flatnonzero((values > 450).any(axis=others)).mean() + 0.5 for values in (hu, seen))
+        share = (before / hu.shape[axis] - start) / extent
+        assert after / seen.shape[axis] == pytest.approx(share, abs=1.0 / seen.shape[axis])

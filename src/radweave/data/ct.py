@@ -79,16 +79,8 @@ def preprocess_spaced(volume: Volume, options: CtPreprocessing) -> tuple[NDArray
     Raises:
         ValueError: as ``preprocess``.
     """
-    hu: NDArray[np.int16] = volume.hu
-    spacing = volume.spacing_mm
-    if options.spacing_mm is not None:
-        size = tuple(
-            max(1, round(n * old / new))
-            for n, old, new in zip(hu.shape, volume.spacing_mm, options.spacing_mm, strict=True)
-        )
-        if np.prod([float(n) for n in size]) > MAX_VOXELS:
-            raise ValueError(f"resampling to {options.spacing_mm} mm would make {size} voxels")
-        hu, spacing = resize_linear(hu, (size[0], size[1], size[2])), options.spacing_mm
+    spacing = volume.spacing_mm if options.spacing_mm is None else options.spacing_mm
+    hu = _at_spacing(volume, options)
     hu = hu[crop_box(hu, options)]
     low, high = options.window_hu
     hu = np.clip(hu, low, high)
@@ -99,6 +91,45 @@ def preprocess_spaced(volume: Volume, options: CtPreprocessing) -> tuple[NDArray
     elif options.size is not None:
         hu = crop_or_pad(hu, options.size, low)
     return np.ascontiguousarray(hu), spacing
+
+
+def covered(volume: Volume, options: CtPreprocessing) -> tuple[tuple[float, float], ...]:
+    """What part of a scan ``preprocess`` shows: (start, extent) along z, y, x, in shares of the scan's size.
+
+    It may reach beyond the scan, where there is padding. What needs no voxel is computed without them.
+
+    Raises:
+        ValueError: as ``preprocess``.
+    """
+    shape = _size_at_spacing(volume, options)
+    box = (slice(None),) * 3 if options.crop == "none" else crop_box(_at_spacing(volume, options), options)
+    found = []
+    for axis, have in enumerate(shape):
+        start, stop, _ = box[axis].indices(have)
+        if options.size is not None and options.fit == "crop_pad":
+            want, kept = options.size[axis], min(stop - start, options.size[axis])
+            start += (stop - start - kept) // 2 - (want - kept) // 2
+            stop = start + want
+        found.append((start / have, (stop - start) / have))
+    return tuple(found)
+
+
+def _size_at_spacing(volume: Volume, options: CtPreprocessing) -> tuple[int, int, int]:
+    if options.spacing_mm is None:
+        z, y, x = volume.hu.shape
+        return z, y, x
+    z, y, x = (
+        max(1, round(n * old / new))
+        for n, old, new in zip(volume.hu.shape, volume.spacing_mm, options.spacing_mm, strict=True)
+    )
+    if float(z) * y * x > MAX_VOXELS:
+        raise ValueError(f"resampling to {options.spacing_mm} mm would make {(z, y, x)} voxels")
+    return z, y, x
+
+
+def _at_spacing(volume: Volume, options: CtPreprocessing) -> NDArray[np.int16]:
+    size = _size_at_spacing(volume, options)
+    return volume.hu if options.spacing_mm is None else resize_linear(volume.hu, size)
 
 
 def to_bytes(hu: NDArray[np.int16], options: CtPreprocessing) -> NDArray[np.uint8]:

@@ -39,6 +39,12 @@ def place_in_square(height: int, width: int, size: int) -> tuple[int, int, int, 
     return (size - new_height) // 2, (size - new_width) // 2, new_height, new_width
 
 
+def covered_by_square(height: int, width: int, size: int) -> tuple[tuple[float, float], ...]:
+    """Where the square lies on the image: (start, extent) along rows and columns, in shares of the image's size."""
+    top, left, new_height, new_width = place_in_square(height, width, size)
+    return (-top / new_height, size / new_height), (-left / new_width, size / new_width)
+
+
 class NoAugmentation(Config):
     """Images as they are."""
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
 from radweave.base.study import View
-from radweave.data.ct import CtPreprocessing, preprocess, to_bytes
+from radweave.data.ct import CtPreprocessing, covered, preprocess, to_bytes
 from radweave.data.reading.images import Radiograph, read_radiograph
 from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.reading.volumes import Volume, read_stored, to_standard
-from radweave.data.transforms import to_square
+from radweave.data.transforms import covered_by_square, to_square
 
 Picture = Radiograph | Volume
 
@@ -92,6 +92,14 @@ def model_input(pictures: Sequence[Picture], *, image_size: int, ct: CtPreproces
         except ValueError as error:
             raise InputError(str(error), field="spacing") from None
     return np.stack(made)
+
+
+def covered_by_map(picture: Picture, *, image_size: int, ct: CtPreprocessing) -> tuple[tuple[float, float], ...]:
+    """Where a map lies over a picture: (start, extent) along each of its axes, in shares of its size."""
+    if isinstance(picture, Radiograph):
+        height, width = picture.pixels.shape
+        return covered_by_square(height, width, image_size)
+    return covered(picture, ct)
 
 
 def refuse_doubtful(pictures: Sequence[Picture], files: Sequence[Path]) -> None:

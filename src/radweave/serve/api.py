@@ -16,7 +16,6 @@ from radweave.base.study import RESEARCH_ONLY
 from radweave.serve import drafts, log, store
 from radweave.serve.access import Admin, Asking, Here, station
 from radweave.serve.drafts import Edit
-from radweave.serve.schema import log as log_table
 from radweave.serve.schema import now
 from radweave.serve.station import Station
 from radweave.serve.uploads import from_stream
@@ -55,7 +54,7 @@ class Signature(_Body):
     seconds: float | None = Field(default=None, ge=0, le=_SECONDS_OF_A_DAY)
 
 
-def _study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]:
+def find_study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]:
     """A study that this user may see; for all others there is none."""
     found = store.find(connection, study, user)
     if found is None:
@@ -103,7 +102,7 @@ def work_list(
 def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
     """A study with its newest draft: each sentence with its origin, its probability, who changed it."""
     with here.database.reading() as connection:
-        row = _study(connection, study, user)
+        row = find_study(connection, study, user)
         answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
         if row.version == 0:
             return answer
@@ -112,23 +111,18 @@ def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
         given = drafts.read_evidence(connection, study)
         assert given is not None, "a draft has its evidence"
         answer.update({name: given[name] for name in ("findings", "warnings", "model")})
-        opened = _first_opened(connection, study, user)
+        opened = log.first(connection, "opened", user=user.id, study=study)
     if opened is None:
         with here.database.writing() as connection:
             log.append(connection, "opened", user=user.id, study=study, details={"version": row.version})
     return answer
 
 
-def _first_opened(connection: sa.Connection, study: str, user: User) -> Any:
-    wanted = (log_table.c.study_id == study, log_table.c.user_id == user.id, log_table.c.action == "opened")
-    return connection.execute(sa.select(sa.func.min(log_table.c.time)).where(*wanted)).scalar()
-
-
 @router.get("/studies/{study}/evidence", tags=["studies"])
 def evidence(study: str, user: Asking, here: Here) -> dict[str, Any]:
     """All that the model gave with its draft: probabilities, recalled cases, maps."""
     with here.database.reading() as connection:
-        _study(connection, study, user)
+        find_study(connection, study, user)
         given = drafts.read_evidence(connection, study)
     if given is None:
         raise HTTPException(404, "there is no draft")
@@ -139,7 +133,7 @@ def evidence(study: str, user: Asking, here: Here) -> dict[str, Any]:
 def read_version(study: str, version: int, user: Asking, here: Here) -> dict[str, Any]:
     """An older draft; version 1 is the model's."""
     with here.database.reading() as connection:
-        _study(connection, study, user)
+        find_study(connection, study, user)
         return drafts.read(connection, study, version)
 
 
@@ -147,7 +141,7 @@ def read_version(study: str, version: int, user: Asking, here: Here) -> dict[str
 def edit(study: str, given: Edits, user: Asking, here: Here) -> dict[str, Any]:
     """Replace, remove, insert sentences, or restore an older version. 409 where another edit came first."""
     with here.database.writing() as connection:
-        _study(connection, study, user)
+        find_study(connection, study, user)
         version = drafts.edit(connection, study, given.version, given.edits, user, here.settings.limits)
         return drafts.read(connection, study, version)
 
@@ -156,7 +150,7 @@ def edit(study: str, given: Edits, user: Asking, here: Here) -> dict[str, Any]:
 def look(study: str, given: Looked, user: Asking, here: Here) -> dict[str, Any]:
     """Say that a reader looked at sentences; signing asks that of every flagged one."""
     with here.database.writing() as connection:
-        _study(connection, study, user)
+        find_study(connection, study, user)
         drafts.look(connection, study, given.version, given.sentences, user)
         return drafts.read(connection, study, given.version)
 
@@ -165,10 +159,10 @@ def look(study: str, given: Looked, user: Asking, here: Here) -> dict[str, Any]:
 def sign(study: str, given: Signature, user: Asking, here: Here) -> dict[str, Any]:
     """Sign the newest version. 409 where a flagged sentence was not looked at, or it is signed already."""
     with here.database.writing() as connection:
-        _study(connection, study, user)
+        find_study(connection, study, user)
         seconds = given.seconds
         if seconds is None:
-            opened = _first_opened(connection, study, user)
+            opened = log.first(connection, "opened", user=user.id, study=study)
             seconds = 0.0 if opened is None else (now() - opened).total_seconds()
         kept = drafts.sign(connection, study, given.version, seconds, user)
     return {"signature": kept, "notice": RESEARCH_ONLY}
@@ -178,7 +172,7 @@ def sign(study: str, given: Signature, user: Asking, here: Here) -> dict[str, An
 def cancel(study: str, user: Asking, here: Here) -> dict[str, Any]:
     """Take a study off the queue, or drop the draft that is being written."""
     with here.database.reading() as connection:
-        row = _study(connection, study, user)
+        row = find_study(connection, study, user)
     if not here.cancel(study, user):
         raise drafts.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
     return {"id": study, "state": "refused", "reason": store.CANCELLED}
@@ -188,7 +182,7 @@ def cancel(study: str, user: Asking, here: Here) -> dict[str, Any]:
 def study_log(study: str, user: Asking, here: Here, offset: Offset = 0, limit: Limit = 50) -> dict[str, Any]:
     """Who did what with a study."""
     with here.database.reading() as connection:
-        _study(connection, study, user)
+        find_study(connection, study, user)
         return {"entries": log.entries(connection, study=study, offset=offset, limit=limit)}
 
 

@@ -14,12 +14,14 @@ from starlette.exceptions import HTTPException
 from radweave import __version__
 from radweave.base.errors import CannotWriteError, InputError
 from radweave.base.study import RESEARCH_ONLY
-from radweave.serve import access, api
+from radweave.serve import access, api, images
 from radweave.serve.drafts import ConflictError
 from radweave.serve.guard import Guard, RateLimit, error
+from radweave.serve.kept import BusyError
 from radweave.serve.station import KnownError, QueueFullError, Station
 
 RETRY_S = 10
+BUSY_S = 2
 
 
 def create_app(station: Station) -> FastAPI:
@@ -41,12 +43,13 @@ def create_app(station: Station) -> FastAPI:
     )  # fmt: skip
     app.state.station = station
     app.state.logins = RateLimit(station.settings.logins)
-    for router in (access.router, api.router, api.probes):
+    for router in (access.router, api.router, images.router, api.probes):
         app.include_router(router)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _input)
     app.add_exception_handler(QueueFullError, _full)
+    app.add_exception_handler(BusyError, _busy)
     app.add_middleware(Guard, settings=station.settings, metrics=station.metrics)
     return app
 
@@ -78,3 +81,7 @@ async def _input(request: Request, problem: Exception) -> JSONResponse:
 
 async def _full(request: Request, problem: Exception) -> JSONResponse:
     return _reply(503, error("as many studies wait as may; try again later"), {"Retry-After": str(RETRY_S)})
+
+
+async def _busy(request: Request, problem: Exception) -> JSONResponse:
+    return _reply(503, error("many images are being read; try again"), {"Retry-After": str(BUSY_S)})

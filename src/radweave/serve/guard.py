@@ -34,6 +34,9 @@ HEADERS: Final = {
     "x-research-only": RESEARCH_ONLY,
 }
 
+_OWN: Final = (b"cache-control",)
+"""What a response may say itself."""
+
 
 class Guard:
     """The outermost layer of the application."""
@@ -51,7 +54,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                own = {name for name, _ in message.get("headers", ()) if name in _OWN}
+                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in own]
                 message["headers"] = [*message.get("headers", ()), *extra]
             await send(message)
 

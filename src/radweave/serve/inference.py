@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -228,9 +229,10 @@ class Inference:
             self.forget_files(study)
 
     def forget_files(self, study: str) -> None:
-        """Remove the uploaded files of a study that was refused; files of others are never touched."""
+        """Remove a refused study's uploaded files and what was decoded of them; files of others are never touched."""
         with self._database.reading() as connection:
             paths = [Path(path) for path in store.uploaded(connection, study)]
+        shutil.rmtree(self._settings.pixels / study, ignore_errors=True)
         for path in paths:
             if path.is_relative_to(self._settings.files.absolute()):
                 remove(path, self._settings.files.absolute())

@@ -69,6 +69,12 @@ def verify(connection: sa.Connection) -> Checked:
     return Checked(number, previous)
 
 
+def first(connection: sa.Connection, action: str, *, user: int, study: str) -> datetime | None:
+    """When a user did something with a study for the first time."""
+    wanted = (log.c.study_id == study, log.c.user_id == user, log.c.action == action)
+    return connection.execute(sa.select(sa.func.min(log.c.time)).where(*wanted)).scalar()
+
+
 def entries(connection: sa.Connection, *, study: str | None, offset: int, limit: int) -> list[dict[str, Any]]:
     """Entries as JSON values, the oldest first; of one study, or all."""
     asked = sa.select(log).order_by(log.c.number).offset(offset).limit(limit)

@@ -24,6 +24,8 @@ class Limits(Record):
     sentence_characters: int = Field(default=2_000, ge=1)
     draft_characters: int = Field(default=20_000, ge=1)
     page: int = Field(default=200, ge=1)
+    images: int = Field(default=16, ge=1)
+    kept_bytes: int = Field(default=4 << 30, ge=1)
 
 
 class Settings(Record):
@@ -56,6 +58,11 @@ class Settings(Record):
     def files(self) -> Path:
         """Where uploaded files lie, a folder for each upload."""
         return self.state / "files"
+
+    @property
+    def pixels(self) -> Path:
+        """Where decoded images are kept, a folder for each study."""
+        return self.state / "pixels"
 
     @property
     def url(self) -> str:

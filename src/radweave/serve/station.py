@@ -17,7 +17,7 @@ from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_bytes
 from radweave.base.locks import exclusive
 from radweave.base.storage import remove_leftovers
-from radweave.base.study import Modality
+from radweave.base.study import Modality, Split, Study
 from radweave.data.dataset import Dataset
 from radweave.generate.predictor import UNTRAINED
 from radweave.runs.folder import read_card
@@ -25,6 +25,7 @@ from radweave.serve import log, store, users
 from radweave.serve.database import Database
 from radweave.serve.events import say
 from radweave.serve.inference import Inference, Target
+from radweave.serve.kept import Kept
 from radweave.serve.metrics import Metrics
 from radweave.serve.settings import Settings
 from radweave.serve.store import NewStudy
@@ -33,6 +34,7 @@ from radweave.serve.watch import Watcher
 from radweave.serve.worker import main
 
 _KNOWN = ("was submitted already",)
+_MOST_READ = 1_000
 
 
 def _source(owner: int | None, number: int, key: str) -> str:
@@ -64,20 +66,22 @@ class Station:
         self.modality: Modality = "ct" if card.dataset.modality == "ct" else "xray"
         if settings.watch is not None and not settings.watch.is_dir():
             raise InputError("no such folder", file=settings.watch, field="--watch")
-        self._dataset = None if settings.data is None else Dataset.open(settings.data)
+        self.dataset = None if settings.data is None else Dataset.open(settings.data)
         self.database = Database(settings.url)
         self.database.hold.keep()
         with self.database.writing() as connection:
             self.token = users.first_token(connection)
+        self._dataset_read: dict[str, Study | None] = {}
         self.metrics = Metrics()
+        self.kept = Kept(settings.pixels, settings.limits.kept_bytes)
         self.inference = Inference(settings, self.database, self.metrics, target=target)
         self._watcher = None if settings.watch is None else Watcher(settings.watch, self._take_watched)
 
     def start(self) -> None:
         """Remove what killed uploads left, put the data set's studies on the work list, begin to draft."""
         self._sweep()
-        if self._dataset is not None:
-            self._add_dataset(self._dataset)
+        if self.dataset is not None:
+            self._add_dataset(self.dataset)
         self.inference.start()
         if self._watcher is not None:
             self._watcher.start()
@@ -99,6 +103,8 @@ class Station:
         for folder in place.iterdir():
             if folder.name not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
+        with self.database.reading() as connection:
+            self.kept.sweep(store.readable(connection))
 
     def refuse_where_full(self) -> None:
         """Before a request's body is read.
@@ -168,6 +174,23 @@ class Station:
                 if not store.is_known(connection, source):
                     new = NewStudy(study.study_id, dataset_study=study.study_id, source=source)
                     store.add(connection, new, owner=None)
+
+    def dataset_studies(self, name: str) -> tuple[Study | None, Study | None]:
+        """A study of the data set and the one before it; None for what is not there any more."""
+        if self.dataset is None:
+            return None, None
+        study = self._dataset_study(name, self.settings.split)
+        before = None if study is None or study.prior is None else self._dataset_study(study.prior, self.settings.split)
+        return study, before
+
+    def _dataset_study(self, name: str, split: Split) -> Study | None:
+        assert self.dataset is not None
+        if name not in self._dataset_read:
+            if len(self._dataset_read) >= _MOST_READ:
+                self._dataset_read.clear()
+            found = (study for study in self.dataset.studies(split) if study.study_id == name)
+            self._dataset_read[name] = next(found, None)
+        return self._dataset_read[name]
 
     def _take_watched(self, incoming: Sequence[Incoming], key: str) -> bool:
         """Take in what lies in the watched folder; whether it is done with."""

@@ -212,8 +212,14 @@ def file_names(connection: sa.Connection, study: str) -> list[str]:
 
 
 def uploaded(connection: sa.Connection, study: str) -> list[str]:
-    """Where a study's files lie."""
-    return list(connection.execute(sa.select(files.c.path).where(files.c.study_id == study)).scalars())
+    """Where a study's files lie, in their order."""
+    asked = sa.select(files.c.path).where(files.c.study_id == study).order_by(files.c.position)
+    return list(connection.execute(asked).scalars())
+
+
+def readable(connection: sa.Connection) -> set[str]:
+    """The studies whose images may be looked at: all but those that were refused."""
+    return set(connection.execute(sa.select(studies.c.id).where(studies.c.state != "refused")).scalars())
 
 
 def kept_paths(connection: sa.Connection) -> set[str]:

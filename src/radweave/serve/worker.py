@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radweave.base.errors import InputError, UnusableModelError
-from radweave.base.study import LabelState, Report
+from radweave.base.study import LabelState, Report, View
 from radweave.serve.events import say_failure
 
 if TYPE_CHECKING:
     from radweave.data.loader import Example
     from radweave.explain.support import Sentence
+    from radweave.generate.pictures import Picture
     from radweave.generate.predictor import Predictor
     from radweave.runs.restore import Run
 
@@ -56,11 +57,15 @@ def _send(pipe: Connection, value: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A study as the model gets it, the readers' warnings, and its views in the model's order."""
+    """A study as the model gets it, the readers' warnings, and its views in the model's order.
+
+    Of a view, ``image`` is its place among the study's files, and ``covers`` what part of it a map lies over: (start,
+    extent) along each of its axes, in shares of its size.
+    """
 
     example: Example
     warnings: tuple[str, ...]
-    views: list[dict[str, str]]
+    views: list[dict[str, Any]]
 
 
 class Inference:
@@ -100,10 +105,17 @@ class Inference:
 
         if job["dataset_study"] is not None:
             return self._of_dataset(job["dataset_study"])
-        seen, warnings = self.predictor.read_views([Path(path) for path in job["files"]])
+        files = [Path(path) for path in job["files"]]
+        seen, warnings = self.predictor.read_views(files)
         example = self.predictor.example(seen, job["id"])
-        views = [{"file": path.name, "view": view_of(picture).value} for path, picture in seen]
+        views = [self._view(path.name, files.index(path), view_of(picture), picture) for path, picture in seen]
         return _Read(example, warnings, views)
+
+    def _view(self, file: str, image: int, view: View, picture: Picture) -> dict[str, Any]:
+        from radweave.generate.pictures import covered_by_map
+
+        covers = covered_by_map(picture, image_size=self.predictor.image_size, ct=self.predictor.ct)
+        return {"file": file, "image": image, "view": view.value, "covers": covers}
 
     def _of_dataset(self, name: str) -> _Read:
         """A study under its own name and with its own patient, so that no memory answers with either."""
@@ -115,7 +127,10 @@ class Inference:
         found = read_dataset_study(self.run, self._dataset, name)
         files = [Path(ref.path) for ref, _ in found.views]
         refuse_strangers(self.predictor.familiarity, found.example, files)
-        views = [{"file": file.name, "view": ref.view.value} for file, (ref, _) in zip(files, found.views, strict=True)]
+        places = [ref.path for ref in found.study.images]
+        views = [
+            self._view(Path(ref.path).name, places.index(ref.path), ref.view, picture) for ref, picture in found.views
+        ]
         return _Read(found.example, found.warnings, views)
 
     def _result(self, report: Report) -> dict[str, Any]:

@@ -50,8 +50,9 @@ class DicomHeader(Record):
     """Header values as numbers and known codes; "?" stands for a code that DICOM does not define.
 
     ``*_key`` are beginnings of SHA-256 digests, for grouping. Spacings are (row, column); positions and orientations
-    are in the patient's coordinates, LPS, in mm. ``doubts`` are signs of damage in the
-    compressed data; ``invalid`` names the fields that are there but cannot be used.
+    are in the patient's coordinates, LPS, in mm. ``patient_orientation`` says where rows and columns run to, in letters
+    of A, P, R, L, H, F. ``doubts`` are signs of damage in the compressed data; ``invalid`` names the fields that are
+    there but cannot be used.
     """
 
     transfer_syntax: str | None
@@ -98,6 +99,8 @@ class DicomHeader(Record):
     doubts: tuple[str, ...] = Field(default=())
     invalid: tuple[str, ...] = Field(default=())
     identity_keys: tuple[str, ...] = Field(default=())
+    laterality: str | None = None
+    patient_orientation: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,18 @@ def modality_values(image: DicomImage, stored: wire.Array, warnings: list[str]) 
     """Modality LUT, else slope and intercept (PS3.3 C.11.1.1); what cannot be used is left out with a warning."""
     header = image.header
     if header.modality_lut is not None and image.modality_lut is not None:
-        return _lookup(stored, image.modality_lut, header.modality_lut.first)
+        return lookup(stored, image.modality_lut, header.modality_lut.first)
+    slope, intercept = rescale_of(header, warnings)
+    values: FloatImage = stored.astype(np.float32)
+    if slope != 1:
+        values *= np.float32(slope)
+    if intercept:
+        values += np.float32(intercept)
+    return values
+
+
+def rescale_of(header: DicomHeader, warnings: list[str]) -> tuple[float, float]:
+    """Slope and intercept of an image without a modality LUT; 1 and 0 where they cannot be used, with a warning."""
     for field in ("ModalityLUTSequence", "RescaleSlope", "RescaleIntercept"):
         if field in header.invalid:
             warnings.append(f"{field} cannot be used; the stored values are taken as they are")
@@ -215,15 +229,10 @@ def modality_values(image: DicomImage, stored: wire.Array, warnings: list[str]) 
         slope = 1.0
     if slope < 0:
         warnings.append("RescaleSlope is negative")
-    values: FloatImage = stored.astype(np.float32)
-    if slope != 1:
-        values *= np.float32(slope)
-    if header.intercept:
-        values += np.float32(header.intercept)
-    return values
+    return slope, header.intercept or 0.0
 
 
-def _lookup(values: wire.Array, table: wire.Array, first: int) -> FloatImage:
+def lookup(values: wire.Array, table: wire.Array, first: int) -> FloatImage:
     """Entries of a table whose first entry stands for ``first``; values outside take the nearest entry."""
     index = np.clip(np.rint(values).astype(np.int64) - first, 0, len(table) - 1)
     found: FloatImage = table.astype(np.float32)[index]
@@ -233,7 +242,7 @@ def _lookup(values: wire.Array, table: wire.Array, first: int) -> FloatImage:
 def _voi(image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | None, warnings: list[str]) -> FloatImage:
     header = image.header
     if header.voi_lut is not None and image.voi_lut is not None:
-        return _lookup(values, image.voi_lut, header.voi_lut.first) / np.float32((1 << header.voi_lut.bits) - 1)
+        return lookup(values, image.voi_lut, header.voi_lut.first) / np.float32((1 << header.voi_lut.bits) - 1)
     if "VOILUTSequence" in header.invalid:
         warnings.append("VOILUTSequence cannot be used")
     if header.window_centers and header.window_widths:
@@ -243,7 +252,7 @@ def _voi(image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | Non
         warnings.append("WindowWidth is too small to be used")
     elif "WindowCenter" in header.invalid or "WindowWidth" in header.invalid:
         warnings.append("WindowCenter and WindowWidth cannot be used")
-    return without_window(values, _declared_range(image), padding, warnings)
+    return without_window(values, declared_range(image), padding, warnings)
 
 
 def _unless_flat(
@@ -257,7 +266,7 @@ def _unless_flat(
     if float(np.ptp(shown)) > 0 or float(np.ptp(values)) == 0:
         return shown
     warnings.append("the window of the header shows nothing of this image; it is not used")
-    return without_window(values, _declared_range(image), padding, warnings)
+    return without_window(values, declared_range(image), padding, warnings)
 
 
 def window(values: FloatImage, center: float, width: float, function: str = "LINEAR") -> FloatImage | None:
@@ -286,7 +295,16 @@ def window(values: FloatImage, center: float, width: float, function: str = "LIN
 def without_window(
     values: FloatImage, declared: tuple[float, float], padding: NDArray[np.bool_] | None, warnings: list[str]
 ) -> FloatImage:
-    """Show an image that brings no window: over its declared range if it fills it well, else stretched.
+    """Show an image that brings no window over the range that ``range_without_window`` gives."""
+    low, high = range_without_window(values, declared, padding, warnings)
+    shown: FloatImage = np.clip((values - np.float32(low)) / np.float32(max(high - low, 1e-6)), 0.0, 1.0)
+    return shown
+
+
+def range_without_window(
+    values: FloatImage, declared: tuple[float, float], padding: NDArray[np.bool_] | None, warnings: list[str]
+) -> tuple[float, float]:
+    """The declared range of an image that fills it well, else the range that it is stretched over.
 
     The share of the range that is used does not depend on the bit depth, so that 8, 10, 12 and 16 bit versions of an
     image are shown alike, and an 8-bit DICOM like its PNG.
@@ -297,13 +315,11 @@ def without_window(
         warnings.append("brings no window and uses little of its range; stretched between the 0.1 and 99.9 percentile")
         if high <= low:
             low, high = float(valid.min()), float(valid.max())
-    else:
-        low, high = declared
-    shown: FloatImage = np.clip((values - np.float32(low)) / np.float32(max(high - low, 1e-6)), 0.0, 1.0)
-    return shown
+        return low, high
+    return declared
 
 
-def _declared_range(image: DicomImage) -> tuple[float, float]:
+def declared_range(image: DicomImage) -> tuple[float, float]:
     """The range of values that the header allows, after the modality step."""
     header = image.header
     if header.modality_lut is not None and image.modality_lut is not None:

@@ -112,6 +112,20 @@ def _view_from_orientation(orientation: list[str]) -> str | None:
     return {"L": "FRONTAL", "R": "FRONTAL", "A": "LATERAL", "P": "LATERAL"}.get(orientation[0][:1])
 
 
+def laterality_of(fields: Fields) -> str | None:
+    """L, R, B (both) or U (unpaired) of the image, else of the series (PS3.3 C.7.3.1 and C.8.11.7)."""
+    known = frozenset({"L", "R", "B", "U"})
+    found = (fields.code(keyword, known) for keyword in ("ImageLaterality", "Laterality"))
+    return next((code for code in found if code in known), None)
+
+
+def orientation_of(fields: Fields) -> list[str]:
+    """Where rows and columns run to (PS3.3 C.7.6.1.1.1), as ["L", "F"]; empty where it is not stated so."""
+    words = fields.words("PatientOrientation")
+    fits = len(words) == 2 and all(len(word) <= 3 and set(word) <= set("APRLHF") for word in words)
+    return words if fits else []
+
+
 def body_part_of(fields: Fields) -> str | None:
     """A known code, "?" for another one, None where the field is absent."""
     return fields.code("BodyPartExamined", BODY_PARTS)

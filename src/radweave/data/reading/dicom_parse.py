@@ -32,7 +32,7 @@ from radweave.data.reading.dicom_codes import (
     RESCALE_TYPES,
     VOI_FUNCTIONS,
 )
-from radweave.data.reading.dicom_fields import Fields, body_part_of, view_of
+from radweave.data.reading.dicom_fields import Fields, body_part_of, laterality_of, orientation_of, view_of
 from radweave.data.reading.dicom_words import word_keys
 from radweave.data.reading.jpeg import decode_grey
 
@@ -159,6 +159,8 @@ def _header(fields: Fields, layout: dicom_scan.Layout) -> dict[str, Any]:
         "sop_key": fields.digest("SOPInstanceUID"),
         "frame_key": fields.digest("FrameOfReferenceUID"),
         "patient_key": fields.digest("PatientID", "IssuerOfPatientID"),
+        "laterality": laterality_of(fields),
+        "patient_orientation": orientation_of(fields),
     }
 
 

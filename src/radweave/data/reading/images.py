@@ -167,10 +167,7 @@ def radiograph_from_raster(path: Path, raster: Raster) -> Radiograph:
         InputError: if it is coloured, constant or too small.
     """
     warnings = [DOUBTFUL + doubt for doubt in raster.doubts]
-    grey = _grey(path, raster.pixels, warnings)
-    if raster.orientation != 1:
-        warnings.append("the file says that it lies turned or mirrored; it was set upright")
-        grey = _upright(grey, raster.orientation)
+    grey = upright_grey(path, raster, warnings)
     if grey.dtype == np.uint8:
         pixels = grey.astype(np.float32) / np.float32(255)
     else:
@@ -179,6 +176,19 @@ def radiograph_from_raster(path: Path, raster: Raster) -> Radiograph:
     warnings += integrity_warnings(pixels) + polarity_warnings(pixels, View.UNKNOWN)
     pixels = np.ascontiguousarray(pixels)
     return Radiograph(pixels, View.UNKNOWN, None, raster.source, tuple(warnings), None, None)
+
+
+def upright_grey(path: Path, raster: Raster, warnings: list[str]) -> wire.Array:
+    """The stored grey values (H, W) of a PNG or JPEG, set upright.
+
+    Raises:
+        InputError: if it is coloured.
+    """
+    grey = _grey(path, raster.pixels, warnings)
+    if raster.orientation == 1:
+        return grey
+    warnings.append("the file says that it lies turned or mirrored; it was set upright")
+    return _upright(grey, raster.orientation)
 
 
 def _grey(path: Path, pixels: wire.Array, warnings: list[str]) -> wire.Array:

@@ -1,0 +1,236 @@
+"""A study's images, maps and prior over the interface, under ``/api/v1/studies/ID``."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+import numpy as np
+import sqlalchemy as sa
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import Path as InPath
+from fastapi.responses import StreamingResponse
+
+from radweave.base.errors import InputError, printable
+from radweave.base.hashes import sha256_json
+from radweave.base.study import RESEARCH_ONLY, Study, View
+from radweave.serve import drafts, log, maps, pixels, store
+from radweave.serve.access import Asking, Here
+from radweave.serve.api import find_study
+from radweave.serve.kept import Entry, Make
+from radweave.serve.station import Station
+from radweave.serve.users import User
+
+router = APIRouter(prefix="/api/v1", tags=["images"])
+
+FORMAT: Final = 1
+"""Part of every key; raise it when what is kept changes."""
+PRIOR: Final = "prior-"
+Name = Annotated[str, InPath(pattern=r"^(prior-)?\d{1,5}$")]
+_AT_ONCE = 1 << 20
+_LOOKED: Final = "images opened"
+_HEADERS: Final = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
+"""A browser may keep them, and asks each time: who has logged out sees them no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An image file: its name in the interface, what it was called, where it lies, how it was stretched."""
+
+    name: str
+    called: str
+    path: Path
+    view: View = View.UNKNOWN
+    original_size_wh: tuple[int, int] | None = None
+
+
+@router.get("/studies/{study}/images")
+def list_images(study: str, user: Asking, here: Here) -> dict[str, Any]:
+    """The images of a study and of the one before it, with all that a viewer needs; which findings have a map.
+
+    Where a file cannot be shown, ``problem`` says why. A scan is described with its ``volume``.
+    """
+    with here.database.reading() as connection:
+        row = find_study(connection, study, user)
+        own, prior = _sources(here, connection, row)
+        given = drafts.read_evidence(connection, study) or {}
+    _note(here, study, user)
+    evidence = given.get("evidence") or {}
+    views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
+    most = here.settings.limits.images
+    return {
+        "images": [_described(here, study, one, views.get(one.name)) for one in own[:most]],
+        "prior": [_described(here, study, one, None) for one in prior[:most]],
+        "left_out": max(0, len(own) - most),
+        "maps": maps.names(evidence), "map_note": maps.NOTE, "method": (given.get("model") or {}).get("method"),
+        "notice": RESEARCH_ONLY,
+    }  # fmt: skip
+
+
+@router.get("/studies/{study}/images/{name}/pixels")
+def read_pixels(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
+    """The stored values of a radiograph: unsigned 16-bit little-endian words, row by row from the top.
+
+    The list of images says what a word stands for.
+    """
+    return _part(study, name, "words", user, here, request)
+
+
+@router.get("/studies/{study}/images/{name}/table")
+def read_table(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
+    """The file's own table from values to grey (VOI LUT), where it has one: unsigned 16-bit little-endian words."""
+    return _part(study, name, "table", user, here, request)
+
+
+@router.get("/studies/{study}/images/{name}/volume")
+def read_volume(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
+    """A CT scan in Hounsfield units as a NIfTI-1 file, turned upright, no voxel resampled but for a gantry's tilt."""
+    return _part(study, name, "volume", user, here, request)
+
+
+@router.get("/studies/{study}/maps/{finding:path}")
+def read_map(study: str, finding: str, user: Asking, here: Here, form: str = "json") -> Any:
+    """The map of a finding. ``form=nifti`` gives that of a scan as a gzipped NIfTI-1 file that lies over its volume."""
+    with here.database.reading() as connection:
+        row = find_study(connection, study, user)
+        given = drafts.read_evidence(connection, study)
+        own, _ = _sources(here, connection, row)
+    found = given and maps.read(given["evidence"], finding, str(given["model"].get("method")))
+    if not given or not found:
+        raise HTTPException(404, "no such map")
+    if form != "nifti":
+        return {**found, "notice": RESEARCH_ONLY}
+    scan = next((one for one in own if one.name == str(found["grids"][0]["image"])), None)
+    if here.modality != "ct" or scan is None:
+        raise HTTPException(404, "no map of a scan")
+    about = _entry(here, study, scan).about
+    laid = maps.on_scan(given["evidence"], finding, np.array(about["affine_ras"]), tuple(about["shape_zyx"]))
+    assert laid is not None, "a scan's map has three axes"
+    return Response(pixels.nifti_bytes(*laid), media_type="application/gzip")
+
+
+def _note(here: Station, study: str, user: User) -> None:
+    """Say in the log who looked at a study's images first when."""
+    with here.database.reading() as connection:
+        seen = log.first(connection, _LOOKED, user=user.id, study=study)
+    if seen is None:
+        with here.database.writing() as connection:
+            log.append(connection, _LOOKED, user=user.id, study=study)
+
+
+def _part(study: str, name: str, part: str, user: User, here: Station, request: Request) -> Response:
+    with here.database.reading() as connection:
+        row = find_study(connection, study, user)
+        sources = [one for both in _sources(here, connection, row) for one in both]
+    source = next((one for one in sources if one.name == name), None)
+    if source is None:
+        raise HTTPException(404, "no such image")
+    _note(here, study, user)
+    packed = part != "volume" and _takes_gzip(request)
+    tag = f'"{_key(source)}-{part}{"-gzip" if packed else ""}"'
+    if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
+        return Response(status_code=304, headers={**_HEADERS, "ETag": tag})
+    entry = _entry(here, study, source)
+    try:
+        file = entry.parts[part].open("rb")
+    except KeyError:
+        raise HTTPException(404, f"this image has no {part}") from None
+    except FileNotFoundError:  # others' images needed its place a moment ago
+        file = _entry(here, study, source).parts[part].open("rb")
+    headers = {**_HEADERS, "ETag": tag}
+    if packed:
+        headers["Content-Encoding"] = "gzip"
+    if packed or part == "volume":
+        headers["Content-Length"] = str(file.seek(0, 2))
+        file.seek(0)
+        return StreamingResponse(_chunks(file), media_type=_media(part), headers=headers)
+    return StreamingResponse(_chunks(gzip.open(file)), media_type=_media(part), headers=headers)
+
+
+def _media(part: str) -> str:
+    return "application/gzip" if part == "volume" else "application/octet-stream"
+
+
+def _takes_gzip(request: Request) -> bool:
+    given = (one.replace(" ", "").lower() for one in request.headers.get("accept-encoding", "").split(","))
+    return any(one.split(";")[0] in ("gzip", "*") and not one.endswith((";q=0", ";q=0.0")) for one in given)
+
+
+def _chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+    with closing(file):
+        while chunk := file.read(_AT_ONCE):
+            yield chunk
+
+
+def _sources(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> tuple[list[Source], list[Source]]:
+    """The files of a study, and those of the one before it; none of a study that was refused."""
+    if row.state == "refused":
+        return [], []
+    if row.dataset_study is None:
+        pairs = zip(store.uploaded(connection, row.id), store.file_names(connection, row.id), strict=True)
+        return [Source(str(number), called, Path(path)) for number, (path, called) in enumerate(pairs)], []
+    study, before = here.dataset_studies(row.dataset_study)
+    return _of_dataset(here, study, ""), _of_dataset(here, before, PRIOR)
+
+
+def _of_dataset(here: Station, study: Study | None, prefix: str) -> list[Source]:
+    found = []
+    for number, ref in enumerate(() if study is None else study.images):
+        if ref.modality == here.modality and here.dataset is not None:
+            path = here.dataset.path / ref.path
+            found.append(Source(f"{prefix}{number}", path.name, path, ref.view, ref.original_size_wh))
+    return found
+
+
+def _described(here: Station, study: str, source: Source, view: str | None) -> dict[str, Any]:
+    """An image for the list. A scan is not decoded for that."""
+    known = {"name": source.name, "file": printable(source.called)}
+    known["kind"] = "volume" if here.modality == "ct" else "radiograph"
+    if here.modality == "ct":
+        return {**known, "presets": [*pixels.SCAN_PRESETS]}
+    try:
+        about = _entry(here, study, source).about
+    except InputError as error:
+        return {**known, "problem": error.reason}
+    if view is None and source.view is not View.UNKNOWN:
+        view = source.view.value
+    return {**known, **about, "view": view or about["view"]}
+
+
+def _key(source: Source) -> str:
+    """Of a file as it is now; a series' folder changes where a slice comes or goes."""
+    try:
+        state = source.path.stat()
+    except OSError:
+        raise InputError("the image is not there any more") from None
+    return sha256_json([FORMAT, str(source.path), state.st_mtime_ns, state.st_size, source.original_size_wh])[:32]
+
+
+def _entry(here: Station, study: str, source: Source) -> Entry:
+    make: Make = partial(_scan if here.modality == "ct" else _radiograph, here, source)
+    return here.kept.get(study, _key(source), make)
+
+
+def _path(here: Station, source: Source) -> Path:
+    """The file; one of a data set is looked at first, as its readers do."""
+    if here.dataset is None or not source.path.is_relative_to(here.dataset.path):
+        return source.path
+    return here.dataset.image_path(source.path.relative_to(here.dataset.path).as_posix())
+
+
+def _radiograph(here: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    read = pixels.read_words(_path(here, source), original_size_wh=source.original_size_wh)
+    writers = {"words": partial(pixels.write_words, read.words)}
+    if read.table is not None:
+        writers["table"] = partial(pixels.write_words, read.table)
+    return read.about, writers
+
+
+def _scan(here: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    volume, about = pixels.read_scan(_path(here, source))
+    return about, {"volume": partial(pixels.write_nifti, volume.hu, pixels.affine_ras(volume))}

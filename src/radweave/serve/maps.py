@@ -1,0 +1,75 @@
+"""The maps that a method gave with its draft, small, in 256 steps, with where they lie on the images.
+
+A map says where the model looked. It is no outline of a lesion, and there is one for absent findings too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+NOTE: Final = "where the model looked; not a lesion boundary, and no sign that the finding is there"
+Grid = NDArray[np.uint8]
+
+
+def names(evidence: Mapping[str, Any]) -> list[str]:
+    """The findings that have a map which fits the study's images."""
+    return [name for name in evidence.get("attention_maps") or {} if _stack(evidence, name) is not None]
+
+
+def read(evidence: Mapping[str, Any], name: str, method: str) -> dict[str, Any] | None:
+    """A map as JSON values: for each image its values, 0 to 255 of ``peak``, and what of the image they lie over.
+
+    ``covers`` is (start, extent) along each axis, in shares of the image's size.
+    """
+    found = _stack(evidence, name)
+    if found is None:
+        return None
+    grids = [
+        {"image": view["image"], "shape": list(grid.shape), "covers": view["covers"], "values": grid.ravel().tolist()}
+        for view, grid in zip(evidence["views"], _steps(found), strict=False)
+    ]
+    peak = max(float(values.max()) for values in found)
+    return {"name": name, "method": method, "note": NOTE, "peak": peak, "grids": grids}
+
+
+def on_scan(
+    evidence: Mapping[str, Any], name: str, affine: NDArray[np.float64], shape: tuple[int, int, int]
+) -> tuple[Grid, NDArray[np.float64]] | None:
+    """A map (z, y, x) of a scan, and its affine (voxel x, y, z to mm) where that of the scan is ``affine``.
+
+    Args:
+        affine: of the scan. ``shape``: its voxels (z, y, x).
+    """
+    found = _stack(evidence, name)
+    if found is None or found[0].ndim != 3:
+        return None
+    placed = np.eye(4)
+    for axis, (start, extent) in enumerate(evidence["views"][0]["covers"]):
+        step = extent * shape[axis] / found[0].shape[axis]
+        placed[2 - axis, 2 - axis] = step
+        # The middle of the first cell, where a voxel's middle is a whole number.
+        placed[2 - axis, 3] = start * shape[axis] + step / 2 - 0.5
+    return _steps(found)[0], affine @ placed
+
+
+def _stack(evidence: Mapping[str, Any], name: str) -> list[NDArray[np.float64]] | None:
+    """One map for each view; None if there is none of this name, or it cannot be laid over the views."""
+    views = evidence.get("views") or []
+    try:
+        stack = np.asarray((evidence.get("attention_maps") or {})[name], dtype=np.float64)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not views or stack.ndim < 1 or len(stack) < len(views) or not stack.size:
+        return None
+    fits = all(len(view.get("covers") or ()) == stack.ndim - 1 for view in views)
+    usable = bool(np.isfinite(stack).all()) and bool((stack >= 0).all()) and float(stack.max()) > 0
+    return list(stack[: len(views)]) if fits and usable else None
+
+
+def _steps(maps: list[NDArray[np.float64]]) -> list[Grid]:
+    peak = max(float(values.max()) for values in maps) or 1.0
+    return [np.rint(values * (255 / peak)).astype(np.uint8) for values in maps]
