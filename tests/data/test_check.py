@@ -228,6 +228,17 @@ def test_unreadable_images_are_named(dataset: Path) -> None:
     assert sum(errors.values()) == 2
 
 
+def test_images_that_look_damaged_are_warnings(dataset: Path) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(picture(0)).save(buffer, "JPEG", quality=95)
+    data = buffer.getvalue()
+    (dataset / "images/0.png").write_bytes(data[: len(data) // 2] + b"\xff\xd9")
+    (dataset / "images/1.png").write_bytes(png(picture(1) // 32 * 32))
+    found = {fault.kind: fault.count for fault in check_dataset(dataset).warnings}
+    assert found["image integrity doubtful: the JPEG data ends before the image does"] == 1
+    assert found["image integrity doubtful: it has only N grey levels"] == 1
+
+
 def test_lines_that_are_no_json_are_counted_and_the_rest_is_checked(dataset: Path) -> None:
     path = dataset / "manifest.jsonl"
     lines = path.read_bytes().splitlines()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_bytes
 from radweave.base.study import LabelState, Split, Study
+from radweave.data.cache.arrays import checksum
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.leaks.file_hashes import hashes_of
@@ -165,14 +165,23 @@ def refuse_same_pixels(dataset: Dataset, cache: PixelCache) -> None:
         InputError: naming how many images are shared, and between which splits.
     """
     shared = _Shared()
+    constant = {checksum(np.full(cache.pixels.shape[1:], grey, dtype=np.uint8)) for grey in range(256) if cache.sums}
     for study in dataset.studies():
         if study.split is None:
             continue
         for row in (cache.rows[ref.path] for ref in study.images if ref.path in cache.rows):
-            pixels = np.ascontiguousarray(cache.pixels[row])
-            if pixels.min() < pixels.max():
-                shared.meet("picture", sha256_bytes(pixels.tobytes()), study.split)
+            found = _picture(cache, row)
+            if found is not None and found not in constant:
+                shared.meet("picture", found, study.split)
     shared.refuse()
+
+
+def _picture(cache: PixelCache, row: int) -> str | None:
+    """The checksum of a row: of radiographs the cache has it, scans are read. None for a constant scan."""
+    if cache.sums:
+        return cache.sums[row]
+    scan = np.asarray(cache.pixels[row])
+    return checksum(scan) if scan.min() < scan.max() else None
 
 
 @dataclass(slots=True)

@@ -45,13 +45,14 @@ TRIES: Final = 3
 class PixelCache:
     """``pixels`` (N, size, size) or (N, D, H, W) uint8; ``rows`` path -> row; ``unreadable`` path -> reason.
 
-    ``digest`` is a hash of all pixels and their paths.
+    ``digest`` is a hash of all pixels and their paths, ``sums`` are checksums of the rows where they are kept.
     """
 
     pixels: NDArray[np.uint8] | ScanRows
     rows: dict[str, int]
     unreadable: dict[str, str]
     digest: str = ""
+    sums: tuple[str, ...] = ()
 
 
 def build_cache(
@@ -95,7 +96,7 @@ def build_cache(
         found = _find(dataset, folder, size, scans)
     if found.index is None or not found.is_whole:
         raise InputError("image files change while they are read", file=dataset.path)
-    return PixelCache(found.pixels, found.index.rows, found.index.unreadable, found.index.digest)
+    return PixelCache(found.pixels, found.index.rows, found.index.unreadable, found.index.digest, found.index.sums)
 
 
 def cache_key(dataset: Dataset, size: int, scans: CtPreprocessing | None) -> str:

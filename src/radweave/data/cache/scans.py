@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from radweave.base.errors import InputError
@@ -18,6 +17,7 @@ from radweave.base.study import ImageRef
 from radweave.data.cache.arrays import stamp
 from radweave.data.cache.ct import CtCache, ScanRows
 from radweave.data.cache.index import CacheIndex, Found, changed_sources, read_index
+from radweave.data.cache.workers import in_order
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 
@@ -83,15 +83,14 @@ def fill_scans(
             cached.store(place, scan)
         return place
 
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        for done, (ref, result) in enumerate(zip(refs, pool.map(keep, refs), strict=True), start=1):
-            if isinstance(result, str):
-                unreadable[ref.path] = result
-            else:
-                rows[ref.path] = len(files)
-                files.append(result)
-            if progress is not None:
-                progress(done, len(refs))
+    for done, (ref, result) in enumerate(in_order(keep, refs), start=1):
+        if isinstance(result, str):
+            unreadable[ref.path] = result
+        else:
+            rows[ref.path] = len(files)
+            files.append(result)
+        if progress is not None:
+            progress(done, len(refs))
     index = CacheIndex(
         rows=rows,
         unreadable=unreadable,

@@ -7,7 +7,6 @@ DATASET/.cache/KEY/pixels.npy    (N, size, size) uint8
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,11 @@ from radweave.base.errors import InputError
 from radweave.base.json_files import write_json
 from radweave.base.storage import write_folder
 from radweave.base.study import ImageRef
-from radweave.data.cache.arrays import checksum, open_rows, stamp, write_rows
+from radweave.data.cache.arrays import checksum, open_rows, stamp
 from radweave.data.cache.index import CacheIndex, Found, changed_sources, read_index
+from radweave.data.cache.unfinished import PIXELS, Entry, unfinished
+from radweave.data.cache.workers import in_order
 from radweave.data.dataset import Dataset
-
-PIXELS = "pixels.npy"
 
 
 def find_squares(dataset: Dataset, folder: Path, size: int) -> Found:
@@ -48,18 +47,14 @@ def fill_squares(
     found: Found,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Decode every image that ``found`` does not hold, and write the cache anew.
+    """Decode every image that ``found`` does not hold, and write the cache anew. A build that was stopped goes on.
 
     Raises:
         CannotWriteError: if it cannot be written.
     """
-    rows: dict[str, int] = {}
-    unreadable: dict[str, str] = {}
-    sums: list[str] = []
     # Taken before an image is read: one that changes meanwhile is then found changed at the next start.
     stamps = {ref.path: stamp(dataset.path / ref.path) for ref in refs}
-    todo = sum(not found.holds(ref.path) for ref in refs)
-    done = 0
+    shape = (max(1, len(refs)), size, size)
 
     def decode(ref: ImageRef) -> NDArray[np.uint8] | str:
         if found.holds(ref.path):
@@ -70,22 +65,30 @@ def fill_squares(
         except InputError as error:
             return error.reason
 
-    with write_folder(folder, overwrite=True) as partial, ThreadPoolExecutor(max_workers=2) as pool:
-        with write_rows(partial / PIXELS, np.uint8, (max(1, len(refs)), size, size)) as give:
-            for ref, result in zip(refs, pool.map(decode, refs), strict=True):
-                if isinstance(result, str):
-                    unreadable[ref.path] = result
-                else:
-                    rows[ref.path] = len(rows)
-                    sums.append(checksum(result))
-                    give(result[None])
-                done += not found.holds(ref.path)
-                if progress is not None and not found.holds(ref.path):
+    with unfinished(folder, shape, [ref.path for ref in refs], stamps) as rows:
+        rest = refs[len(rows.entries) :]
+        todo = sum(not found.holds(ref.path) for ref in refs)
+        done = todo - sum(not found.holds(ref.path) for ref in rest)
+        for ref, result in in_order(decode, rest):
+            rows.give(ref.path, stamps[ref.path], result)
+            if not found.holds(ref.path):
+                done += 1
+                if progress is not None:
                     progress(done, todo)
-        index = CacheIndex(
-            rows=rows, unreadable=unreadable, stamps=stamps, sums=tuple(sums), kept=(stamp(partial / PIXELS),)
-        )
-        write_json(partial / "index.json", index.model_dump())
+        with write_folder(folder, overwrite=True) as partial:
+            rows.finish().rename(partial / PIXELS)
+            write_json(partial / "index.json", _index(rows.entries, stamp(partial / PIXELS)).model_dump())
+
+
+def _index(entries: Sequence[Entry], kept: str) -> CacheIndex:
+    readable = [entry for entry in entries if entry.sum is not None]
+    return CacheIndex(
+        rows={entry.path: row for row, entry in enumerate(readable)},
+        unreadable={entry.path: entry.reason for entry in entries if entry.reason is not None},
+        stamps={entry.path: entry.stamp for entry in entries},
+        sums=tuple(entry.sum for entry in readable if entry.sum is not None),
+        kept=(kept,),
+    )
 
 
 def read_square(dataset: Dataset, ref: ImageRef, size: int) -> NDArray[np.uint8]:
@@ -97,5 +100,5 @@ def read_square(dataset: Dataset, ref: ImageRef, size: int) -> NDArray[np.uint8]
     from radweave.data.reading.images import read_radiograph
     from radweave.data.transforms import to_square
 
-    radiograph = read_radiograph(dataset.image_path(ref.path), original_size_wh=ref.original_size_wh)
+    radiograph = read_radiograph(dataset.image_path(ref.path), original_size_wh=ref.original_size_wh, doubts=False)
     return to_square(radiograph.pixels, size)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from radweave.base.hashes import sha256_file, sha256_json
 from radweave.base.json_files import read_json
 from radweave.base.storage import write_text
 from radweave.data.cache.arrays import stamp
+from radweave.data.cache.workers import in_order
 from radweave.data.dataset import Dataset
-
-_READERS = 2
 
 
 def content_hash(path: Path) -> str:
@@ -60,11 +58,10 @@ def hashes_of(dataset: Dataset, paths: Iterable[str]) -> dict[str, str]:
         except (InputError, OSError):
             return path, None
 
-    with ThreadPoolExecutor(max_workers=_READERS) as pool:
-        for path, entry in pool.map(read, dict.fromkeys(paths)):
-            if entry is not None:
-                seen[path] = entry
-                found[path] = str(entry[1])
+    for path, (_, entry) in in_order(read, dict.fromkeys(paths)):
+        if entry is not None:
+            seen[path] = entry
+            found[path] = str(entry[1])
     if seen != known:
         # A data set that cannot be written is hashed each time.
         with suppress(InputError, OSError):

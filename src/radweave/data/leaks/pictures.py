@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
+from scipy import ndimage, sparse
 
 from radweave.data.leaks.registration import SIDE, Alignment, Likeness, Query
 
@@ -70,22 +71,24 @@ class Copy:
 
 def thumbnail(pixels: NDArray[np.float32]) -> Thumbnail:
     """Block means (SIDE, SIDE) of an image (H, W), its darkest pixel 0 and its brightest 255."""
-    small = _block_means(_block_means(pixels.astype(np.float64)).T).T
-    low, high = float(small.min()), float(small.max())
-    scaled = (small - low) / (high - low) if high - low > 1e-6 else np.zeros_like(small)
+    high, wide = pixels.shape
+    small = np.asarray(_blocks(wide) @ (_blocks(high) @ pixels.astype(np.float32, copy=False)).T).T.astype(np.float64)
+    low, top = float(small.min()), float(small.max())
+    scaled = (small - low) / (top - low) if top - low > 1e-6 else np.zeros_like(small)
     levels: Thumbnail = np.rint(scaled * 255).astype(np.uint8)
     return levels
 
 
-def _block_means(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means of ``SIDE`` bands of equal height, (H, W) to (SIDE, W); a row across a border counts in parts for both."""
-    height = pixels.shape[0]
-    sums = np.concatenate([np.zeros((1, pixels.shape[1])), pixels.cumsum(axis=0)])
-    borders = np.linspace(0, height, SIDE + 1)
-    below = np.minimum(borders.astype(int), height - 1)
-    at_borders = sums[below] + (borders - below)[:, None] * (sums[below + 1] - sums[below])
-    means: NDArray[np.float64] = np.diff(at_borders, axis=0) * (SIDE / height)
-    return means
+@lru_cache(maxsize=64)
+def _blocks(lines: int) -> sparse.csr_array:
+    """What each of ``lines`` counts for the means of ``SIDE`` bands of equal width, (SIDE, lines).
+
+    A line across a border counts in parts for both.
+    """
+    borders = np.linspace(0, lines, SIDE + 1)
+    first = np.arange(lines)
+    overlap = np.minimum(borders[1:, None], first + 1) - np.maximum(borders[:-1, None], first)
+    return sparse.csr_array((overlap.clip(min=0) * (SIDE / lines)).astype(np.float32))
 
 
 def descriptor(small: Thumbnail) -> Descriptor:

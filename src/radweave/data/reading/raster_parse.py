@@ -23,7 +23,7 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
     """Stored values of the file ``path``: (height, width), or (height, width, channels) with a colour palette applied.
 
     The size is checked in the header, before a pixel is decoded. The checksums of a PNG are compared; where the data of
-    a JPEG does not end with its image, ``doubts`` says so.
+    a JPEG does not end with its image, ``doubts`` says so, unless the request says that it is not wanted.
 
     Raises:
         InputError: if the image is larger than ``max_side_px`` or ``max_pixels``, cut, damaged or of an unknown kind.
@@ -50,7 +50,7 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
             image.load()
             orientation = int(image.getexif().get(_EXIF_ORIENTATION, 1))
             decoded, pixels = np.asarray(image), _values(image)
-        odd = _compare(path.read_bytes(), kind, decoded)
+        odd = _compare(path.read_bytes(), kind, decoded, doubts=bool(request.get("doubts", True)))
     except InputError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -64,10 +64,12 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
     return {**header, "orientation": orientation, "doubts": odd}, {"pixels": pixels}
 
 
-def _compare(data: bytes, kind: str, decoded: wire.Array) -> list[str]:
-    """What the file has to find damage with: a PNG is refused for it, a JPEG doubted."""
+def _compare(data: bytes, kind: str, decoded: wire.Array, *, doubts: bool) -> list[str]:
+    """What the file has to find damage with: a PNG is refused for it, a JPEG doubted, if anyone asks."""
     if kind == "PNG":
         return _behind(data, check_chunks(data))
+    if not doubts:
+        return []
     return jpeg_ends.doubts(data, decoded, _decode_jpeg) + _behind(data, jpeg_ends.layout_of(data).end)
 
 
@@ -88,4 +90,4 @@ def _values(image: Image.Image) -> wire.Array:
     if image.mode == "1":
         image = image.convert("L")
     pixels = np.asarray(image)
-    return pixels.astype(np.uint16) if pixels.dtype.itemsize > 1 else pixels.astype(np.uint8)
+    return pixels.astype(np.uint16 if pixels.dtype.itemsize > 1 else np.uint8, copy=False)

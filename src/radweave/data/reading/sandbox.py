@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from radweave.base.cores import usable_cores
 from radweave.base.errors import InputError
 from radweave.data.reading import wire
 
@@ -45,7 +46,7 @@ class Sandbox:
         self._address_space_bytes = address_space_bytes
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
-        self._size = size or min(4, os.cpu_count() or 1)
+        self._size = size or max(2, usable_cores())
         self._slots = threading.BoundedSemaphore(self._size)
         self.started = 0
 

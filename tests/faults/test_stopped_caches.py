@@ -1,0 +1,118 @@
+"""A cache whose building was stopped or killed goes on where it was, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from radweave.data.cache import squares, unfinished
+from radweave.data.cache.images import PixelCache, build_cache, cache_key
+from radweave.data.dataset import Dataset
+from toys import toy_image, write_toy_dataset
+
+SIZE = 16
+SHARD = 4
+STOP_AT = 11
+KEPT = 8
+"""Of eleven images that were read in shards of four."""
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    monkeypatch.setattr(unfinished, "SHARD", SHARD)
+    return write_toy_dataset(tmp_path / "data", tmp_path / "sources")
+
+
+def stop(done: int, total: int) -> None:
+    if done == STOP_AT:
+        raise KilledError
+
+
+def building(dataset: Dataset) -> Path:
+    return dataset.path / ".cache" / f"{cache_key(dataset, SIZE, None)}.building"
+
+
+def killed(dataset: Dataset) -> None:
+    with pytest.raises(KilledError):
+        build_cache(dataset, size=SIZE, progress=stop)
+    assert len((building(dataset) / unfinished.JOURNAL).read_text().splitlines()) == KEPT
+
+
+def again(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> tuple[PixelCache, int]:
+    """The cache, and how many images were read for it."""
+    read, reading = [0], squares.read_square
+
+    def counted(*given: object) -> NDArray[np.uint8]:
+        read[0] += 1
+        return reading(*given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(squares, "read_square", counted)
+        cache = build_cache(dataset, size=SIZE)
+    assert not building(dataset).exists()
+    return cache, read[0]
+
+
+def in_one_go(dataset: Dataset, tmp_path: Path) -> PixelCache:
+    other = write_toy_dataset(tmp_path / "other", tmp_path / "sources")
+    for image in sorted((dataset.path / "images").iterdir()):
+        (other.path / "images" / image.name).write_bytes(image.read_bytes())
+    return build_cache(other, size=SIZE)
+
+
+def same(one: PixelCache, other: PixelCache) -> bool:
+    return (one.rows, one.unreadable, one.digest) == (other.rows, other.unreadable, other.digest) and np.array_equal(
+        np.asarray(one.pixels), np.asarray(other.pixels)
+    )
+
+
+def test_a_killed_build_loses_less_than_a_shard(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dataset.path / "images" / sorted(p.name for p in (dataset.path / "images").iterdir())[2]).write_bytes(b"nothing")
+    killed(dataset)
+    cache, read = again(dataset, monkeypatch)
+    assert read == len(cache.rows) + len(cache.unreadable) - KEPT
+    assert len(cache.unreadable) == 1
+    assert same(cache, in_one_go(dataset, tmp_path))
+
+
+def test_an_image_that_changed_meanwhile_is_read_again(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(dataset)
+    fifth = json.loads((building(dataset) / unfinished.JOURNAL).read_text().splitlines()[4])[0]
+    toy_image(dataset.path / fifth, bright_side="right", seed=99)
+    cache, read = again(dataset, monkeypatch)
+    assert read == len(cache.rows) - 4
+    assert same(cache, in_one_go(dataset, tmp_path))
+
+
+@pytest.mark.parametrize("harm", ["a torn line", "a changed row", "a cut file", "no rows", "another's line"])
+def test_what_was_damaged_meanwhile_is_read_again(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    killed(dataset)
+    journal, rows = building(dataset) / unfinished.JOURNAL, building(dataset) / unfinished.PIXELS
+    lines = journal.read_text().splitlines(keepends=True)
+    if harm == "a torn line":
+        journal.write_text("".join(lines[:5]) + lines[5][:7])
+    elif harm == "another's line":
+        journal.write_text("".join([*lines[:5], '["images/none.png", "", "", null]\n', *lines[5:]]))
+    elif harm == "no rows":
+        rows.unlink()
+    else:
+        data = bytearray(rows.read_bytes())
+        data[128 + 5 * SIZE * SIZE] ^= 255
+        rows.write_bytes(data if harm == "a changed row" else data[: 128 + 5 * SIZE * SIZE + 3])
+    cache, read = again(dataset, monkeypatch)
+    assert read == len(cache.rows) - (0 if harm == "no rows" else 5)
+    assert same(cache, in_one_go(dataset, tmp_path))
