@@ -8,6 +8,7 @@ from pathlib import Path
 
 import postgres
 import pytest
+from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
 from stations import running
 
@@ -21,6 +22,12 @@ def postgres_server() -> Iterator[postgres.PostgresServer]:
         pytest.skip(f"tests of PostgreSQL alone run with {postgres.ASKED}: make test-postgres")
     with postgres.server() as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password costs tens of milliseconds by design, which tests do not look at."""
+    monkeypatch.setattr("radweave.serve.users._hasher", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
 
 
 @pytest.fixture

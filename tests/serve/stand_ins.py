@@ -10,6 +10,7 @@ from typing import Any
 
 PNG = b"\x89PNG\r\n\x1a\n"
 IMAGE, CRASH, HANG, REFUSE = PNG + b"an image", PNG + b"crash", PNG + b"hang", PNG + b"refuse"
+RECALLED = "The heart is large. The lungs are clear."
 SENTENCES = (("The heart is normal.", False), ("There is an opacity on the left.", True))
 
 
@@ -22,7 +23,9 @@ def drafted(study: str) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "kind": "drafted", "id": study, "text": " ".join(text for text, _ in SENTENCES), "sentences": rows,
-        "findings": [], "evidence": {"views": []}, "warnings": [], "model": {"method": "none"},
+        "findings": [],
+        "evidence": {"views": [], "recalled": [{"kind": "report", "study_id": "t1", "text": RECALLED}]},
+        "warnings": [], "model": {"method": "none"},
     }  # fmt: skip
 
 

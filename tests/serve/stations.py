@@ -18,6 +18,7 @@ from radweave.serve.station import Station
 
 ORIGIN = "http://127.0.0.1:8765"
 NOTICE = "Research software, not a medical device"
+PASSWORD = "long enough words"
 
 
 @contextmanager
@@ -54,3 +55,12 @@ def one_draft(client: TestClient, data: bytes = IMAGE) -> dict[str, Any]:
 
 def left_behind(settings: Settings) -> list[Path]:
     return list(settings.files.rglob("*"))
+
+
+def log_in(client: TestClient, name: str) -> dict[str, str]:
+    """Become another user with a browser's session; return what its changes must repeat."""
+    client.post("/api/v1/users", json={"name": name, "password": PASSWORD})
+    client.headers.pop("Authorization", None)
+    answer = client.post("/api/v1/session", json={"name": name, "password": PASSWORD})
+    assert answer.status_code == 200, answer.text
+    return {"X-CSRF-Token": answer.json()["csrf"]}

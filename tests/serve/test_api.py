@@ -7,8 +7,9 @@ import json
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
-from stand_ins import HANG, IMAGE, REFUSE
-from stations import NOTICE, ORIGIN, one_draft, running, upload, wait_for
+from httpx2 import Response
+from stand_ins import CRASH, HANG, IMAGE, REFUSE
+from stations import NOTICE, ORIGIN, log_in, one_draft, running, upload, wait_for
 
 from radweave.serve.schema import meta
 from radweave.serve.settings import Limits, Settings
@@ -199,3 +200,62 @@ def test_no_line_of_the_log_holds_what_users_or_files_say(
     assert {line["event"] for line in lines} >= {"request", "submitted", "drafted"}
     assert canary.lower() not in (said.err + said.out).lower()
     assert ORIGIN not in said.err
+
+
+def test_undo_leads_to_what_stood_there_before_and_not_back_and_forth(client: TestClient) -> None:
+    study = one_draft(client)
+    place = f"/api/v1/studies/{study['id']}/sentences"
+    assert study["draft"]["undo"] is None
+
+    def edited(seen: int, **edit: object) -> tuple[str, int | None]:
+        draft = client.patch(place, json={"version": seen, "edits": [edit]}).json()
+        return draft["sentences"][0]["text"], draft["undo"]
+
+    assert edited(1, op="replace", key=0, text="One.") == ("One.", 1)
+    assert edited(2, op="replace", key=0, text="Two.") == ("Two.", 2)
+    assert edited(3, op="restore", version=2) == ("One.", 1)
+    assert edited(4, op="restore", version=1) == ("The heart is normal.", None)
+    assert edited(5, op="replace", key=0, text="Three.") == ("Three.", 5)
+
+
+def test_sentences_stand_in_sections_and_the_text_names_them(client: TestClient) -> None:
+    study = one_draft(client)
+    place = f"/api/v1/studies/{study['id']}/sentences"
+    edits = [
+        {"op": "insert", "section": "impression", "text": "An opacity."},
+        {"op": "insert", "section": "technique", "text": "One view."},
+        {"op": "insert", "section": "findings", "text": "No effusion."},
+    ]
+    draft = client.patch(place, json={"version": 1, "edits": edits}).json()
+    assert draft["text"] == (
+        "TECHNIQUE: One view.\n\nFINDINGS: No effusion. The heart is normal. There is an opacity on the left.\n\n"
+        "IMPRESSION: An opacity."
+    )
+    assert [row["editor"] for row in draft["sentences"]] == ["admin", "admin", None, None, "admin"]
+    other = {"op": "insert", "after": 0, "section": "technique", "text": "x"}
+    assert client.patch(place, json={"version": 2, "edits": [other]}).status_code == 400
+
+
+def test_a_sentence_is_of_a_recalled_case_only_where_it_stands_there(client: TestClient) -> None:
+    study = one_draft(client)
+    place = f"/api/v1/studies/{study['id']}/sentences"
+
+    def insert(text: str, number: int) -> Response:
+        edits = [{"op": "insert", "after": 1, "text": text, "recalled": number}]
+        return client.patch(place, json={"version": 1, "edits": edits})
+
+    for text, number in (("The lungs are dark.", 1), ("The lungs are clear.", 2), ("The lungs are clear.", 0)):
+        assert insert(text, number).status_code == 400
+    row = insert("The lungs are clear.", 1).json()["sentences"][-1]
+    assert row["origin"] == {"kind": "recalled", "number": 1, "study_id": "t1"}
+
+
+def test_admins_see_why_drafting_stood_still(settings: Settings) -> None:
+    with running(settings.model_copy(update={"tries": 1})) as (client, _):
+        (study,) = upload(client, ("a.png", CRASH)).json()["studies"]
+        wait_for(client, study, "refused")
+        found = client.get("/api/v1/status").json()
+        assert [(row["reason"], row["studies"]) for row in found["lost"]] == [("the inference process ended", 1)]
+        assert found["model"]["method"] == "baseline"
+        log_in(client, "r")
+        assert "lost" not in client.get("/api/v1/status").json()

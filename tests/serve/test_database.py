@@ -15,8 +15,8 @@ from radweave.base.errors import InputError
 from radweave.serve import log
 from radweave.serve.database import Database
 from radweave.serve.drafts import edit_distance
+from radweave.serve.schema import NEWEST, migrate, tokens, users
 from radweave.serve.schema import log as log_table
-from radweave.serve.schema import migrate, tokens, users
 from radweave.serve.users import add_user, by_password, by_token, first_token
 
 
@@ -70,10 +70,30 @@ def test_an_older_database_is_brought_up_and_a_newer_one_refused(database: Datab
         connection.exec_driver_sql("ALTER TABLE studies ADD COLUMN hint TEXT")
 
     with database.writing() as connection:
-        migrate(connection, steps={2: step}, newest=2)
+        migrate(connection, steps={NEWEST + 1: step}, newest=NEWEST + 1)
         assert "hint" in [column["name"] for column in sa.inspect(connection).get_columns("studies")]
         with pytest.raises(InputError, match="newer"):
-            migrate(connection, newest=1)
+            migrate(connection, newest=NEWEST)
+
+
+def test_a_database_of_the_first_version_gets_all_columns(database: Database) -> None:
+    with database.writing() as connection:
+        new = _columns(connection)
+        for statement in (
+            "ALTER TABLE sentences DROP COLUMN section",
+            "ALTER TABLE sentences DROP COLUMN details",
+            "ALTER TABLE drafts DROP COLUMN restores",
+            "UPDATE schema_version SET version = 1",
+        ):
+            connection.exec_driver_sql(statement)
+        assert _columns(connection) != new
+        migrate(connection)
+        assert _columns(connection) == new
+
+
+def _columns(connection: sa.Connection) -> dict[str, set[str]]:
+    found = sa.inspect(connection)
+    return {table: {column["name"] for column in found.get_columns(table)} for table in found.get_table_names()}
 
 
 def test_a_step_that_fails_leaves_the_old_version(database: Database) -> None:
@@ -82,7 +102,7 @@ def test_a_step_that_fails_leaves_the_old_version(database: Database) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError), database.writing() as connection:
-        migrate(connection, steps={2: step}, newest=2)
+        migrate(connection, steps={NEWEST + 1: step}, newest=NEWEST + 1)
     with database.reading() as connection:
         assert "hint" not in [column["name"] for column in sa.inspect(connection).get_columns("studies")]
 

@@ -10,7 +10,7 @@ from stations import NOTICE
 from command_line import radweave
 from radweave.base.errors import InputError
 from radweave.serve.server import _greet
-from radweave.serve.settings import Settings
+from radweave.serve.settings import Limits, Settings
 from radweave.serve.station import Station
 
 
@@ -18,12 +18,16 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     given: list[Settings] = []
     monkeypatch.setattr("radweave.serve.serve", given.append)
     run = tmp_path / "run"
-    options = "--data d --split val --watch w --host ::1 --port 7 --database sqlite:// --untrained"
+    options = (
+        "--data d --split val --watch w --host ::1 --port 7 --database sqlite:// --untrained"
+        " --queue 3 --upload-mib 2 --upload-files 4 --draft-seconds 5"
+    )
     assert radweave("serve", run, *options.split()).returncode == 0
     assert given == [
         Settings(
             run=run, state=tmp_path / "run.workstation", data=Path("d"), split="val", watch=Path("w"), host="::1",
-            port=7, database="sqlite://", untrained=True,
+            port=7, database="sqlite://", untrained=True, study_s=5,
+            limits=Limits(waiting=3, body_bytes=2 << 20, files=4),
         )
     ]  # fmt: skip
 
@@ -35,7 +39,8 @@ def test_other_machines_get_a_loud_word(
     _greet(Settings(run=tmp_path, state=tmp_path, host=host), "secret")
     said = capsys.readouterr().out
     assert ("WARNING: THIS SERVER LISTENS TO OTHER MACHINES" in said) is loud
-    assert said.count("secret") == 1
+    # Behind #, so that no browser sends it in a request's line.
+    assert said.count("secret") == said.count("/login#token=secret\n") == 1
     assert NOTICE in said
 
 

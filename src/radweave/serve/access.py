@@ -80,9 +80,17 @@ class NewUser(_Body):
     password: str | None = Field(default=None, max_length=users.LONGEST_PASSWORD)
 
 
-def _limiter(request: Request) -> RateLimit:
-    found: RateLimit = request.app.state.logins
-    return found
+def refuse_many(request: Request, *keys: str) -> None:
+    """Count a try of a password or a token; refused with 429 where it is one too many."""
+    limit: RateLimit = request.app.state.logins
+    wait = limit.wait(*keys)
+    if wait:
+        raise HTTPException(429, "too many tries to log in", {"Retry-After": str(wait)})
+
+
+def one_password() -> threading.BoundedSemaphore:
+    """What whoever hashes a password holds."""
+    return _passwords
 
 
 @router.post("/session", tags=["session"])
@@ -90,10 +98,8 @@ def log_in(given: Login, request: Request, response: Response, here: Here) -> di
     """Open a session for a browser: a strict cookie, and the CSRF token that changes must repeat."""
     client = request.client.host if request.client else "unknown"
     # A login by token has no name: all of them share one more count.
-    wait = _limiter(request).wait(f"client {client}", f"name {given.name}")
-    if wait:
-        raise HTTPException(429, "too many tries to log in", {"Retry-After": str(wait)})
-    with _passwords, here.database.reading() as connection:
+    refuse_many(request, f"client {client}", f"name {given.name}")
+    with one_password(), here.database.reading() as connection:
         if given.token:
             user = users.by_token(connection, given.token)
         else:
@@ -116,7 +122,7 @@ def log_in(given: Login, request: Request, response: Response, here: Here) -> di
 @router.get("/session", tags=["session"])
 def who(user: Asking) -> dict[str, Any]:
     """Who is logged in, and a browser's CSRF token."""
-    return {"user": user.name, "role": user.role, "csrf": user.csrf}
+    return {"id": user.id, "user": user.name, "role": user.role, "csrf": user.csrf}
 
 
 @router.delete("/session", tags=["session"], status_code=204)

@@ -95,7 +95,8 @@ def work_list(
     """The work list, the newest first."""
     with here.database.reading() as connection:
         total, found = store.work_list(connection, user, state=state, search=search, offset=offset, limit=limit)
-    return {"total": total, "offset": offset, "studies": found}
+        counts = store.counts(connection, user)
+    return {"total": total, "offset": offset, "studies": found, "counts": counts}
 
 
 @router.get("/studies/{study}", tags=["studies"])
@@ -187,10 +188,26 @@ def study_log(study: str, user: Asking, here: Here, offset: Offset = 0, limit: L
 
 
 @router.get("/log", tags=["log"])
-def whole_log(user: Admin, here: Here, offset: Offset = 0, limit: Limit = 50) -> dict[str, Any]:
+def whole_log(
+    user: Admin, here: Here, offset: Offset = 0, limit: Limit = 50, newest_first: bool = False
+) -> dict[str, Any]:
     """The whole log."""
     with here.database.reading() as connection:
-        return {"entries": log.entries(connection, study=None, offset=offset, limit=limit)}
+        found = log.entries(connection, study=None, offset=offset, limit=limit, newest_first=newest_first)
+    return {"entries": found}
+
+
+@router.get("/status", tags=["studies"])
+def status(user: Asking, here: Here) -> dict[str, Any]:
+    """Whether studies are drafted now; for an admin also why inference processes were lost, the newest first."""
+    answer: dict[str, Any] = {"ready": here.inference.is_ready, "model": here.model}
+    if user.is_admin:
+        answer["problem"] = here.inference.problem
+        answer["lost"] = [
+            {"time": one.time.isoformat(), "reason": one.reason, "studies": one.studies}
+            for one in reversed(here.inference.reasons)
+        ]
+    return answer
 
 
 @router.get("/log/check", tags=["log"])

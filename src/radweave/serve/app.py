@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from radweave import __version__
 from radweave.base.errors import CannotWriteError, InputError
 from radweave.base.study import RESEARCH_ONLY
-from radweave.serve import access, api, images
+from radweave.serve import access, accounts, api, images, pages
 from radweave.serve.drafts import ConflictError
 from radweave.serve.guard import Guard, RateLimit, error
 from radweave.serve.kept import BusyError
@@ -43,8 +43,9 @@ def create_app(station: Station) -> FastAPI:
     )  # fmt: skip
     app.state.station = station
     app.state.logins = RateLimit(station.settings.logins)
-    for router in (access.router, api.router, images.router, api.probes):
+    for router in (access.router, accounts.router, api.router, images.router, api.probes):
         app.include_router(router)
+    pages.add_pages(app)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _input)
@@ -58,8 +59,11 @@ def _reply(status: int, content: object, headers: Mapping[str, str] | None = Non
     return JSONResponse(content, status_code=status, headers=headers)
 
 
-async def _http(request: Request, problem: Exception) -> JSONResponse:
+async def _http(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
+    page = await run_in_threadpool(pages.problem, request, problem.status_code, str(problem.detail))
+    if page is not None:
+        return page
     return _reply(problem.status_code, error(str(problem.detail)), problem.headers)
 
 

@@ -6,21 +6,25 @@ another one came first it is refused, and nothing is lost. A sentence keeps its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import sqlalchemy as sa
 from pydantic import Field
 
 from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_bytes
 from radweave.base.study import RESEARCH_ONLY, Record
 from radweave.serve import log
 from radweave.serve.schema import drafts, evidence, now, sentences, signoffs, studies
 from radweave.serve.settings import Limits
-from radweave.serve.users import User
+from radweave.serve.users import User, user_names
 
 EDITABLE = ("drafted", "edited")
+Section = Literal["indication", "technique", "comparison", "findings", "impression"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
+"""In the order in which a report has them."""
 
 
 class ConflictError(InputError):
@@ -43,10 +47,14 @@ class Remove(Record):
 
 
 class Insert(Record):
-    """A new sentence after the one named, or at the beginning. ``recalled`` numbers the case it was taken from."""
+    """A new sentence after the one named, or at the beginning of a section (of the findings, where none is named).
+
+    ``recalled`` numbers the recalled case, from 1, in which it stands word for word.
+    """
 
     op: Literal["insert"]
     after: int | None = None
+    section: Section | None = None
     text: str = Field(min_length=1)
     recalled: int | None = None
 
@@ -70,18 +78,31 @@ def read(connection: sa.Connection, study: str, version: int) -> dict[str, Any]:
     draft = connection.execute(sa.select(drafts).where(drafts.c.study_id == study, drafts.c.version == version)).first()
     if draft is None:
         raise InputError("no such version", field="version")
+    names = user_names(connection)
     return {
-        "version": version, "text": draft.text, "author": draft.author_id, "created": draft.created.isoformat(),
+        "version": version, "text": draft.text, "author": draft.author_id, "author_name": names.get(draft.author_id),
+        "created": draft.created.isoformat(), "sha256": sha256_bytes(draft.text.encode()),
+        "undo": _undo(connection, study, version),
         "sentences": [
             {
-                "key": row.key, "text": row.text, "origin": row.origin, "confidence": row.confidence,
-                "probability": row.probability, "verdict": row.verdict, "flagged": row.flagged,
-                "looked_at": row.looked_at_by is not None, "edited_by": row.edited_by,
+                "key": row.key, "section": row.section, "text": row.text, "origin": row.origin,
+                "confidence": row.confidence, "probability": row.probability, "verdict": row.verdict,
+                "flagged": row.flagged, "details": row.details or {}, "looked_at": row.looked_at_by is not None,
+                "edited_by": row.edited_by, "editor": names.get(row.edited_by),
             }
             for row in _rows(connection, study, version)
         ],
         "notice": RESEARCH_ONLY,
     }  # fmt: skip
+
+
+def _undo(connection: sa.Connection, study: str, version: int) -> int | None:
+    """The version that shows what stood there before ``version``; None for the model's own draft."""
+    asked = sa.select(drafts.c.version, drafts.c.restores).where(drafts.c.study_id == study)
+    restores: dict[int, int | None] = {row.version: row.restores for row in connection.execute(asked)}
+    while (older := restores[version]) is not None:
+        version = older
+    return version - 1 or None
 
 
 def read_evidence(connection: sa.Connection, study: str) -> dict[str, Any] | None:
@@ -97,7 +118,7 @@ def read_signature(connection: sa.Connection, study: str) -> dict[str, Any] | No
     row = connection.execute(sa.select(signoffs).where(signoffs.c.study_id == study)).first()
     if row is None:
         return None
-    return {**row._asdict(), "time": row.time.isoformat()}
+    return {**row._asdict(), "time": row.time.isoformat(), "user": user_names(connection).get(row.user_id)}
 
 
 def _rows(connection: sa.Connection, study: str, version: int) -> Sequence[sa.Row[Any]]:
@@ -124,16 +145,26 @@ def edit(connection: sa.Connection, study: str, version: int, edits: Sequence[Ed
         raise InputError(
             "a sentence is too long", field="text", got=longest, expected=f"at most {limits.sentence_characters}"
         )
-    text = " ".join(row["text"] for row in rows)
+    text = _text(rows)
     if len(text) > limits.draft_characters:
         raise InputError("the draft is too long", got=len(text), expected=f"at most {limits.draft_characters}")
     values = {"study_id": study, "version": version + 1, "author_id": user.id, "text": text, "created": now()}
-    connection.execute(drafts.insert().values(values))
+    older = edits[0].version if len(edits) == 1 and isinstance(edits[0], Restore) else None
+    connection.execute(drafts.insert().values({**values, "restores": older}))
     for position, row in enumerate(rows):
         connection.execute(sentences.insert().values({**row, "version": version + 1, "position": position}))
     details = {"version": version + 1, "edits": [one.op for one in edits]}
     log.append(connection, "edited", user=user.id, study=study, details=details)
     return version + 1
+
+
+def _text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Sentences as one text: with headings where they are of more than one section."""
+    parts = [(name, [row["text"] for row in rows if row["section"] == name]) for name in SECTIONS]
+    said = [(name, " ".join(texts)) for name, texts in parts if texts]
+    if len(said) == 1:
+        return said[0][1]
+    return "\n\n".join(f"{name.upper()}: {text}" for name, text in said)
 
 
 def _take(connection: sa.Connection, study: str, version: int, *, state: str, version_after: int) -> None:
@@ -169,15 +200,23 @@ def _applied(
         return older, free
     keys = [row["key"] for row in rows]
     if isinstance(one, Insert):
-        place = 0 if one.after is None else _place(keys, one.after) + 1
-        return [*rows[:place], _written(study, free, one, user), *rows[place:]], free + 1
+        written = _written(connection, study, free, one, user)
+        if one.after is None:
+            before = SECTIONS.index(written["section"])
+            place = sum(SECTIONS.index(row["section"]) < before for row in rows)
+        else:
+            place = _place(keys, one.after) + 1
+            if one.section not in (None, rows[place - 1]["section"]):
+                raise InputError("stands in another section", field="after", expected=one.section)
+            written["section"] = rows[place - 1]["section"]
+        return [*rows[:place], written, *rows[place:]], free + 1
     place = _place(keys, one.key)
     if isinstance(one, Remove):
         return [*rows[:place], *rows[place + 1 :]], free
     # What the model said of its own sentence does not hold for another one.
     changed = {
         **rows[place], "text": one.text, "edited_by": user.id, "looked_at_by": user.id, "probability": None,
-        "confidence": None, "verdict": "edited", "flagged": False,
+        "confidence": None, "verdict": "edited", "flagged": False, "details": None,
     }  # fmt: skip
     return [*rows[:place], changed, *rows[place + 1 :]], free
 
@@ -188,12 +227,23 @@ def _place(keys: list[int], key: int) -> int:
     return keys.index(key)
 
 
-def _written(study: str, key: int, one: Insert, user: User) -> dict[str, Any]:
-    origin = {"kind": "reader"} if one.recalled is None else {"kind": "recalled", "number": one.recalled}
+def _written(connection: sa.Connection, study: str, key: int, one: Insert, user: User) -> dict[str, Any]:
+    origin = {"kind": "reader"} if one.recalled is None else _recalled(connection, study, one.recalled, one.text)
     return {
-        "study_id": study, "key": key, "text": one.text, "origin": origin, "confidence": None, "probability": None,
+        "study_id": study, "key": key, "section": one.section or "findings", "text": one.text,
+        "details": None, "origin": origin, "confidence": None, "probability": None,
         "verdict": "edited", "flagged": False, "looked_at_by": user.id, "edited_by": user.id,
     }  # fmt: skip
+
+
+def _recalled(connection: sa.Connection, study: str, number: int, text: str) -> dict[str, Any]:
+    """The origin of a sentence out of a recalled case, in which it must stand: no client says where words are from."""
+    given = read_evidence(connection, study)
+    cases = [] if given is None else given["evidence"].get("recalled") or []
+    case = cases[number - 1] if 1 <= number <= len(cases) else {}
+    if " ".join(text.split()) not in " ".join((case.get("text") or "").split()):
+        raise InputError("does not stand in this recalled case", field="text")
+    return {"kind": "recalled", "number": number, "study_id": case.get("study_id")}
 
 
 def look(connection: sa.Connection, study: str, version: int, keys: Sequence[int], user: User) -> None:
@@ -239,6 +289,7 @@ def sign(connection: sa.Connection, study: str, version: int, seconds: float, us
     }  # fmt: skip
     connection.execute(signoffs.insert().values(values))
     counted = {name: value for name, value in values.items() if name not in ("study_id", "user_id", "time")}
+    counted["text_sha256"] = sha256_bytes(_text([row._asdict() for row in signed]).encode())
     log.append(connection, "signed", user=user.id, study=study, details=counted)
     kept = read_signature(connection, study)
     assert kept is not None

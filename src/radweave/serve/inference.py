@@ -12,7 +12,10 @@ import json
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -24,18 +27,29 @@ from radweave.serve import store
 from radweave.serve.database import Database
 from radweave.serve.events import say, say_failure
 from radweave.serve.metrics import Metrics
+from radweave.serve.schema import now
 from radweave.serve.settings import Settings
 from radweave.serve.worker import main
 
 POLL_S = 0.2
 _PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+_KEPT_REASONS = 50
 
 Target = Callable[[Connection, str, str | None, bool], None]
 
 
 class WorkerLostError(Exception):
     """The inference process ended, hung or cannot start; the reason is for users."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """When and why an inference process was lost or could not start, and how many studies it had."""
+
+    time: datetime
+    reason: str
+    studies: int
 
 
 class Worker:
@@ -101,6 +115,7 @@ class Inference:
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
         self._worker: Worker | None = None
         self.problem: str | None = None
+        self.reasons: deque[Lost] = deque(maxlen=_KEPT_REASONS)
 
     @property
     def is_ready(self) -> bool:
@@ -146,6 +161,7 @@ class Inference:
                 failures = 0
             except WorkerLostError as error:
                 self.problem = str(error)
+                self.reasons.append(Lost(now(), str(error), studies=0))
                 failures += 1
                 say("worker-not-started", count=failures)
                 self._stopping.wait(min(_LONGEST_PAUSE_S, _PAUSE_S * 2**failures))
@@ -174,6 +190,7 @@ class Inference:
         except WorkerLostError as error:
             self._metrics.count("worker_deaths")
             say("worker-lost", studies=len(jobs))
+            self.reasons.append(Lost(now(), str(error), studies=len(jobs)))
             self._worker.kill()
             self._worker = None
             self._give_back(jobs, str(error))

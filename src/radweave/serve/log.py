@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from radweave.base.hashes import sha256_json
 from radweave.serve.schema import FIRST_HASH, log, log_head, now
+from radweave.serve.users import user_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,19 @@ def first(connection: sa.Connection, action: str, *, user: int, study: str) -> d
     return connection.execute(sa.select(sa.func.min(log.c.time)).where(*wanted)).scalar()
 
 
-def entries(connection: sa.Connection, *, study: str | None, offset: int, limit: int) -> list[dict[str, Any]]:
-    """Entries as JSON values, the oldest first; of one study, or all."""
-    asked = sa.select(log).order_by(log.c.number).offset(offset).limit(limit)
+def entries(
+    connection: sa.Connection, *, study: str | None, offset: int, limit: int, newest_first: bool = False
+) -> list[dict[str, Any]]:
+    """Entries as JSON values, the oldest first unless asked for otherwise; of one study, or all."""
+    order = log.c.number.desc() if newest_first else log.c.number
+    asked = sa.select(log).order_by(order).offset(offset).limit(limit)
     if study is not None:
         asked = asked.where(log.c.study_id == study)
+    names = user_names(connection)
     return [
         {
-            "number": row.number, "time": row.time.isoformat(), "user": row.user_id, "action": row.action,
+            "number": row.number, "time": row.time.isoformat(), "user": row.user_id,
+            "user_name": names.get(row.user_id), "action": row.action,
             "study": row.study_id, "details": row.details, "previous": row.previous, "hash": row.hash,
         }
         for row in connection.execute(asked)

@@ -93,6 +93,7 @@ files = sa.Table(
     sa.Column("name", sa.Text, nullable=False),
 )  # fmt: skip
 
+# ``restores`` is set where a version is an older one again.
 drafts = sa.Table(
     "drafts", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
@@ -100,6 +101,7 @@ drafts = sa.Table(
     sa.Column("author_id", sa.ForeignKey("users.id")),
     sa.Column("text", sa.Text, nullable=False),
     sa.Column("created", Utc, nullable=False),
+    sa.Column("restores", sa.Integer),
 )  # fmt: skip
 
 # What the model gave with its draft: it belongs to version 1 and never changes.
@@ -112,19 +114,21 @@ evidence = sa.Table(
     sa.Column("model", sa.JSON, nullable=False),
 )  # fmt: skip
 
-# ``key`` stays with a sentence through all versions.
+# ``key`` stays with a sentence through all versions. ``details`` say why the model's sentence has its verdict.
 sentences = sa.Table(
     "sentences", meta,
     sa.Column("study_id", sa.String(32), primary_key=True),
     sa.Column("version", sa.Integer, primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
     sa.Column("key", sa.Integer, nullable=False),
+    sa.Column("section", sa.String(20), nullable=False, server_default="findings"),
     sa.Column("text", sa.Text, nullable=False),
     sa.Column("origin", sa.JSON, nullable=False),
     sa.Column("confidence", sa.Float),
     sa.Column("probability", sa.Float),
     sa.Column("verdict", sa.String(40), nullable=False),
     sa.Column("flagged", sa.Boolean, nullable=False),
+    sa.Column("details", sa.JSON),
     sa.Column("looked_at_by", sa.ForeignKey("users.id")),
     sa.Column("edited_by", sa.ForeignKey("users.id")),
     sa.ForeignKeyConstraint(["study_id", "version"], ["drafts.study_id", "drafts.version"]),
@@ -177,7 +181,19 @@ _APPEND_ONLY: Final = {
 }
 
 Migration = Callable[[sa.Connection], None]
-MIGRATIONS: Final[Mapping[int, Migration]] = {}
+
+
+def _sections(connection: sa.Connection) -> None:
+    """Sections and reasons of sentences, and what an undone version is."""
+    for statement in (
+        "ALTER TABLE sentences ADD COLUMN section VARCHAR(20) NOT NULL DEFAULT 'findings'",
+        "ALTER TABLE sentences ADD COLUMN details JSON",
+        "ALTER TABLE drafts ADD COLUMN restores INTEGER",
+    ):
+        connection.exec_driver_sql(statement)
+
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections}
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
 

@@ -37,10 +37,12 @@ def run(settings: Settings) -> None:
 
 def _greet(settings: Settings, token: str | None) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    print(f"workstation: http://{host}:{settings.port}/api/v1/", flush=True)
+    place = f"http://{host}:{settings.port}/"
+    print(f"workstation: {place}", flush=True)
     print(f"state: {printable(settings.state)}", flush=True)
     if token is not None:
-        print(f"token of the first user, shown this once: {token}", flush=True)
+        # Behind #, which no browser sends: the token stands in no request's line and in no log.
+        print(f"first user, shown this once: {place}login#token={token}", flush=True)
     print(RESEARCH_ONLY, flush=True)
     if settings.host not in LOOPBACK:
         print(

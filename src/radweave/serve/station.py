@@ -31,7 +31,7 @@ from radweave.serve.settings import Settings
 from radweave.serve.store import NewStudy
 from radweave.serve.uploads import Incoming, take_in
 from radweave.serve.watch import Watcher
-from radweave.serve.worker import main
+from radweave.serve.worker import main, model_of
 
 _KNOWN = ("was submitted already",)
 _MOST_READ = 1_000
@@ -63,6 +63,7 @@ class Station:
         if not (card.is_trained or settings.untrained):
             raise InputError(UNTRAINED, file=settings.run)
         self.settings = settings
+        self.model = model_of(card)
         self.modality: Modality = "ct" if card.dataset.modality == "ct" else "xray"
         if settings.watch is not None and not settings.watch.is_dir():
             raise InputError("no such folder", file=settings.watch, field="--watch")

@@ -74,10 +74,12 @@ def is_known(connection: sa.Connection, source: str) -> bool:
     return connection.execute(sa.select(studies.c.id).where(studies.c.source == source)).first() is not None
 
 
-def counts(connection: sa.Connection) -> dict[str, int]:
-    """How many studies there are of each state."""
+def counts(connection: sa.Connection, user: User | None = None) -> dict[str, int]:
+    """How many studies there are of each state; of those only that ``user`` may see, where one is given."""
     found = dict.fromkeys(STATES, 0)
-    for state, number in connection.execute(sa.select(studies.c.state, sa.func.count()).group_by(studies.c.state)):
+    seen = sa.true() if user is None else visible(user)
+    asked = sa.select(studies.c.state, sa.func.count()).where(seen).group_by(studies.c.state)
+    for state, number in connection.execute(asked):
         found[state] = number
     return found
 

@@ -19,6 +19,8 @@ from radweave.serve.schema import ROLES, now, sessions, tokens, users
 FIRST_USER = "admin"
 SHORTEST_PASSWORD = 12
 LONGEST_PASSWORD = 1_000
+_TOKEN_NAME = 16
+"""Characters of a token's hash that name it."""
 _hasher = PasswordHasher()
 
 
@@ -65,15 +67,60 @@ def add_user(connection: sa.Connection, name: str, *, role: str, password: str |
         raise InputError("no name", field="name", expected="1 to 100 printable characters")
     if role not in ROLES:
         raise InputError("no such role", field="role", expected=" or ".join(ROLES))
-    if password is not None and not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
-        expected = f"{SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters"
-        raise InputError("cannot be used", field="password", got=f"{len(password)} characters", expected=expected)
+    kept = None if password is None else _hashed(password)
     if connection.execute(sa.select(users.c.id).where(users.c.name == name)).first():
         raise InputError("is taken", field="name")
-    kept = None if password is None else _hasher.hash(password)
     made = connection.execute(users.insert().values(name=name, role=role, password=kept, created=now()))
     assert made.inserted_primary_key is not None
     return int(made.inserted_primary_key[0])
+
+
+def _hashed(password: str) -> str:
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        expected = f"{SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters"
+        raise InputError("cannot be used", field="password", got=f"{len(password)} characters", expected=expected)
+    return _hasher.hash(password)
+
+
+def set_password(connection: sa.Connection, user_id: int, password: str, *, keep: str = "") -> None:
+    """Give a user another password, and end all its sessions but that of the cookie ``keep``.
+
+    Raises:
+        InputError: for a password that is too short or too long.
+    """
+    connection.execute(users.update().where(users.c.id == user_id).values(password=_hashed(password)))
+    _end_sessions(connection, user_id, keep=keep)
+
+
+def has_password(connection: sa.Connection, user_id: int) -> bool:
+    return connection.execute(sa.select(users.c.password).where(users.c.id == user_id)).scalar() is not None
+
+
+def _end_sessions(connection: sa.Connection, user_id: int, *, keep: str = "") -> None:
+    ended = sessions.delete().where(sessions.c.user_id == user_id, sessions.c.secret != sha256_bytes(keep.encode()))
+    connection.execute(ended)
+
+
+def tokens_of(connection: sa.Connection, user_id: int) -> list[dict[str, Any]]:
+    """A user's tokens: what each is called, which is the start of what is kept of it, and when it was made."""
+    asked = sa.select(tokens.c.secret, tokens.c.created).where(tokens.c.user_id == user_id).order_by(tokens.c.created)
+    return [{"id": row.secret[:_TOKEN_NAME], "created": row.created.isoformat()} for row in connection.execute(asked)]
+
+
+def revoke_token(connection: sa.Connection, user_id: int, name: str, *, keep: str = "") -> bool:
+    """Take a token back, with the sessions that may have been opened with it (but that of ``keep``); whether it was."""
+    if len(name) != _TOKEN_NAME or not name.isalnum():
+        return False
+    wanted = (tokens.c.user_id == user_id, tokens.c.secret.startswith(name))
+    if not connection.execute(tokens.delete().where(*wanted)).rowcount:
+        return False
+    _end_sessions(connection, user_id, keep=keep)
+    return True
+
+
+def user_names(connection: sa.Connection) -> dict[int | None, str]:
+    """Number -> name, of all users."""
+    return {row.id: row.name for row in connection.execute(sa.select(users.c.id, users.c.name))}
 
 
 def all_users(connection: sa.Connection) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radweave.base.errors import InputError, UnusableModelError
+from radweave.base.hashes import sha256_json
 from radweave.base.study import LabelState, Report, View
 from radweave.serve.events import say_failure
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from radweave.explain.support import Sentence
     from radweave.generate.pictures import Picture
     from radweave.generate.predictor import Predictor
+    from radweave.runs.folder import RunCard
     from radweave.runs.restore import Run
 
 
@@ -157,14 +159,17 @@ class Inference:
             ],
             "evidence": json_value(dict(report.evidence)),
             "warnings": list(report.warnings),
-            "model": self._model(),
+            "model": model_of(self.run.card),
         }  # fmt: skip
 
-    def _model(self) -> dict[str, Any]:
-        """What made a draft, for every record of it."""
-        card = self.run.card
-        weights = card.files.get("weights.safetensors")
-        return {"method": card.method, "preset": card.preset, "weights": weights, "radweave": card.versions["radweave"]}
+
+def model_of(card: RunCard) -> dict[str, Any]:
+    """What made a draft, for every record of it. ``bank`` is one hash over all files with training reports."""
+    banks = {name: kept for name, kept in card.files.items() if name.startswith(("memories/", "drafting/"))}
+    return {
+        "method": card.method, "preset": card.preset, "weights": card.files.get("weights.safetensors"),
+        "bank": sha256_json(banks) if banks else None, "radweave": card.versions["radweave"],
+    }  # fmt: skip
 
 
 def _refused(study: str, reason: str) -> dict[str, Any]:

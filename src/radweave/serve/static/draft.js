@@ -1,0 +1,267 @@
+// The draft in sections, each sentence editable where it stands. What was typed is never lost to someone else's edit.
+
+import { ask } from "./api.js";
+import { alarm, at, button, clearAlarm, h, redraw, say } from "./dom.js";
+import { key, listed } from "./keys.js";
+import { against, origin, probability, verdict, why } from "./words.js";
+
+export const SECTIONS = ["indication", "technique", "comparison", "findings", "impression"];
+const title = (section) => section[0].toUpperCase() + section.slice(1);
+const mostCharacters = Number(at("study").dataset.mostCharacters);
+
+/** The one editor that is open: {op, key, after, section, text, was}. It stays until it is saved or cancelled. */
+let open = null;
+let current = null;
+
+export const canEdit = ({ study }) => study.state === "drafted" || study.state === "edited";
+export const hasUnsaved = () => open !== null && open.text !== open.was;
+
+export function drawDraft(page) {
+  const { study } = page;
+  drawTools(page);
+  if (!study.draft) return redraw(at("draft"), waiting(study));
+  const rows = study.draft.sentences;
+  if (!rows.some((row) => row.key === current)) current = null;
+  const given = page.evidence?.evidence.study ?? {};
+  settle(rows);
+  const shown = SECTIONS.map((section) => drawSection(page, section, rows.filter((row) => row.section === section), given[section]));
+  redraw(at("draft"), shown, open && !canEdit(page) && drawKept(), adding(page, rows));
+}
+
+function waiting({ state, reason }) {
+  if (state === "refused") return h("div", { class: "alert" }, h("p", {}, "There is no draft: "), h("p", { class: "reason" }, reason ?? "no reason is known"));
+  return h("p", { role: "status" }, state === "drafting" ? "The draft is being written." : "The study waits for its draft.");
+}
+
+function drawTools(page) {
+  const { study } = page;
+  if (!study.draft || !canEdit(page)) return redraw(at("draft-tools"));
+  redraw(at("draft-tools"), button("Undo", () => undo(page), {
+    focus: "undo", disabled: study.draft.undo === null, "aria-keyshortcuts": "z",
+  }));
+}
+
+function drawSection(page, section, rows, given) {
+  const here = open?.op === "insert" && open.section === section;
+  if (!rows.length && !given && !here) return null;
+  const first = here && open.after === null && canEdit(page) && drawEditor(page);
+  return h("section", { class: "part", "aria-labelledby": `part-${section}` },
+    h("h3", { id: `part-${section}` }, title(section)),
+    given && h("p", { class: "given" }, given, h("span", { class: "soft" }, " – came with the study")),
+    first && h("div", { class: "sentence" }, first),
+    h("ol", { class: "sentences" }, rows.map((row) => drawSentence(page, row))));
+}
+
+function drawSentence(page, row) {
+  const isOpen = open?.op === "replace" && open.key === row.key;
+  const isFollowed = open?.op === "insert" && open.after === row.key;
+  const mustLook = row.flagged && !row.looked_at;
+  const classes = ["sentence", row.flagged && "flagged", mustLook && "unseen", current === row.key && "current"].filter(Boolean);
+  return h("li", {
+    class: classes.join(" "), "data-key": row.key, "data-focus": `sentence-${row.key}`, tabindex: "-1",
+    onfocusin: () => select(row.key), ondblclick: () => canEdit(page) && !isOpen && edit(page, row.key),
+  },
+  isOpen && canEdit(page) ? drawEditor(page) : h("p", { class: "words" }, row.text),
+  h("p", { class: "facts" }, verdict(row), against(row), h("span", {}, probability(row)), h("span", {}, origin(row)),
+    row.flagged && row.looked_at && h("span", { class: "seen" }, "✓ looked at")),
+  why(row),
+  canEdit(page) && !isOpen && h("p", { class: "actions" },
+    mustLook && button("I looked at it", () => look(page, row.key), { focus: `look-${row.key}`, class: "main look" }),
+    button("Edit", () => edit(page, row.key), { focus: `edit-${row.key}` }),
+    button("Add after", () => insert(page, row.section, row.key), { focus: `add-${row.key}` }),
+    button("Remove", () => remove(page, row.key), { focus: `remove-${row.key}` })),
+  isFollowed && canEdit(page) && drawEditor(page));
+}
+
+/** What was typed into a sentence that is not there any more becomes a new one, where the reader saves it. */
+function settle(rows) {
+  const place = open && (open.op === "replace" ? open.key : open.after);
+  if (!open || place === null || rows.some((row) => row.key === place)) return;
+  open = { op: "insert", section: open.section, after: null, text: open.text, was: "" };
+}
+
+function drawKept() {
+  return h("div", { class: "alert" }, h("label", { for: "kept" }, "The draft cannot be changed any more. What you typed:"),
+    h("textarea", { id: "kept", readonly: true }, open.text));
+}
+
+function adding(page, rows) {
+  if (!canEdit(page)) return null;
+  const missing = SECTIONS.filter((section) => !rows.some((row) => row.section === section));
+  return h("p", { class: "actions" }, h("span", { class: "soft" }, "Add to: "), missing.map((section) =>
+    button(title(section), () => insert(page, section, null), { focus: `section-${section}`, "aria-label": `Add to ${section}` })));
+}
+
+function drawEditor(page) {
+  const area = h("textarea", {
+    "aria-label": open.op === "replace" ? "The sentence" : "The new sentence", "data-focus": "editor", maxlength: mostCharacters,
+    oninput: (event) => { open.text = event.target.value; grow(event.target); },
+    onkeydown: (event) => {
+      if (event.key === "Escape") cancel(page);
+      else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save(page);
+      else return;
+      event.preventDefault();
+    },
+  });
+  area.value = open.text;
+  requestAnimationFrame(() => grow(area));
+  return h("div", { class: "editor" }, area, h("p", { class: "actions" },
+    button("Save", () => save(page), { class: "main", focus: "save", "aria-keyshortcuts": "Control+Enter" }),
+    button("Cancel", () => cancel(page), { focus: "cancel", "aria-keyshortcuts": "Escape" })));
+}
+
+function grow(area) {
+  area.rows = 1;
+  while (area.scrollHeight > area.clientHeight + 2 && area.rows < 20) area.rows += 1;
+}
+
+function select(name) {
+  if (current === name) return;
+  current = name;
+  for (const one of document.querySelectorAll(".sentence.current")) one.classList.remove("current");
+  item(name)?.classList.add("current");
+}
+
+const item = (name) => at("draft").querySelector(`li[data-key="${name}"]`);
+
+/** Whether another editor may open: one with words in it is saved or cancelled first. */
+function mayOpen() {
+  if (!hasUnsaved()) return true;
+  alarm("Save or cancel the sentence that you are writing first.");
+  at("draft").querySelector('[data-focus="editor"]')?.focus();
+  return false;
+}
+
+function show(page, editor) {
+  open = editor;
+  drawDraft(page);
+  const area = at("draft").querySelector('[data-focus="editor"]');
+  area?.focus();
+  area?.setSelectionRange(area.value.length, area.value.length);
+}
+
+function edit(page, name) {
+  const row = page.study.draft.sentences.find((one) => one.key === name);
+  if (row && mayOpen()) show(page, { op: "replace", key: name, section: row.section, text: row.text, was: row.text });
+}
+
+function insert(page, section, after) {
+  if (mayOpen()) show(page, { op: "insert", section, after, text: "", was: "" });
+}
+
+function cancel(page) {
+  const back = open.op === "replace" ? `edit-${open.key}` : open.after === null ? `section-${open.section}` : `add-${open.after}`;
+  open = null;
+  clearAlarm();
+  drawDraft(page);
+  at("draft").querySelector(`[data-focus="${back}"]`)?.focus();
+}
+
+async function save(page) {
+  const text = open.text.trim();
+  const { op, key: name, after, section, was } = open;
+  if (!text) return alarm("The sentence is empty. Cancel, or remove it.");
+  if (text === was) return cancel(page);
+  const sent = op === "replace" ? { op, key: name, text } : { op, after, section, text };
+  const isKept = await changed(page, [sent], () => { open = null; });
+  if (isKept) focusSentence(op === "replace" ? name : newest(page));
+}
+
+const newest = (page) => Math.max(...page.study.draft.sentences.map((row) => row.key));
+
+/** Send edits. Where someone else was faster, show theirs and keep what is typed here. */
+async function changed(page, edits, done = () => {}) {
+  try {
+    const before = open;
+    done();
+    try {
+      await page.change(edits);
+    } catch (problem) {
+      open = before;
+      throw problem;
+    }
+    clearAlarm();
+    say(`Saved as version ${page.study.version}.`);
+    return true;
+  } catch (problem) {
+    if (problem.status !== 409) {
+      alarm(problem);
+      drawDraft(page);
+      return false;
+    }
+    await page.reload().catch(() => {});
+    drawDraft(page);
+    alarm(canEdit(page)
+      ? `Not saved: someone else changed the draft meanwhile (version ${page.study.version}, by ${page.study.draft.author_name ?? "someone"}). Theirs is shown now. ${open ? "What you typed is still in its field; save it again to put it over theirs." : "Do it again if it still fits."}`
+      : "Not saved: the draft was signed meanwhile.");
+    at("draft").querySelector('[data-focus="editor"]')?.focus();
+    return false;
+  }
+}
+
+function focusSentence(name) {
+  current = name;
+  item(name)?.focus();
+}
+
+async function look(page, name) {
+  try {
+    page.study.draft = await ask("POST", `/studies/${page.id}/looked`, { version: page.study.version, sentences: [name] });
+    await page.reload();
+    focusSentence(name);
+  } catch (problem) {
+    if (problem.status !== 409) return alarm(problem);
+    await page.reload().catch(() => {});
+    alarm("The draft was changed meanwhile. Look at the sentence as it is now.");
+  }
+}
+
+async function remove(page, name) {
+  if (!mayOpen()) return;
+  open = null;
+  const rows = page.study.draft.sentences;
+  const place = rows.findIndex((row) => row.key === name);
+  const beside = rows[place + 1] ?? rows[place - 1];
+  if (await changed(page, [{ op: "remove", key: name }]) && beside) focusSentence(beside.key);
+}
+
+async function undo(page) {
+  if (!canEdit(page) || page.study.draft.undo === null || !mayOpen()) return;
+  await changed(page, [{ op: "restore", version: page.study.draft.undo }]);
+}
+
+/** Put a sentence of a recalled case after the current one, or at the end of the findings. */
+export async function insertRecalled(page, number, text) {
+  if (!canEdit(page) || !mayOpen()) return;
+  const rows = page.study.draft.sentences;
+  const after = current ?? rows.findLast((row) => row.section === "findings")?.key ?? null;
+  if (await changed(page, [{ op: "insert", after, text, recalled: number }])) focusSentence(newest(page));
+}
+
+export function keysOfDraft(page) {
+  const rows = () => page.study?.draft?.sentences ?? [];
+  const move = (step) => {
+    const place = rows().findIndex((row) => row.key === current);
+    const next = rows()[place < 0 ? 0 : Math.min(rows().length - 1, Math.max(0, place + step))];
+    if (next) focusSentence(next.key);
+  };
+  const onCurrent = (action) => () => {
+    const row = rows().find((one) => one.key === current);
+    if (row && canEdit(page)) action(row);
+  };
+  key("j", "next sentence", () => move(1));
+  key("k", "sentence before", () => move(-1));
+  key("n", "next flagged sentence that nobody looked at", () => {
+    const unseen = rows().filter((row) => row.flagged && !row.looked_at);
+    const place = rows().findIndex((row) => row.key === current);
+    const next = unseen.find((row) => rows().indexOf(row) > place) ?? unseen[0];
+    if (next) focusSentence(next.key);
+  });
+  key("l", "I looked at the sentence", onCurrent((row) => row.flagged && !row.looked_at && look(page, row.key)));
+  key("e", "edit the sentence", onCurrent((row) => edit(page, row.key)));
+  key("a", "add a sentence after it", onCurrent((row) => insert(page, row.section, row.key)));
+  key("x", "remove the sentence", onCurrent((row) => remove(page, row.key)));
+  key("z", "undo", () => page.study?.draft && undo(page));
+  listed("Ctrl Enter", "save what is written");
+  listed("Esc", "leave it");
+}

@@ -1,0 +1,98 @@
+// The page of a study: it loads study and evidence, hands them to the parts, and looks whether someone else changed it.
+
+import { ask, csrf, repeat } from "./api.js";
+import { alarm, at, h, redraw, time } from "./dom.js";
+import { drawDraft, hasUnsaved, insertRecalled, keysOfDraft } from "./draft.js";
+import { drawDifference, showDifference } from "./difference.js";
+import { drawFindings, drawPrior, drawRecalled } from "./findings.js";
+import "./frame.js";
+import { drawHistory } from "./history.js";
+import { key } from "./keys.js";
+import { drawSign, sign } from "./sign.js";
+import { chip } from "./states.js";
+import { mountViewer } from "./viewer/viewer.js";
+
+const id = at("study").dataset.study;
+const page = { id, study: null, evidence: null, viewer: null, reload: load, restore, change };
+let drawn = "";
+
+/** Load the study; draw what changed. */
+async function load() {
+  const study = await ask("GET", `/studies/${id}`);
+  const look = JSON.stringify([study.state, study.version, study.draft?.sentences.map((row) => row.looked_at)]);
+  page.study = study;
+  if (study.draft && !page.evidence) page.evidence = await ask("GET", `/studies/${id}/evidence`);
+  if (look === drawn) return;
+  drawn = look;
+  draw();
+}
+
+/** Edit the draft as it is shown; true where that was kept. The parts say what became of a conflict. */
+async function change(edits) {
+  page.study.draft = await ask("PATCH", `/studies/${id}/sentences`, { version: page.study.version, edits });
+  await load();
+}
+
+async function restore(version) {
+  try {
+    await change([{ op: "restore", version }]);
+  } catch (problem) {
+    alarm(problem);
+    await load().catch(() => {});
+  }
+}
+
+function draw() {
+  const { study } = page;
+  document.title = `${study.name} – Radweave workstation`;
+  at("name").textContent = study.name;
+  redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
+  redraw(at("state"), chip(study.state));
+  redraw(at("warnings"), study.warnings?.length && h("div", { class: "alert" }, h("h2", {}, "Warnings"),
+    h("ul", {}, study.warnings.map((text) => h("li", {}, text)))));
+  drawDraft(page);
+  drawSign(page);
+  drawHistory(page);
+  if (!study.draft) return;
+  drawFindings(page);
+  drawRecalled(page, { insert: (case_, text) => insertRecalled(page, case_, text) });
+  drawPrior(page);
+  drawDifference(page);
+  drawFooter(study);
+}
+
+function drawFooter({ model, draft }) {
+  const short = (hash) => h("code", { title: hash ?? "" }, (hash ?? "none").slice(0, 12));
+  redraw(at("model"), `This draft was made by ${model.method} (${model.preset ?? "?"}), weights `, short(model.weights), ", bank ",
+    short(model.bank), `, Radweave ${model.radweave ?? "?"}.`);
+  redraw(at("text-version"), `Text: version ${draft.version} of `, time(draft.created), ", SHA-256 ", short(draft.sha256), ".");
+}
+
+async function start() {
+  try {
+    await load();
+  } catch (problem) {
+    return alarm(problem);
+  }
+  try {
+    page.viewer = await mountViewer(at("viewer"), { study: page.study, csrf });
+  } catch {
+    redraw(at("viewer"), h("p", { class: "soft" }, "The images cannot be shown."));
+  }
+}
+
+window.addEventListener("beforeunload", (event) => {
+  if (hasUnsaved()) event.preventDefault();
+});
+
+keysOfDraft(page);
+key("d", "difference to the first draft", () => showDifference(page));
+key("f", "findings", () => at("findings").querySelector("button, summary, table")?.focus());
+key("v", "images", () => at("viewer").focus());
+key("m", "hide the maps", () => page.viewer?.hideMaps());
+key("p", "the image before this one", () => page.viewer?.showPrior());
+key("s", "sign", () => sign(page));
+key("w", "work list", () => location.assign("/studies"));
+
+start();
+repeat(load, 4);

@@ -1,0 +1,57 @@
+// How a sentence's facts are put. A classifier that agrees is no proof: the words say no more than that it agrees.
+
+import { h, percent } from "./dom.js";
+
+const VERDICTS = {
+  "contradicts its classifier": ["bad", "✕"],
+  "evidence disagrees": ["doubt", "!"],
+  "nothing agrees with it": ["doubt dashed", "?"],
+  "agrees with its classifier": ["good", "✓"],
+  "names no finding": ["plain", "–"],
+  edited: ["plain", "✎"],
+};
+
+const mark = (kind, sign, words) => h("span", { class: `chip ${kind}` }, h("span", { "aria-hidden": "true" }, sign), " ", words);
+
+export function verdict(row) {
+  const [kind, sign] = VERDICTS[row.verdict] ?? ["plain", "–"];
+  return mark(kind, sign, row.verdict);
+}
+
+export const against = (row) => row.details.prior?.length > 0 && mark("bad", "⇄", "does not fit the prior report");
+
+export function probability(row) {
+  if (row.probability === null) return row.verdict === "edited" ? "no probability: it was edited" : "no probability";
+  const kind = row.details.calibrated === true ? "calibrated" : row.details.calibrated === false ? "not calibrated" : "as the model gives it";
+  return `${percent(row.probability)} probable (${kind})`;
+}
+
+export function origin({ origin: from, editor, verdict: found }) {
+  const isReaders = from.kind === "reader";
+  const source = {
+    generated: "written by the model",
+    report: `from training report ${from.study_id}`,
+    template: `from the normal report ${from.study_id}`,
+    finding: `put in from training report ${from.study_id}`,
+    recalled: `from recalled case ${from.number} (${from.study_id ?? "unknown"})`,
+    reader: `written by ${editor ?? "a reader"}`,
+  }[from.kind] ?? from.kind;
+  const hand = from.kind === "recalled" && found === "edited" ? "put in" : "edited";
+  return !isReaders && editor ? `${source}; ${hand} by ${editor}` : source;
+}
+
+/** What the sentence says of each class, and how the evidence stands to that. */
+export function why({ details, confidence }) {
+  const claims = details.claims ?? [];
+  const lines = [
+    ...claims.map((claim) => h("li", {}, h("b", {}, claim.name), ` ${claim.said}: ${claim.verdict}`,
+      claim.probability !== null && `, probability ${percent(claim.probability)} (${claim.calibrated ? "calibrated" : "not calibrated"}), there from ${percent(claim.threshold)} on`,
+      claim.agree.length > 0 && `; recalled ${cases(claim.agree)} say the same`, claim.differ.length > 0 && `; recalled ${cases(claim.differ)} say the opposite`)),
+    ...(details.prior ?? []).map((text) => h("li", {}, text)),
+    details.verbatim?.length > 0 && h("li", {}, `Stands word for word in recalled ${cases(details.verbatim)}.`),
+    confidence !== null && confidence !== undefined && h("li", {}, `The language model was ${percent(confidence)} sure of its wording, which is not the probability that it is true.`),
+  ].filter(Boolean);
+  return lines.length > 0 && h("details", { class: "why" }, h("summary", {}, "Why"), h("ul", {}, lines));
+}
+
+const cases = (numbers) => `${numbers.length === 1 ? "case" : "cases"} ${numbers.join(", ")}`;
