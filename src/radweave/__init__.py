@@ -1,33 +1,70 @@
-"""Radweave: from chest images to radiology reports, with evidence. Research software, not a medical device."""
+"""Radweave: from chest images to radiology reports, with evidence. Research software, not a medical device.
+
+predictor = radweave.load("run")                    a trained run
+predictor.report("chest.dcm")                       a draft with its evidence
+radweave.score(drafts, references)                  scores with intervals and floors
+radweave.label(["Small left effusion."])            findings of texts
+radweave.Dataset("iu", split="train")               a dataset folder as a torch data set
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import torch
+
+    from radweave.evaluation.commands.label import label
+    from radweave.evaluation.score import score
     from radweave.generate.predictor import Predictor
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "label", "load", "score"]
+# Where each name lives. It is imported when it is asked for: 'import radweave' stays light.
+_PLACES = {"label": "radweave.evaluation.commands.label", "score": "radweave.evaluation.score"}
 
 
-def load(run: Path | str, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
-    """Open a run folder for reporting: ``radweave.load(RUN).report(["chest.dcm"])``.
+def load(
+    run: Path | str, *, device: torch.device | str | None = None, untrained: bool = False, decoding: Sequence[str] = ()
+) -> Predictor:
+    """Open a run folder for reporting: ``radweave.load(RUN).report("chest.dcm")``.
 
     Args:
         run: the run folder, or an exported one.
+        device: where the model runs: "cpu", "cuda", "cuda:1", "mps". Without, a CUDA device where there is one.
         untrained: let a run report whose weights were never trained; each report then says so.
         decoding: overrides of the run's decoding options, such as ``["num_beams=3"]``.
 
     Raises:
-        InputError: if the run cannot be restored or an option does not exist.
+        InputError: if the run cannot be restored, or an option or the device does not exist.
     """
     from pathlib import Path
 
+    from radweave.base.devices import found_device
+    from radweave.base.errors import InputError
     from radweave.generate.predictor import Predictor
     from radweave.runs.restore import restore
 
-    return Predictor.of(restore(Path(run)), untrained=untrained, decoding=decoding)
+    if not isinstance(run, (str, Path)):
+        raise InputError("not a path", field="run", got=type(run).__name__, expected="the path of a run folder")
+    if isinstance(decoding, str):
+        raise InputError("not a list", field="decoding", got="one string", expected='such as ["num_beams=3"]')
+    place = None if device is None else found_device(str(device), field="device")
+    restored = restore(Path(run), device=place)
+    return Predictor.of(restored, untrained=untrained, decoding=decoding)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for by its name."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'radweave' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

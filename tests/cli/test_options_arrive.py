@@ -19,6 +19,7 @@ from radweave.data.importers import ImportOptions
 from radweave.evaluation.commands.compare import CompareRequest
 from radweave.evaluation.commands.evaluate import EvaluateRequest
 from radweave.evaluation.commands.label import LabelRequest
+from radweave.evaluation.fields import Fields
 
 P = Path
 
@@ -26,20 +27,23 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "evaluate": (
         "radweave.evaluation.commands.evaluate.run_evaluate",
         "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --no-meteor --radgraph "
-        "g --skip-invalid --without-marks --second-opinion --resamples 7 --seed 3 --json --out o --overwrite",
+        "g --skip-invalid --without-marks --second-opinion --resamples 7 --seed 3 --json --out o --overwrite "
+        "--study i --hyp h --ref r",
         EvaluateRequest(
             pairs=(P("a"), P("b")), protocol="ws", beside="dots", ontology="ct18", weights=P("w"), train=P("t"),
             train_labels=P("l"), meteor=False, radgraph=P("g"), skip_invalid=True, second_opinions=True, resamples=7,
-            without_marks=True, seed=3, as_json=True, out=P("o"), overwrite=True,
+            without_marks=True, fields=Fields("i", "h", "r"), seed=3, as_json=True, out=P("o"), overwrite=True,
         ),
     ),
     "compare": (
         "radweave.evaluation.commands.compare.run_compare",
         "a b --protocol ws --ontology ct18 --weights w --floors --seeds --no-meteor --resamples 7 --seed 3 "
-        "--judge http://x --judge-model m --judge-limit 5 --both-orders --json --out o --overwrite",
+        "--judge http://x --judge-model m --judge-limit 5 --both-orders --json --out o --overwrite "
+        "--study i --hyp h --ref r",
         CompareRequest(
-            (P("a"), P("b")), "ws", "ct18", P("w"), floors=True, seeds=True, meteor=False, resamples=7, seed=3, judge="http://x",
-            judge_model="m", judge_limit=5, both_orders=True, as_json=True, out=P("o"), overwrite=True,
+            (P("a"), P("b")), "ws", "ct18", P("w"), Fields("i", "h", "r"), floors=True, seeds=True, meteor=False,
+            resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5, both_orders=True, as_json=True,
+            out=P("o"), overwrite=True,
         ),
     ),
     "label": (

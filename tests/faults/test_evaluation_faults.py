@@ -249,11 +249,11 @@ def test_label_refuses_what_is_no_file_of_reports(tmp_path: Path) -> None:
     broken = tmp_path / "b.csv"
     broken.write_bytes(b'id,report\n1,"unclosed\n')
     binary = tmp_path / "c.csv"
-    binary.write_bytes(b"id,report\n1,\xff\xfe\n")
+    binary.write_bytes(b"id,report\n1,\0\n")
     nothing = write(tmp_path / "n.jsonl", {"id": "a", "words": "x"})
     for path, says in (
         (broken, "CSV"),
-        (binary, "CSV"),
+        (binary, "not a text file"),
         (nothing, "no field for the text"),
         (tmp_path / "x.csv", "missing"),
     ):

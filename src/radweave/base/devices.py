@@ -18,7 +18,7 @@ def use_device(name: str) -> None:
     Raises:
         InputError: if there is no such device.
     """
-    _found(name)
+    found_device(name)
     os.environ[VARIABLE] = name
 
 
@@ -29,10 +29,15 @@ def default_device() -> torch.device:
         InputError: if the environment asks for one that is not here.
     """
     asked = os.environ.get(VARIABLE)
-    return _found(asked) if asked else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return found_device(asked) if asked else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _found(name: str) -> torch.device:
+def found_device(name: str, *, field: str = "--device") -> torch.device:
+    """The device of this name.
+
+    Raises:
+        InputError: if there is none here, naming ``field``.
+    """
     here = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     try:
         device = torch.device(name)
@@ -42,5 +47,5 @@ def _found(name: str) -> torch.device:
         known = [
             kind if count == 1 else f"{kind}, {kind}:0 to {kind}:{count - 1}" for kind, count in here.items() if count
         ]
-        raise InputError("there is no such device here", field="--device", got=name, expected=" or ".join(known))
+        raise InputError("there is no such device here", field=field, got=name, expected=" or ".join(known))
     return device

@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-
-if TYPE_CHECKING:
-    pass
-
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -131,6 +127,9 @@ class Study(Record):
         return self
 
 
+_SHOWN_CLASSES = 5
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A generated report with its evidence, as users get it."""
@@ -143,3 +142,13 @@ class Report:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text, the class probabilities where there are some, and the warnings."""
+        from radweave.base.notebook import paragraph, shown, table
+
+        found = self.evidence.get("class_probabilities")
+        ranked = sorted(found.items(), key=lambda item: -(item[1] or 0.0)) if isinstance(found, Mapping) else []
+        rows = [(str(name), "-" if value is None else f"{value:.2f}") for name, value in ranked[:_SHOWN_CLASSES]]
+        probabilities = [table(("finding", "probability"), rows)] if rows else []
+        return shown(f"Draft: {self.study_id}", paragraph(self.text), *probabilities, warnings=self.warnings)

@@ -16,10 +16,16 @@ from radweave.cli.bounds import MAX_RESAMPLES, MAX_SEED, MAX_STUDIES
 LABELERS = f"{', '.join(LABEL_SETS)} (rule-based), {', '.join(NETWORKS)} (with --weights)"
 Ontology = Annotated[str, typer.Option(help=f"Labeler: {LABELERS}, none; auto goes by the reports' modality.")]
 Weights = Annotated[Path | None, typer.Option(help="Local folder with a trained labeler's weights and tokenizer.")]
+StudyField = Annotated[str, typer.Option("--study", help="Field or column of the id; found by name if not given.")]
+HypField = Annotated[str, typer.Option("--hyp", help="Field of the generated report; found by name if not given.")]
+RefField = Annotated[str, typer.Option("--ref", help="Field of the reference report; found by name if not given.")]
+_FIELDS = ("study", "hyp", "ref")
 
 
 def evaluate(
-    pairs: Annotated[list[Path], typer.Argument(help="Pairs files (study_id, hyp, ref or refs), one per run.")],
+    pairs: Annotated[
+        list[Path], typer.Argument(help="Pairs files (study_id, hyp, ref or refs), one per run: .csv, .json or .jsonl.")
+    ],
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
     beside: Annotated[str, typer.Option(help="A second protocol to show beside; 'none' for none.")] = "auto",
     ontology: Ontology = "auto",
@@ -30,6 +36,9 @@ def evaluate(
         typer.Option(help="Dataset folder whose training labels say which classes are frequent, which rare."),
     ] = None,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
+    study: StudyField = "",
+    hyp: HypField = "",
+    ref: RefField = "",
     radgraph: Annotated[
         Path | None, typer.Option(help="Local folder with RadGraph's weights, for RadGraph-F1.")
     ] = None,
@@ -51,15 +60,23 @@ def evaluate(
     """Score generated reports against their references."""
     given = dict(locals())
     from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
+    from radweave.evaluation.fields import Fields
 
-    run_evaluate(EvaluateRequest(**given | {"pairs": tuple(pairs)}))
+    fields = Fields(**{name: given.pop(name) for name in _FIELDS})
+    run_evaluate(EvaluateRequest(**given | {"pairs": tuple(pairs), "fields": fields}))
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Pairs files of the same studies; the others against the first.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Pairs files (.csv, .json, .jsonl) of the same studies; others against the first."),
+    ],
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
     ontology: Ontology = "auto",
     weights: Weights = None,
+    study: StudyField = "",
+    hyp: HypField = "",
+    ref: RefField = "",
     floors: Annotated[
         bool, typer.Option("--floors", help="Against its floors too: those that come with the first run, shuffled.")
     ] = False,
@@ -80,20 +97,20 @@ def compare(
     """Test which of two or more systems is better, on the same studies or over seeds."""
     given = dict(locals())
     from radweave.evaluation.commands.compare import CompareRequest, run_compare
+    from radweave.evaluation.fields import Fields
 
-    run_compare(CompareRequest(**given | {"runs": tuple(runs)}))
+    fields = Fields(**{name: given.pop(name) for name in _FIELDS})
+    run_compare(CompareRequest(**given | {"runs": tuple(runs), "fields": fields}))
 
 
 def label(
-    reports: Annotated[Path, typer.Argument(help="Reports as .jsonl or .csv.")],
+    reports: Annotated[Path, typer.Argument(help="Reports as .jsonl, .json or .csv.")],
     ontology: Annotated[str, typer.Option(help=f"Labeler: {LABELERS}.")] = "chexpert14",
     weights: Weights = None,
     text_field: Annotated[
         str, typer.Option("--text", help="Field or column of the text; found by name if not given.")
     ] = "",
-    id_field: Annotated[
-        str, typer.Option("--study", help="Field or column of the id; found by name if not given.")
-    ] = "",
+    id_field: StudyField = "",
     out: Annotated[
         Path | None, typer.Option(help="Where to write, .jsonl or .csv; standard output if not given.")
     ] = None,

@@ -1,10 +1,12 @@
-"""Generated and reference reports, paired by study id, and the file they come from.
+"""Generated and reference reports, paired by study id, and the file they come from: CSV, JSON or JSON lines.
 
-A line of a pairs file holds ``study_id``, ``hyp`` and ``ref`` or ``refs``. Optional: ``floors`` (name -> text, a
+A row of a pairs file holds ``study_id``, ``hyp`` and ``ref`` or ``refs``. Optional: ``floors`` (name -> text, a
 baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "constant": "..."}``), ``patient_id`` (one
 patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
-``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``evidence`` (its list
-``comparisons_removed`` is counted, its ``class_probabilities`` are scored). Other keys are ignored.
+``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``dataset`` (whose studies
+they are, as ``dataset.json`` names it), ``evidence`` (its list
+``comparisons_removed`` is counted, its ``class_probabilities`` are scored). Other keys are ignored. ``fields`` has the
+other names under which files keep the first three.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from radweave.base.errors import InputError
-from radweave.base.json_files import read_jsonl
 from radweave.base.study import LabelState, Modality
+from radweave.data.tables import read_rows
+from radweave.evaluation.fields import BY_NAME, Fields, pair_row
 
 # C0, DEL, C1, and the Unicode line and paragraph separators; tab, line feed and carriage return are ordinary blanks.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
@@ -60,6 +63,7 @@ class Pair:
     has_prior: bool | None = None
     labels: Mapping[str, LabelState] | None = None
     modality: Modality | None = None
+    dataset: str | None = None
     comparisons_removed: int = 0
     probabilities: Probabilities | None = None
 
@@ -142,13 +146,14 @@ def pair_up(hyps: Mapping[str, str], refs: Mapping[str, str | Sequence[str]]) ->
     )
 
 
-def read_pairs(path: Path, *, skip_invalid: bool = False) -> PairsFile:
+def read_pairs(path: Path, *, skip_invalid: bool = False, fields: Fields = BY_NAME) -> PairsFile:
     """Read a pairs file.
 
     Args:
-        path: JSON lines.
+        path: ``.csv``, ``.tsv``, ``.json``, or JSON lines under any other name.
         skip_invalid: leave bad lines out and count them by reason, instead of refusing the file. Duplicate ids are
             refused all the same: no line can be said to be the bad one.
+        fields: which field has the id, the generated and the reference report; found by name if not given.
 
     Raises:
         InputError: naming file, line and field.
@@ -156,25 +161,24 @@ def read_pairs(path: Path, *, skip_invalid: bool = False) -> PairsFile:
     pairs: list[Pair] = []
     left_out: Counter[str] = Counter()
     seen: set[str] = set()
-    for number, row in read_jsonl(path):
+    for place, row in read_rows(path):
         try:
-            pair = _pair_of(row, path, number)
+            pair = _pair_of(pair_row(row, fields, path, place), place)
         except InputError as error:
             if not skip_invalid:
                 raise
             left_out[f"{error.field or 'line'}: {error.reason}"] += 1
             continue
         if pair.study_id in seen:
-            raise InputError("study id comes twice", file=path, line=number, field="study_id", got=pair.study_id)
+            raise InputError("study id comes twice", field="study_id", got=pair.study_id, **place)
         seen.add(pair.study_id)
         pairs.append(pair)
     if not pairs:
-        raise InputError("holds no usable pair", file=path, expected="lines with study_id, hyp and ref or refs")
+        raise InputError("holds no usable pair", file=path, expected="rows with study_id, hyp and ref or refs")
     return PairsFile(tuple(pairs), dict(sorted(left_out.items())))
 
 
-def _pair_of(row: Mapping[str, Any], path: Path, number: int) -> Pair:
-    place: dict[str, Any] = {"file": path, "line": number}
+def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
     for name in ("study_id", "hyp"):
         if name not in row:
             raise InputError("field is missing", field=name, **place)
@@ -195,18 +199,19 @@ def _pair_of(row: Mapping[str, Any], path: Path, number: int) -> Pair:
     has_prior = row.get("has_prior")
     if has_prior is not None and not isinstance(has_prior, bool):
         raise InputError("not true or false", field="has_prior", got=type(has_prior).__name__, **place)
-    patient = row.get("patient_id")
-    if patient is not None and not isinstance(patient, str):
-        raise InputError("not a text", field="patient_id", got=type(patient).__name__, **place)
+    for name in ("patient_id", "dataset"):
+        if row.get(name) is not None and not isinstance(row[name], str):
+            raise InputError("not a text", field=name, got=type(row[name]).__name__, **place)
     return Pair(
         study_id=study_id,
         hyp=check_text(row["hyp"], "hyp", **place),
         refs=refs,
         floors=_floors_of(row.get("floors"), place),
-        patient_id=patient,
+        patient_id=row.get("patient_id"),
         has_prior=has_prior,
         labels=_labels_of(row.get("labels"), place),
         modality=_modality_of(row.get("modality"), place),
+        dataset=row.get("dataset"),
         comparisons_removed=_removed_of(row.get("evidence")),
         probabilities=_probabilities_of(row.get("evidence"), place),
     )

@@ -17,6 +17,7 @@ from typing import Literal
 from radweave.base.config import Config, Count, Tokens
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_json
+from radweave.base.study import Modality
 from radweave.evaluation.cleaning import CleanerName, TokenizerName, clean
 
 # Raised when a change of code changes a score; part of every protocol hash.
@@ -148,6 +149,17 @@ PROTOCOLS: dict[str, EvalProtocol] = {
         ),
     )
 }
+
+
+PUBLISHED_ON: Mapping[str, str] = {"iu-xray": "r2gen_iu_60"}
+"""The protocol of most papers on a data set, by the name that an import gives it."""
+
+
+def published_protocol(datasets: Iterable[str | None], modality: Modality) -> str:
+    """The papers' protocol for studies of these data sets: that of the one they are all of, else of their modality."""
+    names = set(datasets)
+    name = names.pop() if len(names) == 1 else None
+    return PUBLISHED_ON.get(name or "", "hf" if modality == "ct" else "r2gen_mimic")
 
 
 def get_protocol(protocol: str | EvalProtocol) -> EvalProtocol:

@@ -91,6 +91,16 @@ class Evaluation:
             **({"per_study": self.per_study()} if per_study else {}),
         }
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: scores with intervals, the floors beside them, and the warnings."""
+        from radweave.base.notebook import paragraph, shown, table
+        from radweave.evaluation.tables.report import floor_table, language_table
+
+        result = self.to_json(per_study=False)
+        tables = [language_table({"": result}), *([floor_table(result)] if self.floors else [])]
+        parts = [part for one in tables for part in (table(one.columns, one.rows), *map(paragraph, one.notes))]
+        return shown(f"Evaluation by protocol {self.protocol.name}", *parts, warnings=self.warnings())
+
     def language_json(self) -> Json:
         """What stands beside another protocol's result."""
         record = self.to_json(per_study=False)

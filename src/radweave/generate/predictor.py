@@ -17,6 +17,7 @@ from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.familiarity import Familiarity
 from radweave.data.loader import VIEW_KINDS, Example, view_id
 from radweave.generate.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
+from radweave.generate.given import Images, read_given
 from radweave.generate.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
 from radweave.generate.views import settle_views, stated_view, views_for
 from radweave.nn.decoding import DecodingConfig
@@ -96,17 +97,29 @@ class Predictor:
         """Where the model is."""
         return device_of(self.model)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what the model reads, where it runs, and what each of its reports says."""
+        from radweave.base.notebook import paragraph, shown
+
+        squares = f"radiographs in squares of {self.image_size} pixels, up to {self.max_views} views of a study"
+        reads = squares if self.ct.size is None else f"a CT scan of {' x '.join(map(str, self.ct.size))} voxels"
+        text = f'Reads {reads}. Runs on {self.device}. Use: predictor.report("chest.dcm")'
+        refusal = () if self.refusal is None else (self.refusal,)
+        return shown("Predictor", paragraph(text), warnings=(*refusal, *self.warnings))
+
     def report(
         self,
-        images: Sequence[Path | str],
+        images: Images,
         *,
         study_id: str = "study",
         force: bool = False,
-        views: Sequence[View | str] = (),
+        views: View | str | Sequence[View | str] = (),
     ) -> Report:
-        """Write the draft of one study from its views (PNG, JPEG or DICOM files), or its CT scan.
+        """Write the draft of one study from its views, or its CT scan.
 
-        A scan is a NIfTI, NRRD or MetaImage file or the folder of a DICOM series.
+        A view is the path of a PNG, JPEG or DICOM file, a PIL image, or an array (H, W) or (H, W, channels) of uint8,
+        uint16, or floats from 0 to 1, white where it is dense; several views are a list. A scan is the path of a
+        NIfTI, NRRD or MetaImage file or of the folder of a DICOM series.
 
         ``views`` states which view the images are ("frontal", "lateral", "pa", "ap"): one for all, or one for each.
         Without, it is what the file says, or else what a rule sees; a warning then says so.
@@ -115,11 +128,14 @@ class Predictor:
         report then says so.
 
         Raises:
-            InputError: for a file that cannot be used, images of more than one patient or study, no image at all, or
-                a run whose weights were never trained.
+            InputError: for what is no image, a file that cannot be used, images of more than one patient or study, no
+                image at all, or a run whose weights were never trained.
         """
-        stated = [view if isinstance(view, View) else stated_view(view) for view in views]
-        seen, warnings = self.read_views([Path(image) for image in images], force=force, stated=stated)
+        given = [views] if isinstance(views, str) else views
+        stated = [view if isinstance(view, View) else stated_view(view) for view in given]
+        names, pictures = read_given(images, self.ct)
+        each = views_for(stated, len(names))
+        seen, warnings = self.settle(names, pictures, force=force, stated=each)
         return self.report_on(seen, study_id=study_id, warnings=warnings, force=force)
 
     def report_on(

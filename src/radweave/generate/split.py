@@ -13,7 +13,7 @@ from typing import Any
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_jsonl, write_jsonl
 from radweave.base.provenance import code_hash, library_versions
-from radweave.base.study import Modality, Report, Split
+from radweave.base.study import Report, Split
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
@@ -59,7 +59,7 @@ def generate_split(
     ray_workers: int = 0,
     at_test: Sequence[str] = (),
 ) -> BulkResult:
-    """Write ``predictions.jsonl``: per study its id, ``hyp``, ``ref`` (null where there is none), evidence and floors.
+    """Write ``predictions.jsonl``: per study its id, ``hyp``, ``ref`` (null where there is none), evidence, floors.
 
     ``floors`` holds what systems that look at nothing, or only at pixels, would have said (training split only).
 
@@ -117,7 +117,8 @@ def generate_split(
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
         if ranks.is_first:
             floors = floor_reports(dataset, cache, prepared.examples)
-            write_jsonl(out, _counted(_merged(plan, data.modality, prepared.references, floors), counts))
+            facts = {"modality": data.modality, "dataset": dataset.card.name}
+            write_jsonl(out, _counted(_merged(plan, facts, prepared.references, floors), counts))
             shutil.rmtree(plan.folder)
         ranks.wait()
     return BulkResult(
@@ -160,9 +161,9 @@ class Rows:
 
 
 def _merged(
-    plan: Plan, modality: Modality, references: Mapping[str, str], floors: Mapping[str, Any]
+    plan: Plan, facts: Mapping[str, Any], references: Mapping[str, str], floors: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of all shards in the order of the plan, each study exactly once.
+    """The rows of all shards in the order of the plan, each study exactly once; ``facts`` hold of all of them.
 
     Raises:
         InputError: if a shard does not hold the studies it should.
@@ -173,8 +174,8 @@ def _merged(
             raise InputError("the shard does not hold the studies it should; remove it", file=plan.path(number))
         for row in rows:
             study_id = row["study_id"]
-            extra = {"modality": modality, "ref": references.get(study_id), "floors": floors.get(study_id, {})}
-            order = ("study_id", "modality", "hyp", "ref", "floors", "evidence", "warnings")
+            extra = {**facts, "ref": references.get(study_id), "floors": floors.get(study_id, {})}
+            order = ("study_id", *facts, "hyp", "ref", "floors", "evidence", "warnings")
             whole = {**row, **extra}
             yield {key: whole[key] for key in order}
 

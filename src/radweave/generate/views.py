@@ -25,7 +25,7 @@ def stated_view(text: str) -> View:
     Raises:
         InputError: for another word.
     """
-    if text.lower() not in STATED:
+    if not isinstance(text, str) or text.lower() not in STATED:
         raise InputError("no such view", field="--view", got=text, expected=f"one of {', '.join(STATED)}")
     return View(text.upper())
 

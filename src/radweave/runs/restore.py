@@ -43,8 +43,10 @@ class Run:
     drafting: Drafting | None = None
 
 
-def restore(folder: Path) -> Run:
+def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     """Open a finished run folder; every file is checked against its hash.
+
+    Without ``device`` the model is where ``default_device`` says.
 
     Raises:
         InputError: if a file is missing or was changed, or does not fit the model.
@@ -78,7 +80,7 @@ def restore(folder: Path) -> Run:
     load_weights(model, weights)
     refuse_unusable_weights(model, weights)
     set_memories(model, folder, named=card.memories)
-    model.to(default_device()).eval()
+    model.to(default_device() if device is None else device).eval()
     drafting = Drafting(folder / FOLDER, model, load_calibration(folder, card.classes))
     familiarity = load_familiarity(folder / "familiarity")
     return Run(folder, card, experiment, tokenizer, model, familiarity, drafting)

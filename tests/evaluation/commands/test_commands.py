@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,27 @@ def test_label_reads_csv_with_quotes_and_breaks(tmp_path: Path) -> None:
     assert rows[0]["labels"]["Cardiomegaly"] == "positive"
     run("label", reports, "--text", "Notes", "--out", out, "--overwrite")
     assert "positive" not in out.read_text(encoding="utf-8").split("No Finding")[0]
+
+
+def test_a_table_of_any_kind_with_any_names_scores_as_the_lines_do(tmp_path: Path) -> None:
+    pairs = write_pairs(tmp_path / "pairs.jsonl")
+    plain = ("--json", "--no-meteor", "--resamples", 0)
+    expected = json.loads(run("evaluate", pairs, *plain))["corpus"]
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    renamed = [{"case": row["study_id"], "ours": row["hyp"], "theirs": row["ref"]} for row in rows]
+    (tmp_path / "p.json").write_text(json.dumps(renamed))
+    with (tmp_path / "p.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["case", "ours", "theirs"])
+        writer.writeheader()
+        writer.writerows(renamed)
+    names = ("--study", "case", "--hyp", "ours", "--ref", "theirs")
+    for name in ("p.json", "p.csv"):
+        assert json.loads(run("evaluate", tmp_path / name, *plain, *names))["corpus"] == expected
+    compared = json.loads(run("compare", tmp_path / "p.csv", tmp_path / "p.json", "--json", "--no-meteor", *names))
+    assert {row["difference"] for row in compared["comparisons"]} <= {0.0, None}
+
+
+def test_the_paper_beside_iu_xray_is_the_one_that_most_papers_follow(tmp_path: Path) -> None:
+    iu = write_pairs(tmp_path / "iu.jsonl", dataset="iu-xray")
+    result = json.loads(run("evaluate", iu, "--json", "--no-meteor", "--resamples", 0))
+    assert result["beside"]["protocol"]["name"] == "r2gen_iu_60"

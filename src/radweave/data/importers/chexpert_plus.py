@@ -30,7 +30,7 @@ from radweave.data.importers.source import (
     text_or_none,
     view_of,
 )
-from radweave.data.importers.tables import read_table
+from radweave.data.tables import read_table
 
 _SECTIONS = {
     "findings": ("section_findings",),

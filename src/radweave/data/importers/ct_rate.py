@@ -37,7 +37,7 @@ from radweave.data.importers.source import (
     states_of,
     text_or_none,
 )
-from radweave.data.importers.tables import read_table
+from radweave.data.tables import read_table
 
 _VOLUME = re.compile(r"^((train|valid)_\d+)_[a-z]+_\d+$")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")

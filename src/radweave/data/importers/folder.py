@@ -29,8 +29,8 @@ from radweave.data.importers.source import (
     view_of,
 )
 from radweave.data.importers.splitting import SOURCE_SPLIT
-from radweave.data.importers.tables import encoding_note, read_table
 from radweave.data.sections import has_headings, parse_sections
+from radweave.data.tables import encoding_note, read_table
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "image": ("image", "images", "image_path", "path", "file", "filename", "volume"),

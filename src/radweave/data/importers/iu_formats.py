@@ -23,7 +23,7 @@ from radweave.base.json_files import read_json
 from radweave.base.study import Split, View
 from radweave.data.importers.archives import parse_xml, tar_texts
 from radweave.data.importers.source import Problems, RawImage, RawStudy, split_of, text_or_none, view_of
-from radweave.data.importers.tables import read_table
+from radweave.data.tables import read_table
 
 _STUDY = re.compile(r"CXR\d+")
 # "CXR1_1_IM-0001-3001.png" (Open-i) and "1_IM-0001-3001.dcm.png" (Kaggle) are the same image.

@@ -32,8 +32,8 @@ from radweave.data.importers.source import (
     states_of,
     view_of,
 )
-from radweave.data.importers.tables import find_table, read_table
 from radweave.data.sections import parse_sections
+from radweave.data.tables import find_table, read_table
 
 IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg", ".dcm")
 LARGEST_REPORT_BYTES = 1 << 20

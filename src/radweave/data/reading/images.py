@@ -40,7 +40,7 @@ UNSTATED_MODALITIES: Final = frozenset({"OT", "SC"})
 # A header may begin with a comment, but says soon that it is an image, or how many dimensions it has.
 METAIMAGE_START: Final = re.compile(rb"(?:[A-Za-z]+ *= *[^\r\n=]*\r?\n)*(?:ObjectType *= *Image|NDims *= *\d)")
 
-Source = Literal["png", "jpeg", "dicom"]
+Source = Literal["png", "jpeg", "dicom", "memory"]
 Kind = Literal["png", "jpeg", "dicom", "nifti", "gzip", "nrrd", "metaimage"]
 
 
@@ -64,12 +64,13 @@ class Radiograph:
 
 @dataclass(frozen=True, slots=True)
 class Raster:
-    """A decoded PNG or JPEG: stored values (H, W) or (H, W, channels), and the EXIF orientation (1: as it is).
+    """A decoded PNG or JPEG, or an image in memory: stored values (H, W) or (H, W, channels), and where it lies.
 
+    ``orientation`` is that of EXIF; 1 is as it is.
     ``doubts`` are signs of damage in the compressed data, in words.
     """
 
-    source: Literal["png", "jpeg"]
+    source: Literal["png", "jpeg", "memory"]
     pixels: wire.Array
     orientation: int
     doubts: tuple[str, ...] = ()
@@ -163,7 +164,7 @@ def read_raster(path: Path, *, doubts: bool = True) -> Raster:
 
 
 def radiograph_from_raster(path: Path, raster: Raster, *, doubts: bool = True) -> Radiograph:
-    """Bring a PNG or JPEG into the common form; ``doubts`` as ``read_radiograph``.
+    """Bring a PNG or JPEG, or an image in memory, into the common form; ``doubts`` as ``read_radiograph``.
 
     Raises:
         InputError: if it is coloured, constant or too small.
@@ -172,6 +173,8 @@ def radiograph_from_raster(path: Path, raster: Raster, *, doubts: bool = True) -
     grey = upright_grey(path, raster, warnings)
     if grey.dtype == np.uint8:
         pixels = grey.astype(np.float32) / np.float32(255)
+    elif grey.dtype == np.float32:
+        pixels = grey
     else:
         pixels = without_window(grey.astype(np.float32), (0.0, 65535.0), None, warnings)
     _refuse_unusable(path, pixels)

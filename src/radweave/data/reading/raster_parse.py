@@ -14,9 +14,9 @@ from radweave.base.errors import InputError
 from radweave.data.reading import jpeg_ends, wire
 from radweave.data.reading.png_chunks import check_chunks
 
-_EXIF_ORIENTATION = 0x0112
+EXIF_ORIENTATION = 0x0112
 _PADDING = b"\0\r\n "
-_MODES = ("1", "L", "LA", "I;16", "I;16B", "I", "P", "PA", "RGB", "RGBA")
+RASTER_MODES = ("1", "L", "LA", "I;16", "I;16B", "I", "P", "PA", "RGB", "RGBA")
 
 
 def parse_raster(request: dict[str, Any]) -> wire.Message:
@@ -45,11 +45,11 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
             if count > 1:
                 raise InputError("the file holds several images", got=count, expected="one")
             mode, kind = image.mode, str(image.format)
-            if mode not in _MODES:
+            if mode not in RASTER_MODES:
                 raise InputError("the colour mode cannot be used", got=mode, expected="grey or RGB")
             image.load()
-            orientation = int(image.getexif().get(_EXIF_ORIENTATION, 1))
-            decoded, pixels = np.asarray(image), _values(image)
+            orientation = int(image.getexif().get(EXIF_ORIENTATION, 1))
+            decoded, pixels = np.asarray(image), stored_values(image)
         odd = _compare(path.read_bytes(), kind, decoded, doubts=bool(request.get("doubts", True)))
     except InputError:
         raise
@@ -84,7 +84,8 @@ def _decode_jpeg(data: bytes) -> wire.Array:
         return np.asarray(image)
 
 
-def _values(image: Image.Image) -> wire.Array:
+def stored_values(image: Image.Image) -> wire.Array:
+    """The stored values of an image of one of ``RASTER_MODES``: uint8 or uint16, palettes applied."""
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB")
     if image.mode == "1":

@@ -17,6 +17,7 @@ from radweave.base.replacing import record_kind
 from radweave.base.storage import write_folder, write_text
 from radweave.evaluation.commands.evaluate import labeler_for, ontology_of, run_names
 from radweave.evaluation.evaluate import Options, evaluate_pairs
+from radweave.evaluation.fields import BY_NAME, Fields
 from radweave.evaluation.judge import judge, judge_items, summarise
 from radweave.evaluation.pairs import Pair, read_pairs
 from radweave.evaluation.protocols import ProtocolRecord, get_protocol
@@ -31,6 +32,7 @@ from radweave.evaluation.tables.formats import latex_tables, markdown_tables, pr
 FORMAT = "radweave-comparison"
 FORMAT_VERSION = 1
 _OUTPUT = record_kind("a comparison", "comparison.json", ("format", "kind", "comparisons"), ("tables.md", "tables.tex"))
+SEED_FILES = ("*.jsonl", "*.csv", "*.json", "*/predictions.jsonl")
 JUDGE_KEY = "RADWEAVE_JUDGE_KEY"
 
 
@@ -42,6 +44,7 @@ class CompareRequest:
     protocol: str = "full"
     ontology: str = "auto"
     weights: Path | None = None
+    fields: Fields = BY_NAME
     floors: bool = False
     seeds: bool = False
     meteor: bool = True
@@ -107,7 +110,7 @@ def same_references(name: str, first: Sequence[Pair], other: Sequence[Pair]) -> 
 
 def _over_studies(request: CompareRequest) -> dict[str, Any]:
     names = run_names(request.runs)
-    pairs: dict[str, Sequence[Pair]] = {name: read_pairs(path).pairs for name, path in names}
+    pairs: dict[str, Sequence[Pair]] = {name: read_pairs(path, fields=request.fields).pairs for name, path in names}
     baseline = names[0][0]
     if request.floors:
         pairs |= floor_pairs(pairs[baseline], request.seed)
@@ -157,17 +160,17 @@ def _judged(a: Sequence[Pair], b: Sequence[Pair], request: CompareRequest) -> di
 
 
 def seed_files(folder: Path) -> list[Path]:
-    """The pairs files of a folder: ``*.jsonl``, or ``*/predictions.jsonl`` of run folders.
+    """The pairs files of a folder: ``*.jsonl``, or ``*.csv``, ``*.json``, or ``*/predictions.jsonl`` of run folders.
 
     Raises:
         InputError: if it is no folder or holds none.
     """
     if not folder.is_dir():
         raise InputError("not a folder of pairs files, one per seed", file=folder)
-    files = sorted(folder.glob("*.jsonl")) or sorted(folder.glob("*/predictions.jsonl"))
-    if not files:
-        raise InputError("holds no pairs file", file=folder, expected="*.jsonl or */predictions.jsonl")
-    return files
+    for pattern in SEED_FILES:
+        if files := sorted(folder.glob(pattern)):
+            return files
+    raise InputError("holds no pairs file", file=folder, expected=" or ".join(SEED_FILES))
 
 
 def _over_seeds(request: CompareRequest) -> dict[str, Any]:
@@ -182,7 +185,7 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
     for group in files:
         scores.append([])
         for path in group:
-            pairs = read_pairs(path).pairs
+            pairs = read_pairs(path, fields=request.fields).pairs
             reference = reference or pairs
             if {pair.study_id for pair in pairs} != {pair.study_id for pair in reference}:
                 raise InputError("not about the same studies as the first file", file=path, field="study_id")

@@ -17,9 +17,10 @@ from radweave.base.storage import write_folder, write_text
 from radweave.data.dataset import Dataset
 from radweave.evaluation.constants import training_reports
 from radweave.evaluation.evaluate import Options, evaluate_pairs
+from radweave.evaluation.fields import BY_NAME, Fields
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, class_frequencies
 from radweave.evaluation.pairs import Pair, PairsFile, read_pairs
-from radweave.evaluation.protocols import get_protocol
+from radweave.evaluation.protocols import get_protocol, published_protocol
 from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables, print_tables
 from radweave.evaluation.tables.heads import reliability_plot
 from radweave.evaluation.tables.report import result_tables
@@ -50,6 +51,7 @@ class EvaluateRequest(Options):
     weights: Path | None = None
     train: Path | None = None
     train_labels: Path | None = None
+    fields: Fields = BY_NAME
     skip_invalid: bool = False
     without_marks: bool = False
     as_json: bool = False
@@ -128,7 +130,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
     get_protocol(request.protocol)
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
-    beside = beside_protocol(request, ontology)
+    beside = beside_protocol(request, ontology, {pair.dataset for file in files.values() for pair in file.pairs})
     labeler = labeler_for(ontology, request.weights)
     train_texts = train_reports(request.train, {pair.study_id for file in files.values() for pair in file.pairs})
     frequencies = train_frequencies(request.train_labels, labeler)
@@ -146,7 +148,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
 
 def _read(path: Path, request: EvaluateRequest) -> PairsFile:
     """The pairs of a file, if asked without the sentences of drafts that hold marks of de-identification."""
-    file = read_pairs(path, skip_invalid=request.skip_invalid)
+    file = read_pairs(path, skip_invalid=request.skip_invalid, fields=request.fields)
     if not request.without_marks:
         return file
     return replace(file, pairs=tuple(replace(pair, hyp=without_marks(pair.hyp)[0]) for pair in file.pairs))
@@ -166,7 +168,7 @@ def run_names(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return list(zip(names, paths, strict=True))
 
 
-def beside_protocol(request: EvaluateRequest, ontology: str) -> str | None:
+def beside_protocol(request: EvaluateRequest, ontology: str, datasets: Iterable[str | None] = ()) -> str | None:
     """The protocol shown beside: the full references beside a paper's, a paper's beside the full references."""
     if request.beside == "none":
         return None
@@ -174,7 +176,7 @@ def beside_protocol(request: EvaluateRequest, ontology: str) -> str | None:
         return get_protocol(request.beside).name
     if request.protocol != "full":
         return "full"
-    return "hf" if ontology != "none" and label_set_of(ontology).modality == "ct" else "r2gen_mimic"
+    return published_protocol(datasets, "xray" if ontology == "none" else label_set_of(ontology).modality)
 
 
 def _evaluated(

@@ -1,14 +1,14 @@
-"""``radweave label``: findings of report texts from a file, as JSON lines or CSV."""
+"""``radweave label`` and ``radweave.label``: findings of report texts, of a file or as they are given."""
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from radweave.base.csv_text import csv_line
 from radweave.base.errors import InputError
@@ -18,18 +18,16 @@ from radweave.base.places import refuse_existing
 from radweave.base.replacing import FileKind
 from radweave.base.storage import write_aside
 from radweave.base.study import LabelState
+from radweave.data.tables import read_rows
+from radweave.evaluation.fields import STUDY_FIELDS, TEXT_FIELDS, field_of
 from radweave.evaluation.pairs import check_text
 from radweave.labels import Labeler, get_labeler
 from radweave.labels.labeler import Mention
 
-TEXT_FIELDS = ("report", "text", "hyp", "findings", "Report Impression", "Reports", "Report", "impression")
-ID_FIELDS = ("study_id", "id", "uid", "Study", "VolumeName")
 # The coding of the published CheXpert labeler's files.
 _CSV_CODES = {LabelState.POSITIVE: "1", LabelState.NEGATIVE: "0", LabelState.UNCERTAIN: "-1", LabelState.BLANK: ""}
 _BATCH = 512
 _SHOWN_ERRORS = 10
-# One cell may hold a long report; the csv module's own limit is 128 KiB.
-_MAX_CELL_CHARACTERS = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +43,6 @@ class LabelRequest:
     overwrite: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    number: int
-    values: Mapping[str, Any]
-
-
 def _is_labels(path: Path) -> bool:
     """Whether a file is one that ``label`` writes."""
     try:
@@ -64,6 +56,48 @@ def _is_labels(path: Path) -> bool:
 
 
 _OUTPUT = FileKind("a file of labels", _is_labels)
+
+
+@overload
+def label(  # type: ignore[overload-overlap]  # a mapping iterates over its ids too
+    texts: Mapping[str, str] | Path, *, ontology: str = ..., weights: Path | str | None = ...
+) -> dict[str, dict[str, LabelState]]: ...
+@overload
+def label(
+    texts: Iterable[str], *, ontology: str = ..., weights: Path | str | None = ...
+) -> list[dict[str, LabelState]]: ...
+def label(
+    texts: Iterable[str] | Mapping[str, str] | Path, *, ontology: str = "chexpert14", weights: Path | str | None = None
+) -> list[dict[str, LabelState]] | dict[str, dict[str, LabelState]]:
+    """Read the findings of report texts: ``label(["No effusion."])[0]["Pleural Effusion"] == "negative"``.
+
+    Args:
+        texts: a list of texts, a mapping of study id to text, or the ``Path`` of a CSV, TSV, JSON or JSONL file.
+        ontology: "chexpert14", "ct18", "nih14" by rules, "chexbert" or "radbert18" by a network.
+        weights: local folder of the network's weights and tokenizer.
+
+    Returns:
+        Class -> state ("positive", "negative", "uncertain", "blank" for not mentioned) of each text: a list in the
+        order of a list, else a mapping by study id. ``get_labeler`` gives the words that a state rests on too.
+
+    Raises:
+        InputError: for texts that are none, a name that no labeler has, or a file that cannot be read.
+    """
+    labeler = get_labeler(ontology, weights=None if weights is None else Path(weights))
+    if isinstance(texts, (str, bytes)):
+        expected = "a list of texts, a mapping of id to text, or a Path"
+        raise InputError("one string is no list of texts", field="texts", got=type(texts).__name__, expected=expected)
+    if isinstance(texts, (Mapping, Path)):
+        named = dict(read_texts(texts)) if isinstance(texts, Path) else texts
+        return dict(zip(map(str, named), _states(labeler, list(named.values())), strict=True))
+    if not isinstance(texts, Iterable):
+        raise InputError("not texts", field="texts", got=type(texts).__name__, expected="a list of texts")
+    return _states(labeler, list(texts))
+
+
+def _states(labeler: Labeler, texts: Sequence[str]) -> list[dict[str, LabelState]]:
+    found = labeler.label([check_text(text, f"texts[{number}]") for number, text in enumerate(texts)])
+    return [{name: mention.state for name, mention in mentions.items()} for mentions in found]
 
 
 def run_label(request: LabelRequest) -> int:
@@ -93,67 +127,56 @@ def run_label(request: LabelRequest) -> int:
     return len(refused)
 
 
-def _rows(path: Path) -> Iterator[_Row]:
-    if path.suffix != ".csv":
-        for number, row in read_jsonl(path):
-            yield _Row(number, row)
-        return
-    csv.field_size_limit(_MAX_CELL_CHARACTERS)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            for row in reader:
-                yield _Row(reader.line_num, row)
-    except FileNotFoundError:
-        raise InputError("file is missing", file=path) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"not a valid CSV file: {error}", file=path) from None
+def read_texts(
+    path: Path,
+    *,
+    text_field: str = "",
+    id_field: str = "",
+    known: Sequence[str] = TEXT_FIELDS,
+    refused: list[InputError] | None = None,
+) -> Iterator[tuple[str, str]]:
+    """Yield ``(study id, text)`` of the rows of a file; a row without an id field has its number.
+
+    Args:
+        path: ``.csv``, ``.tsv``, ``.json``, or JSON lines under any other name.
+        text_field: the field of the text; found by name if not given.
+        id_field: the field of the id; likewise.
+        known: the names among which the field of the text is found.
+        refused: gets what is wrong with a row, which is then left out.
+
+    Raises:
+        InputError: for a file that cannot be read, and for a row where nobody takes what is ``refused``.
+    """
+    seen: set[str] = set()
+    for number, (place, row) in enumerate(read_rows(path), start=1):
+        if number == 1:
+            text_field = field_of(row, text_field, known, "text", place)
+            id_field = id_field or next((name for name in STUDY_FIELDS if name in row), "")
+        try:
+            study = str(place.get("line", number)) if not id_field else row.get(id_field)
+            yield _checked_id(study, id_field, seen, place), check_text(row.get(text_field), text_field, **place)
+        except InputError as error:
+            if refused is None:
+                raise
+            refused.append(error)
 
 
-def _field(row: _Row, given: str, known: Sequence[str], what: str, path: Path) -> str:
-    if given:
-        if given not in row.values:
-            fields = ", ".join(str(name) for name in row.values)
-            raise InputError(f"no field '{given}'", file=path, line=row.number, expected=f"one of {fields}")
-        return given
-    for name in known:
-        if name in row.values:
-            return name
-    raise InputError(f"no field for the {what} found; name it", file=path, line=row.number, expected=", ".join(known))
+def _checked_id(study: Any, field: str, seen: set[str], place: dict[str, Any]) -> str:
+    if not isinstance(study, (str, int)) or isinstance(study, bool) or str(study) == "":
+        raise InputError("not a study id", field=field, got=type(study).__name__, **place)
+    if str(study) in seen:
+        raise InputError("study id comes twice", field=field, got=study, **place)
+    seen.add(str(study))
+    return str(study)
 
 
 def _labelled(
     request: LabelRequest, labeler: Labeler, refused: list[InputError]
 ) -> Iterator[tuple[str, dict[str, Mention]]]:
     """Yield (study id, mentions) in the file's order, labelling in batches."""
-    batch: list[tuple[str, str]] = []
-    seen: set[str] = set()
-    text_field = id_field = ""
-    for row in _rows(request.reports):
-        if not text_field:
-            text_field = _field(row, request.text_field, TEXT_FIELDS, "text", request.reports)
-            id_field = request.id_field or next((name for name in ID_FIELDS if name in row.values), "")
-        try:
-            batch.append(_checked(row, text_field, id_field, seen, request.reports))
-        except InputError as error:
-            refused.append(error)
-            continue
-        if len(batch) == _BATCH:
-            yield from _label(batch, labeler)
-            batch = []
-    yield from _label(batch, labeler)
-
-
-def _checked(row: _Row, text_field: str, id_field: str, seen: set[str], path: Path) -> tuple[str, str]:
-    place: dict[str, Any] = {"file": path, "line": row.number}
-    text = check_text(row.values.get(text_field), text_field, **place)
-    study = row.values.get(id_field) if id_field else str(row.number)
-    if not isinstance(study, (str, int)) or isinstance(study, bool) or str(study) == "":
-        raise InputError("not a study id", field=id_field, got=type(study).__name__, **place)
-    if str(study) in seen:
-        raise InputError("study id comes twice", field=id_field, got=study, **place)
-    seen.add(str(study))
-    return str(study), text
+    rows = read_texts(request.reports, text_field=request.text_field, id_field=request.id_field, refused=refused)
+    while batch := list(islice(rows, _BATCH)):
+        yield from _label(batch, labeler)
 
 
 def _label(batch: Sequence[tuple[str, str]], labeler: Labeler) -> Iterator[tuple[str, dict[str, Mention]]]:

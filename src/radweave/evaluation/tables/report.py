@@ -42,12 +42,14 @@ Result = Mapping[str, Any]
 def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
     """All tables of one or several runs (name -> evaluation JSON, optionally with ``beside``)."""
     tables = (
-        [_warnings(runs), _language(runs)] if any(result["warnings"] for result in runs.values()) else [_language(runs)]
+        [_warnings(runs), language_table(runs)]
+        if any(result["warnings"] for result in runs.values())
+        else [language_table(runs)]
     )
     for name, result in runs.items():
         suffix = f" - {name}" if len(runs) > 1 else ""
         if result["floors"]:
-            tables.append(_floors(result, suffix))
+            tables.append(floor_table(result, suffix))
     tables.append(_honesty(runs))
     for name, result in runs.items():
         suffix = f" - {name}" if len(runs) > 1 else ""
@@ -79,7 +81,8 @@ def _ordered(names: set[str]) -> list[str]:
     return [name for name in _METRICS if name in names] + sorted(names - set(_METRICS))
 
 
-def _language(runs: Mapping[str, Result]) -> TextTable:
+def language_table(runs: Mapping[str, Result]) -> TextTable:
+    """Language scores with their intervals, a column for each run and protocol."""
     columns: list[tuple[str, Mapping[str, Any]]] = []
     notes: dict[str, None] = {}
     for name, result in runs.items():
@@ -126,7 +129,8 @@ def _studies(result: Result) -> str:
     return text
 
 
-def _floors(result: Result, suffix: str) -> TextTable:
+def floor_table(result: Result, suffix: str = "") -> TextTable:
+    """The run beside baselines that do not read the image."""
     corpora = {"this run": {name: score["value"] for name, score in result["corpus"].items()}}
     findings = {"this run": _findings_f1(result["clinical"])}
     notes = []

@@ -1,4 +1,4 @@
-"""Tables as users have them: CSV and JSON lines, in whatever encoding, read row by row."""
+"""Tables as users have them: CSV, JSON and JSON lines, in whatever encoding, read row by row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import itertools
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_json, read_jsonl
 
+ID = "study_id"
+"""The name that a row's id has where a file does not name it."""
 _CHUNK_BYTES = 1 << 20
 _LONGEST_CELL = 1 << 20
 
@@ -74,6 +77,39 @@ def encoding_note(path: Path) -> str | None:
     encoding = text_encoding(path)
     names = {"cp1252": "Windows-1252", "latin-1": "Latin-1", "utf-16": "UTF-16"}
     return f"{path.name} is not UTF-8; it was read as {names[encoding]}" if encoding in names else None
+
+
+def read_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield ``(place, row)`` of a ``.csv``, ``.tsv`` or ``.json`` file by its name, or else of JSON lines.
+
+    A JSON file is a list of objects, or an object that has an object or a text for each id; the id becomes its row's
+    ``study_id``, a text its ``text``. ``place`` is what an ``InputError`` says of where the row stands.
+
+    Raises:
+        InputError: for a file that is missing or none of its kind.
+    """
+    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    if kind == "json":
+        for number, row in enumerate(_json_rows(path), start=1):
+            yield {"file": f"{path}, entry {number}"}, row
+        return
+    rows: Iterator[tuple[int, dict[str, Any]]] = read_jsonl(path)
+    if kind in ("csv", "tsv"):
+        rows = ((line, dict(row)) for line, row in read_table(path, delimiter="\t" if kind == "tsv" else None))
+    for line, row in rows:
+        yield {"file": path, "line": line}, row
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    value = read_json(path)
+    if isinstance(value, dict):
+        value = [{ID: key, **(row if isinstance(row, dict) else {"text": row})} for key, row in value.items()]
+    if not isinstance(value, list):
+        raise InputError("not a list of objects", file=path, got=type(value).__name__)
+    for number, row in enumerate(value, start=1):
+        if not isinstance(row, dict):
+            raise InputError("not a JSON object", file=f"{path}, entry {number}", got=type(row).__name__)
+        yield row
 
 
 def read_table(
