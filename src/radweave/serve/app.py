@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
+from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -16,6 +18,7 @@ from radweave.base.errors import CannotWriteError, InputError
 from radweave.base.study import RESEARCH_ONLY
 from radweave.serve import access, accounts, api, images, pages
 from radweave.serve.drafts import ConflictError
+from radweave.serve.events import say_failure
 from radweave.serve.guard import Guard, RateLimit, error
 from radweave.serve.kept import BusyError
 from radweave.serve.station import KnownError, QueueFullError, Station
@@ -51,12 +54,14 @@ def create_app(station: Station) -> FastAPI:
     app.add_exception_handler(InputError, _input)
     app.add_exception_handler(QueueFullError, _full)
     app.add_exception_handler(BusyError, _busy)
+    app.add_exception_handler(OperationalError, _away)
     app.add_middleware(Guard, settings=station.settings, metrics=station.metrics)
     return app
 
 
-def _reply(status: int, content: object, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(content, status_code=status, headers=headers)
+def _reply(status: int, content: object, headers: Mapping[str, str] | None = None) -> Response:
+    # In ASCII, for what was sent may be named here, and need not be text.
+    return Response(json.dumps(content), status, headers, "application/json")
 
 
 async def _http(request: Request, problem: Exception) -> Response:
@@ -67,14 +72,14 @@ async def _http(request: Request, problem: Exception) -> Response:
     return _reply(problem.status_code, error(str(problem.detail)), problem.headers)
 
 
-async def _invalid(request: Request, problem: Exception) -> JSONResponse:
+async def _invalid(request: Request, problem: Exception) -> Response:
     """A body or a query of another form: which fields and why, without what was sent."""
     assert isinstance(problem, RequestValidationError)
     fields = [{"field": ".".join(map(str, row["loc"])), "reason": row["msg"]} for row in problem.errors()]
     return _reply(422, error("the request has not the form it must have", fields=fields))
 
 
-async def _input(request: Request, problem: Exception) -> JSONResponse:
+async def _input(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, InputError)
     status = 409 if isinstance(problem, ConflictError | KnownError) else 400
     if isinstance(problem, CannotWriteError):
@@ -83,9 +88,14 @@ async def _input(request: Request, problem: Exception) -> JSONResponse:
     return _reply(status, error(problem.reason, field=problem.field, got=got, expected=expected))
 
 
-async def _full(request: Request, problem: Exception) -> JSONResponse:
+async def _full(request: Request, problem: Exception) -> Response:
     return _reply(503, error("as many studies wait as may; try again later"), {"Retry-After": str(RETRY_S)})
 
 
-async def _busy(request: Request, problem: Exception) -> JSONResponse:
+async def _busy(request: Request, problem: Exception) -> Response:
     return _reply(503, error("many images are being read; try again"), {"Retry-After": str(BUSY_S)})
+
+
+async def _away(request: Request, problem: Exception) -> Response:
+    say_failure("database-failed", problem)
+    return _reply(503, error("the database does not answer; try again later"), {"Retry-After": str(RETRY_S)})

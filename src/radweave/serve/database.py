@@ -9,7 +9,7 @@ writer holds an advisory lock, and a reader has one snapshot (``REPEATABLE READ`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,8 +22,9 @@ from radweave.serve.schema import migrate
 
 BUSY_S = 30
 """How long a writer waits for another one."""
-_NUMBER: Final = 7_228_113_001
+_NUMBER: Final = 722_811_301
 """Of PostgreSQL's advisory lock; any, but always the same."""
+_LARGEST: Final = (1 << 31) - 1
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "sqlite": {"connect_args": {"timeout": BUSY_S}},
     # Connections that a server that was started again has closed are noticed before they are used.
@@ -55,6 +56,7 @@ class Database:
                 got=type(error).__name__, expected="sqlite:///FILE or postgresql+psycopg://...",
             ) from None  # fmt: skip
         self._reading = _READING[kind]
+        sa.event.listen(self._engine, "before_cursor_execute", _refuse_unstorable)
         self.hold = Hold(self._engine)
         if kind == "sqlite":
             sa.event.listen(self._engine, "connect", _set_up_sqlite)
@@ -87,6 +89,28 @@ class Database:
     def close(self) -> None:
         self.hold.end()
         self._engine.dispose()
+
+
+def _refuse_unstorable(
+    connection: sa.Connection, cursor: object, statement: str, parameters: Any, context: object, many: bool
+) -> None:
+    """One rule for all that comes from outside, wherever it goes: text that is text, numbers of usual size.
+
+    Raises:
+        InputError: for what one database keeps, the other refuses, and neither finds again.
+    """
+    for row in parameters if many else [parameters]:
+        for value in row.values() if isinstance(row, Mapping) else row:
+            if isinstance(value, str) and not _is_text(value):
+                raise InputError("holds what is no text: NUL, or half a character")
+            if isinstance(value, int) and abs(value) > _LARGEST:
+                raise InputError("holds a number that is too large")
+
+
+def _is_text(value: str) -> bool:
+    if value.isascii():
+        return "\0" not in value
+    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:

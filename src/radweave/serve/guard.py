@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radweave.base.study import RESEARCH_ONLY
 from radweave.serve.events import say, say_failure
 from radweave.serve.metrics import Metrics
+from radweave.serve.patience import patient
 from radweave.serve.settings import LOOPBACK, Limits, Settings
 
 UPLOAD: Final = "/api/v1/studies"
@@ -64,7 +65,7 @@ class Guard:
             if refused is not None:
                 await _answer(guarded, *refused)
             else:
-                await self._app(scope, _counted(scope, receive, self._settings.limits), guarded)
+                await self._app(scope, self._patient(scope, receive), guarded)
         except Exception as error:
             say_failure("request-failed", error, method=_method(scope), route=_route(scope))
             if not status:
@@ -73,6 +74,9 @@ class Guard:
             self._metrics.request(_method(scope), _route(scope), status)
             took = round(1000 * (time.monotonic() - begun), 1)
             say("request", method=_method(scope), route=_route(scope), status=status, milliseconds=took)
+
+    def _patient(self, scope: Scope, receive: Receive) -> Receive:
+        return _counted(scope, patient(receive, self._settings.body_s), self._settings.limits)
 
 
 def _method(scope: Scope) -> str:
@@ -133,8 +137,6 @@ def _counted(scope: Scope, receive: Receive, limits: Limits) -> Receive:
 async def _answer(send: Send, status: int, reason: str) -> None:
     body = json.dumps(error(reason)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 413:  # the rest of the body is not read
-        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from radweave.base.errors import InputError
 from radweave.base.locks import exclusive
 
-_NUMBER: Final = 7_228_113_002
+_NUMBER: Final = 722_811_302
 """Of PostgreSQL's advisory lock; any, but always the same."""
 
 

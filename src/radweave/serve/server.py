@@ -10,6 +10,7 @@ from radweave.base.errors import printable
 from radweave.base.study import RESEARCH_ONLY
 from radweave.serve.app import create_app
 from radweave.serve.events import JsonHandler
+from radweave.serve.patience import protocol
 from radweave.serve.settings import LOOPBACK, Settings
 from radweave.serve.station import Station, alone
 
@@ -25,14 +26,19 @@ def run(settings: Settings) -> None:
     with alone(settings):
         station = Station(settings)
         _greet(settings, station.token)
-        logger = logging.getLogger("uvicorn")
-        logger.handlers, logger.propagate = [JsonHandler(logging.WARNING)], False
-        config = uvicorn.Config(
-            create_app(station), host=settings.host, port=settings.port, log_config=None, access_log=False,
-            server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_keep_alive=10,
-            timeout_graceful_shutdown=int(settings.drain_s), proxy_headers=False,
-        )  # fmt: skip
-        uvicorn.Server(config).run()
+        listener(settings, station).run()
+
+
+def listener(settings: Settings, station: Station) -> uvicorn.Server:
+    """What listens, with the limits of connections; nothing runs yet."""
+    logger = logging.getLogger("uvicorn")
+    logger.handlers, logger.propagate = [JsonHandler(logging.WARNING)], False
+    config = uvicorn.Config(
+        create_app(station), host=settings.host, port=settings.port, log_config=None, access_log=False,
+        server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_keep_alive=10, ws="none",
+        timeout_graceful_shutdown=int(settings.drain_s), proxy_headers=False, http=protocol(settings.head_s),
+    )  # fmt: skip
+    return uvicorn.Server(config)
 
 
 def _greet(settings: Settings, token: str | None) -> None:

@@ -33,7 +33,8 @@ class Settings(Record):
 
     ``state`` is the folder that holds the database (unless ``database`` gives a URL) and the uploaded files. Times are
     in seconds: ``study_s`` is the most a draft may take, ``drain_s`` what a stop waits for drafts that are being
-    written, ``session_s`` how long a login lasts.
+    written, ``session_s`` how long a login lasts, ``head_s`` how long a request's head may take, ``body_s`` a body
+    that does not come.
     """
 
     run: Path
@@ -51,6 +52,8 @@ class Settings(Record):
     start_s: float = Field(default=300.0, gt=0)
     drain_s: float = Field(default=30.0, gt=0)
     session_s: float = Field(default=12 * 3600.0, gt=0)
+    head_s: float = Field(default=10.0, gt=0)
+    body_s: float = Field(default=30.0, gt=0)
     logins: int = Field(default=5, ge=1)
     limits: Limits = Limits()
 

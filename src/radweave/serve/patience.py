@@ -1,0 +1,106 @@
+"""Time limits of a connection: who sends slowly, or nothing, does not keep it.
+
+uvicorn waits for ever for a request that was begun. A few hundred such connections cost their owner nothing, and
+nobody else gets one. Here a request's head must come within ``head_s``, its body at ``LEAST_RATE`` bytes a second on
+average (after ``body_s``), and an answer that nobody takes is dropped after ``ANSWER_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import h11
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+ANSWER_S: Final = 120.0
+LINGER_S: Final = 2.0
+"""How long a body is read that nobody wants any more: whoever sends it reads the answer after it."""
+LEAST_RATE: Final = 16 << 10
+"""Bytes a second: a slow radio link, and some 18 hours for the largest body that there is."""
+
+
+def protocol(head_s: float) -> type[H11Protocol]:
+    """Uvicorn's protocol with a limit for the head of a request."""
+    return type("PatientProtocol", (_Protocol,), {"head_s": head_s})
+
+
+class _Protocol(H11Protocol):
+    head_s: float
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in list(self._timers):
+            self._end(name)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        if self.conn.their_state is h11.SEND_BODY:
+            self._begin("rest", LINGER_S, self.transport.close)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """More of an answer waits than the client takes."""
+        super().pause_writing()
+        self._begin("answer", ANSWER_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end("answer")
+
+    def _watch(self) -> None:
+        """Wait for a head that is not there yet. Between two requests uvicorn's own limit holds."""
+        if self.conn.their_state is h11.IDLE:
+            self._begin("head", self.head_s, self.transport.abort)
+        else:
+            self._end("head")
+        if self.conn.their_state is not h11.SEND_BODY:
+            self._end("rest")
+
+    def _begin(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        if name not in self._timers:
+            self._timers[name] = self.loop.call_later(seconds, call)
+
+    def _end(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def patient(receive: Receive, body_s: float) -> Receive:
+    """Wait for a body as long as its size so far allows.
+
+    Raises:
+        HTTPException: 408 from the call that waited too long.
+    """
+    begun, seen, whole = time.monotonic(), 0, False
+
+    async def received() -> Message:
+        nonlocal seen, whole
+        if whole:  # what is waited for now is the client's end
+            return await receive()
+        left = begun + body_s + seen / LEAST_RATE - time.monotonic()
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, left))
+        except TimeoutError:
+            raise HTTPException(408, "the request came too slowly", {"Connection": "close"}) from None
+        seen += len(message.get("body", b""))
+        whole = not message.get("more_body", False)
+        return message
+
+    return received
