@@ -106,7 +106,8 @@ def test_what_was_damaged_meanwhile_is_read_again(
     if harm == "a torn line":
         journal.write_text("".join(lines[:5]) + lines[5][:7])
     elif harm == "another's line":
-        journal.write_text("".join([*lines[:5], '["images/none.png", "", "", null]\n', *lines[5:]]))
+        other = json.dumps(["images/none.png", *json.loads(lines[5])[1:]])
+        journal.write_text("".join([*lines[:5], other + "\n", *lines[6:]]))
     elif harm == "no rows":
         rows.unlink()
     else:
