@@ -46,7 +46,7 @@ def test_drafts_go_into_a_file_by_its_suffix(toy_run: Path, images: list[Path], 
 
 
 def test_an_output_that_cannot_be_used_is_refused_before_the_run_is_opened(images: list[Path], tmp_path: Path) -> None:
-    for name in ("drafts.pdf", "drafts", "drafts.jsonl.gz"):
+    for name in ("drafts.docx", "drafts", "drafts.jsonl.gz"):
         done = radweave("generate", "nowhere", images[0], "--out", tmp_path / name)
         assert done.returncode == 2
         assert ".jsonl, .txt, .csv" in done.stderr

@@ -23,6 +23,7 @@ DENIED: Final = {
     "radweave.demo": "calls phantom, training and reports one after the other",
     "radweave.templates": "the text of pages",
     "radweave.explain": "reads a finished run",
+    "radweave.hospital": "writes drafts of a finished run as other systems read them",
     "radweave.serve": "drafts with a finished run, and keeps what readers make of it",
     "radweave.export": "copies and describes a finished run",
     "radweave.generate": "reports, features and floors of a finished run",

@@ -30,10 +30,22 @@ from radweave.cli.options import (
 if TYPE_CHECKING:
     from radweave.generate.files import FileGroup
     from radweave.generate.split import BulkResult
+    from radweave.hospital.formats import Format
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Image files or folders.", metavar="[IMAGE ...]")]
 Drafts = Annotated[
-    Path | None, typer.Option("--out", help="predictions.jsonl of a dataset; .jsonl, .txt or .csv for images.")
+    Path | None,
+    typer.Option(
+        "--out",
+        help="predictions.jsonl of a dataset; .jsonl, .txt, .csv for images; .dcm, .pdf, .json, .hl7 for one study.",
+    ),
+]
+ReportFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="What --out is, for one study: sr-basic, sr-tid1500, pdf-dicom, pdf, fhir, fhir-r5, hl7 or text.",
+    ),
 ]
 AtTest = Annotated[
     list[str] | None,
@@ -51,6 +63,7 @@ def generate(
     data: DataInstead = None,
     split: SplitName = "test",
     out: Drafts = None,
+    report_format: ReportFormat = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with evidence.")] = False,
     one_study: Annotated[bool, typer.Option("--one-study", help="All images are views of one study.")] = False,
     view: View = None,
@@ -67,7 +80,9 @@ def generate(
     whole = known_split(split)
     if data is None and at_test:
         raise InputError("settings at test time are for a dataset", field="--at-test", expected="--data DATASET")
-    _refuse_contradictions(images or [], data, out, view or [], overwrite=overwrite)
+    chosen = _chosen_format(data, out, report_format, as_json=as_json)
+    _refuse_contradictions(images or [], data, out, view or [], chosen, overwrite=overwrite)
+    from radweave.cli.finished import write_finished
     from radweave.cli.progress import bulk
     from radweave.generate.draft_file import DRAFTS, draft_row
     from radweave.generate.files import generate_files, group_images
@@ -91,6 +106,11 @@ def generate(
         if ranks.is_first:
             _say_done(done, out)
         return
+    if chosen is not None and out is not None:
+        write_finished(
+            restored, predictor, images or [], out, chosen, one_study=one_study, views=views, force=force
+        )  # fmt: skip
+        return
     groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
     rows = []
     with held(out, Ranks(), overwrite=overwrite, ours=DRAFTS) if out is not None else nullcontext():
@@ -100,8 +120,26 @@ def generate(
         _finish(rows, out, as_json=as_json)
 
 
+def _chosen_format(data: Path | None, out: Path | None, named: str | None, *, as_json: bool) -> Format | None:
+    """The format in which one report is written; None where drafts are."""
+    from radweave.hospital.formats import format_for
+
+    if named is not None and (data is not None or out is None):
+        raise InputError("--format is for the images of one study and --out", field="--format", got=named)
+    chosen = None if data is not None or out is None else format_for(out, named)
+    if chosen is not None and as_json:
+        raise InputError("--json prints drafts; a report goes into --out alone", field="--json")
+    return chosen
+
+
 def _refuse_contradictions(
-    images: list[Path], data: Path | None, out: Path | None, view: list[str], *, overwrite: bool
+    images: list[Path],
+    data: Path | None,
+    out: Path | None,
+    view: list[str],
+    chosen: Format | None,
+    *,
+    overwrite: bool,
 ) -> None:
     """Refuse options that do not go together, and an output that is there, before anything is read."""
     if (data is None) == (not images):
@@ -113,9 +151,10 @@ def _refuse_contradictions(
     if out is None:
         return
     from radweave.generate.draft_file import DRAFTS, refuse_other_kind
+    from radweave.hospital.formats import kind_of
 
-    refuse_existing(out, overwrite=overwrite, ours=DRAFTS)
-    if images:
+    refuse_existing(out, overwrite=overwrite, ours=DRAFTS if chosen is None else kind_of(chosen))
+    if images and chosen is None:
         refuse_other_kind(out)
 
 

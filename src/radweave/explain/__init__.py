@@ -31,7 +31,7 @@ from radweave.generate.predictor import Predictor
 from radweave.labels import get_labeler
 from radweave.runs.restore import Run
 
-__all__ = ["explain_files", "explain_study", "write_explanation"]
+__all__ = ["explain_files", "explain_study", "subject_of", "write_explanation"]
 
 PAGE = "index.html"
 _FIELDS = ("study_id", "report", "evidence", "warnings", "notice")
@@ -58,7 +58,7 @@ def explain_files(
     views, warnings = predictor.read_views(group.images, force=force)
     report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
     subjects = [
-        _subject(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, start=1)
+        subject_of(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, start=1)
     ]
     return write_explanation(
         run, report, subjects, out, banner=predictor.warnings, threshold=threshold, overwrite=overwrite
@@ -93,7 +93,10 @@ def explain_study(
     return write_explanation(
         run,
         Report(report.text, study_id, {**report.evidence, "views": views}, warnings),
-        [_subject(number, picture, ref.view, predictor) for number, (ref, picture) in enumerate(found.views, start=1)],
+        [
+            subject_of(number, picture, ref.view, predictor)
+            for number, (ref, picture) in enumerate(found.views, start=1)
+        ],
         out,
         banner=predictor.warnings,
         reference=found.study.report,
@@ -146,7 +149,7 @@ def write_explanation(
     return out / PAGE
 
 
-def _subject(number: int, picture: Picture, view: View, predictor: Predictor) -> Subject:
+def subject_of(number: int, picture: Picture, view: View, predictor: Predictor) -> Subject:
     """A radiograph as it was read, or a scan as the model saw it."""
     if isinstance(picture, Volume):
         hu, spacing_mm = preprocess_spaced(picture, predictor.ct)

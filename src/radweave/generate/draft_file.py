@@ -31,7 +31,7 @@ def refuse_other_kind(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
             "unknown kind of file", file=path, field="--out", got=path.suffix or "no suffix",
-            expected=f"a name that ends in {', '.join(SUFFIXES)}",
+            expected=f"a name that ends in {', '.join(SUFFIXES)}, or of one study in .dcm, .pdf, .json, .hl7",
         )  # fmt: skip
 
 

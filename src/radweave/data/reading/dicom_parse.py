@@ -86,6 +86,15 @@ def parse_dicom(request: dict[str, Any]) -> wire.Message:
     return header, arrays
 
 
+def dataset_of(path: Path) -> Dataset:
+    """The whole header of a file, with its pixel data as they are stored.
+
+    Raises:
+        InputError: as ``parse_dicom``.
+    """
+    return _dataset(_read(path))[0]
+
+
 def _read(path: Path) -> bytes:
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:

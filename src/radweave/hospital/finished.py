@@ -1,0 +1,153 @@
+"""The record that every writer writes from: what was said of a study, by which model, on what evidence, signed or not.
+
+A report is preliminary until a reader signs it. Nothing here depends on a format, and no writer reads anything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.base.errors import InputError
+from radweave.base.study import RESEARCH_ONLY, LabelState
+from radweave.hospital.identity import Identity
+
+CAUTION = "CAUTION: Not for Diagnostic Use, for research use only."
+"""The series description of everything that goes into an archive."""
+MAKER = "Radweave"
+SectionKind = Literal["findings", "impression"]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the report and its text, which is never empty."""
+
+    kind: SectionKind
+    text: str
+
+    @property
+    def title(self) -> str:
+        return self.kind.capitalize()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A class of the label set: its probability, if the method gives one, and what the report says of it.
+
+    ``threshold`` is the probability from which on it is taken to be there; ``flag`` says in words where probability and
+    report do not go together.
+    """
+
+    name: str
+    probability: float | None
+    threshold: float
+    said: LabelState
+    flag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flagged:
+    """A sentence that a reader must look at, and why in words."""
+
+    text: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture for people to look at: grey values (H, W), 0 black."""
+
+    title: str
+    grey: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingMap:
+    """Where the model looked for a class: ``weights`` (H, W) >= 0 over all of the image, in a unit of its own.
+
+    ``image`` is the place of the image in ``FinishedReport.sources``.
+    """
+
+    name: str
+    image: int
+    weights: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What wrote the report. ``digest`` is a SHA-256 over every file of the run: it changes when the model does."""
+
+    method: str
+    preset: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who took responsibility for the text, and when. ``name`` is in DICOM's form, as a patient's is."""
+
+    name: str
+    organization: str
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedReport:
+    """See above.
+
+    Attributes:
+        study_id: what the study is called outside of any archive: the name of its files.
+        text: the whole report.
+        sections: the same text by section.
+        findings: what is known of each class, the probable first.
+        flagged: sentences that the evidence speaks against, or that nothing supports.
+        warnings: what readers must know of this report.
+        model: what wrote it.
+        written: when, with its zone.
+        sources: the images it is about; () where they were no DICOM files, and so nobody's.
+        pictures: the images, for people.
+        maps: where the model looked.
+        signature: None for a draft.
+    """
+
+    study_id: str
+    text: str
+    sections: tuple[Section, ...]
+    findings: tuple[Finding, ...]
+    flagged: tuple[Flagged, ...]
+    warnings: tuple[str, ...]
+    model: Model
+    written: datetime
+    sources: tuple[Identity, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    maps: tuple[FindingMap, ...] = ()
+    signature: Signature | None = None
+    notice: str = RESEARCH_ONLY
+
+    @property
+    def is_final(self) -> bool:
+        return self.signature is not None
+
+    @property
+    def patient(self) -> Identity:
+        """Whose report it is.
+
+        Raises:
+            InputError: if the images did not say.
+        """
+        if not self.sources:
+            raise InputError(
+                "the images are no DICOM files, so the report would be nobody's",
+                field="--format",
+                expected="DICOM images, or pdf, fhir or text",
+            )
+        return self.sources[0]
+
+    @property
+    def modality(self) -> Literal["xray", "ct"]:
+        return "ct" if self.sources and self.sources[0].modality == "CT" else "xray"

@@ -1,0 +1,126 @@
+"""HL7 version 2.5.1: an unsolicited observation result, ORU^R01, of one report.
+
+    MSH  PID  ORC  OBR  OBX ...
+
+Text goes in TX fields, probabilities in NM fields. What a name or a report holds of the message's own signs is escaped
+(HL7 2.5.1 Sec. 2.7), so that no text can begin a field or a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from radweave.base.study import LabelState
+from radweave.hospital.codes import free_code_of
+from radweave.hospital.finished import MAKER, FinishedReport
+from radweave.hospital.identity import Identity
+from radweave.hospital.uids import instance_uid, named_uuid, report_key
+from radweave.hospital.words import caution_lines, evidence_lines
+
+KIND: Final = "hl7"
+_ESCAPES: Final = str.maketrans({"\\": "\\E\\", "|": "\\F\\", "^": "\\S\\", "&": "\\T\\", "~": "\\R\\"})
+_LINE_BREAK: Final = "\\.br\\"
+_REPORT_CODE: Final = ("18748-4", "Diagnostic imaging study", "LN")
+_SECTION_CODES: Final = {
+    "findings": ("18782-3", "Radiology Study observation (narrative)", "LN"),
+    "impression": ("19005-8", "Radiology Imaging study [Impression] (narrative)", "LN"),
+}
+_NOTE_CODE: Final = ("NOTE", "Note", "L")
+# HL7 table 0078: what is said of a class.
+_FLAGS: Final = {LabelState.POSITIVE: "POS", LabelState.NEGATIVE: "NEG", LabelState.UNCERTAIN: "IND"}
+
+
+def write_hl7(report: FinishedReport) -> bytes:
+    """The message in UTF-8, segments end with a carriage return.
+
+    Raises:
+        InputError: if the report's images do not say whose it is.
+    """
+    patient = report.patient
+    segments = [_header(report), _patient(patient), _order(report), _request(report), *_observations(report)]
+    return "".join("|".join(fields).rstrip("|") + "\r" for fields in segments).encode()
+
+
+def escaped(text: str) -> str:
+    """A text as the value of a field: no sign of it is one of the message's; lines are broken by ``\\.br\\``."""
+    lines = text.translate(_ESCAPES).splitlines()
+    return _LINE_BREAK.join("".join(sign for sign in line if sign.isprintable()) for line in lines)
+
+
+def _component(*values: str) -> str:
+    return "^".join(escaped(value) for value in values).rstrip("^")
+
+
+def _time(report: FinishedReport) -> str:
+    return report.written.strftime("%Y%m%d%H%M%S%z")
+
+
+def _status(report: FinishedReport) -> str:
+    """Table 0085 and 0123: preliminary or final."""
+    return "F" if report.is_final else "P"
+
+
+def _header(report: FinishedReport) -> list[str]:
+    # Twenty characters are all that MSH-10 holds.
+    control = named_uuid("message", *report_key(report)).hex[:20].upper()
+    return [
+        "MSH", "^~\\&", MAKER.upper(), "", "", "", _time(report), "", "ORU^R01^ORU_R01", control, "P", "2.5.1",
+        "", "", "", "", "", "UNICODE UTF-8",
+    ]  # fmt: skip
+
+
+def _patient(patient: Identity) -> list[str]:
+    issuer = _component("", "", "", patient.issuer_of_patient_id, "PI")
+    identifier = escaped(patient.patient_id) + issuer
+    names = "~".join(_name(group) for group in patient.patient_name.split("="))
+    sex = {"M": "M", "F": "F", "O": "O"}.get(patient.patient_sex, "U")
+    return ["PID", "1", "", identifier, "", names, "", patient.patient_birth_date, sex]
+
+
+def _name(group: str) -> str:
+    """A DICOM name as XPN: family, given, middle, suffix, prefix."""
+    family, given, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    return _component(family, given, middle, suffix, prefix)
+
+
+def _order(report: FinishedReport) -> list[str]:
+    return ["ORC", "RE", escaped(report.patient.accession_number), _filler(report)]
+
+
+def _filler(report: FinishedReport) -> str:
+    return _component(instance_uid(report, KIND)[:199], MAKER)
+
+
+def _request(report: FinishedReport) -> list[str]:
+    """OBR-25 is the status; OBR-32 the reader who signed."""
+    patient, signature = report.patient, report.signature
+    fields = [""] * 33
+    fields[:5] = ["OBR", "1", escaped(patient.accession_number), _filler(report), _component(*_REPORT_CODE)]
+    fields[7] = patient.study_date + patient.study_time.split(".")[0] if patient.study_date else ""
+    fields[22] = _time(report)
+    fields[25] = _status(report)
+    if signature is not None:
+        family, given = [*signature.name.split("=")[0].split("^"), ""][:2]
+        fields[32] = "&".join(["", escaped(family), escaped(given)])
+    return fields
+
+
+def _observations(report: FinishedReport) -> Iterator[list[str]]:
+    rows: list[tuple[str, tuple[str, str, str], str, str]] = []
+    rows += [("TX", _NOTE_CODE, line, "") for line in caution_lines(report)]
+    rows += [("TX", _SECTION_CODES[section.kind], section.text, "") for section in report.sections]
+    rows += [("TX", _NOTE_CODE, line, "") for line in evidence_lines(report)]
+    for finding in report.findings:
+        if finding.probability is not None:
+            free = free_code_of(finding.name)
+            rows.append(("NM", (free.value, free.meaning, free.scheme), f"{finding.probability:.4f}",
+                         _FLAGS.get(finding.said, "")))  # fmt: skip
+    study = report.patient.study_instance_uid
+    rows.append(("ST", ("113014", "Study", "DCM"), study, ""))
+    for number, (kind, code, value, flag) in enumerate(rows, start=1):
+        unit = "1^no units^UCUM" if kind == "NM" else ""
+        yield [
+            "OBX", str(number), kind, _component(*code), "", escaped(value), unit, "", flag, "", "", _status(report),
+            "", "", _time(report), "", "", "", _component(MAKER, report.model.method),
+        ]  # fmt: skip

@@ -1,0 +1,103 @@
+"""From a draft with its evidence to the record that writers write from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radweave.base.hashes import sha256_json
+from radweave.base.study import Report
+from radweave.data.sections import parse_sections
+from radweave.explain import subject_of
+from radweave.explain.figures import choose, maps_of
+from radweave.explain.maps import RadiographSubject, Subject
+from radweave.explain.support import Support, Verdict, find_support
+from radweave.generate.pictures import Picture as ReadPicture
+from radweave.generate.pictures import view_of
+from radweave.generate.predictor import Predictor
+from radweave.hospital.finished import Finding, FindingMap, FinishedReport, Flagged, Model, Picture, Section
+from radweave.hospital.identity import read_identities
+from radweave.labels import get_labeler
+from radweave.runs.folder import RunCard
+from radweave.runs.restore import Run
+
+_FLAGGED = (Verdict.CONTRADICTED, Verdict.DISPUTED, Verdict.UNSUPPORTED)
+NAMELESS = "some of the images are no DICOM files and say nothing of whose they are"
+
+
+def finished_report(
+    run: Run, predictor: Predictor, report: Report, views: Sequence[tuple[Path, ReadPicture]]
+) -> FinishedReport:
+    """The record of a draft about the ``views`` that ``Predictor.read_views`` gave.
+
+    Raises:
+        InputError: if a DICOM header says of a patient or study what cannot be taken over.
+    """
+    sources, warnings = read_identities([path for path, _ in views])
+    if sources and any(not path.is_dir() for path, _ in views) and len(sources) < len(views):
+        warnings = (*warnings, NAMELESS)
+    subjects = [
+        subject_of(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, 1)
+    ]
+    support = find_support(report, get_labeler(run.experiment.data.label_set))
+    return FinishedReport(
+        study_id=report.study_id,
+        text=report.text.strip(),
+        sections=sections_of(report.text, run.card.dataset.target),
+        findings=_findings(support),
+        flagged=tuple(
+            Flagged("".join(part for part, _ in line.parts), line.verdict.value)
+            for line in support.sentences
+            if line.verdict in _FLAGGED
+        ),
+        warnings=(*report.warnings, *warnings),
+        model=model_of(run.card),
+        written=datetime.now().astimezone().replace(microsecond=0),
+        sources=sources,
+        pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
+        maps=_maps(report.evidence, support, subjects) if len(sources) == len(views) else (),
+    )
+
+
+def model_of(card: RunCard) -> Model:
+    """What wrote a draft, with a digest over all files of its run."""
+    return Model(card.method, card.preset, card.versions["radweave"], sha256_json(dict(card.files)))
+
+
+def sections_of(text: str, target: str) -> tuple[Section, ...]:
+    """A draft by section: as its own headings say, or as one section by what the run was trained to write.
+
+    A word that would stand in neither section keeps the draft whole: nothing of it may be lost.
+    """
+    found = parse_sections(text)
+    findings, impression = found.findings or "", found.impression or ""
+    headings = 2
+    if findings and impression and len(f"{findings} {impression}".split()) + headings == len(text.split()):
+        return (Section("findings", findings), Section("impression", impression))
+    whole = text.strip()
+    return (Section("impression" if target == "impression" else "findings", whole),) if whole else ()
+
+
+def _findings(support: Support) -> tuple[Finding, ...]:
+    rows = [Finding(row.name, row.probability, row.threshold, row.said, row.flag) for row in support.findings]
+    return tuple(sorted(rows, key=lambda row: -1.0 if row.probability is None else row.probability, reverse=True))
+
+
+def _maps(evidence: Mapping[str, Any], support: Support, subjects: Sequence[Subject]) -> tuple[FindingMap, ...]:
+    """The maps that matter, over radiographs; where those of a scan lie among its slices is not known well enough."""
+    if not all(isinstance(subject, RadiographSubject) for subject in subjects):
+        return ()
+    read = {name: maps_of(values, subjects) for name, values in (evidence.get("attention_maps") or {}).items()}
+    maps = {name: found for name, found in read.items() if found is not None}
+    known = {row.name: row for row in support.findings}
+    made = []
+    for name in choose(list(maps), known):
+        for image, (weights, subject) in enumerate(zip(maps[name], subjects, strict=True)):
+            (panel,) = subject.panels_with(weights)
+            assert panel.heat is not None
+            made.append(FindingMap(name, image, panel.heat.astype(np.float32)))
+    return tuple(made)

@@ -1,0 +1,179 @@
+"""PDF, FHIR, HL7 and text: they parse, they say what the report says, and nothing in it breaks out of its field."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import hl7
+import pytest
+from fhir.resources.bundle import Bundle
+from fhir.resources.R4B.bundle import Bundle as BundleR4
+from reports import FINDINGS, IMPRESSION, SIGNED, finished, identity
+
+from image_files import CANARY
+from radweave.base.errors import InputError
+from radweave.base.study import RESEARCH_ONLY, LabelState
+from radweave.hospital.finished import CAUTION, Finding, FinishedReport, Section
+from radweave.hospital.formats import FORMATS
+from radweave.hospital.hl7 import escaped
+from radweave.hospital.pdf import BOX, _fonts, _Pen
+from radweave.hospital.words import spoken_name
+
+HOSTILE = "a|b^c~d\\e&f\rOBX|9|TX|evil\nnext \x0b end \\F\\ \\.br\\"
+
+
+def resources(name: str, report: FinishedReport) -> dict[str, list[dict[str, Any]]]:
+    """Resources of a bundle by type, after the validator of its release has read it."""
+    data = FORMATS[name].bytes_of(report)
+    (BundleR4 if name == "fhir" else Bundle).model_validate_json(data)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in json.loads(data)["entry"]:
+        assert entry["fullUrl"] == f"urn:uuid:{entry['resource']['id']}"
+        found.setdefault(entry["resource"]["resourceType"], []).append(entry["resource"])
+    return found
+
+
+@pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
+def test_a_bundle_is_valid_and_hangs_together(name: str) -> None:
+    found = resources(name, finished())
+    (report,), (study,), (patient,) = (found[kind] for kind in ("DiagnosticReport", "ImagingStudy", "Patient"))
+    assert report["status"] == "preliminary"
+    assert report["code"]["coding"][0]["code"] == "18748-4"
+    assert report["subject"]["reference"] == f"urn:uuid:{patient['id']}"
+    assert report["study" if name == "fhir-r5" else "imagingStudy"][0]["reference"] == f"urn:uuid:{study['id']}"
+    assert study["identifier"][0]["value"] == f"urn:oid:{identity().study_instance_uid}"
+    assert study["series"][0]["instance"][0]["uid"] == identity().sop_instance_uid
+    pdf, text = (base64.b64decode(form["data"]) for form in report["presentedForm"])
+    assert pdf.startswith(b"%PDF-")
+    assert FINDINGS in text.decode()
+    named = {row["reference"] for row in report["result"]}
+    assert named == {f"urn:uuid:{row['id']}" for row in found["Observation"]}
+    assert [row["valueQuantity"]["value"] for row in found["Observation"]] == [0.91, 0.62]
+    assert [row["interpretation"][0]["coding"][0]["code"] for row in found["Observation"]] == ["POS", "NEG"]
+    assert "snomed" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
+def test_a_signed_bundle_names_who_signed_it(name: str) -> None:
+    found = resources(name, finished(signature=SIGNED))
+    assert found["DiagnosticReport"][0]["status"] == "final"
+    assert found["Practitioner"][0]["name"][0]["family"] == "Weber"
+    assert all(row["status"] == "final" for row in found["Observation"])
+
+
+@pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
+def test_a_bundle_about_images_without_a_patient_names_nobody(name: str) -> None:
+    found = resources(name, finished(sources=()))
+    assert set(found) == {"DiagnosticReport", "Device", "Observation"}
+    assert "subject" not in found["DiagnosticReport"][0]
+
+
+@pytest.mark.parametrize("name", ["fhir", "fhir-r5", "hl7", "pdf", "text"])
+def test_the_same_report_gives_the_same_bytes(name: str) -> None:
+    assert FORMATS[name].bytes_of(finished()) == FORMATS[name].bytes_of(finished())
+
+
+def test_a_message_parses_and_says_what_the_report_says() -> None:
+    message = hl7.parse(FORMATS["hl7"].bytes_of(finished()).decode())
+    assert str(message.segment("MSH")[9]) == "ORU^R01^ORU_R01"
+    assert str(message.segment("MSH")[18]) == "UNICODE UTF-8"
+    assert len(str(message.segment("MSH")[10])) == 20
+    assert str(message.segment("PID")[3][0][0]) == CANARY
+    assert (str(message.segment("PID")[5][0][0]), str(message.segment("PID")[5][0][1])) == (CANARY, "Ann")
+    assert str(message.segment("OBR")[25]) == "P"
+    rows = [(str(row[2]), str(row[5]), str(row[11])) for row in message.segments("OBX")]
+    assert ("TX", IMPRESSION, "P") in rows
+    assert [value for kind, value, _ in rows if kind == "NM"] == ["0.9100", "0.6200"]
+    texts = [message.unescape(value) for kind, value, _ in rows if kind == "TX"]
+    assert FINDINGS in texts
+
+
+def test_a_signed_message_is_final_and_names_who_signed_it() -> None:
+    message = hl7.parse(FORMATS["hl7"].bytes_of(finished(signature=SIGNED)).decode())
+    assert str(message.segment("OBR")[25]) == "F"
+    assert str(message.segment("OBR")[32]) == "&Weber&Jana"
+    assert {str(row[11]) for row in message.segments("OBX")} == {"F"}
+
+
+def test_no_text_breaks_out_of_its_field() -> None:
+    plain = FORMATS["hl7"].bytes_of(finished()).decode().count("\r")
+    hostile = finished(
+        sections=(Section("findings", HOSTILE), Section("impression", HOSTILE)),
+        sources=(identity(patient_name="O|Neil^A&B~C", patient_id="1|2^3"),),
+    )
+    data = FORMATS["hl7"].bytes_of(hostile).decode()
+    assert data.count("\r") == plain
+    assert "\n" not in data
+    message = hl7.parse(data)
+    assert str(message.segment("PID")[3][0][0]) == r"1\F\2\S\3"
+    assert str(message.segment("PID")[5][0][0]) == r"O\F\Neil"
+    assert escaped("a\\") == "a\\E\\"
+    assert escaped("one\ntwo") == r"one\.br\two"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"signature": SIGNED}, {"sources": ()}, {"pictures": ()}, {"findings": ()}, {"warnings": (), "flagged": ()},
+        {"pictures": finished().pictures * 5},
+        {"sections": (Section("findings", "<para><b>broken & </i> <img src='x'/> markup " * 200),)},
+        {"findings": tuple(Finding(f"Class {n}", 0.5, 0.5, LabelState.BLANK) for n in range(60))},
+        {"sources": (identity(patient_name="Yamada^Tarou=山田^太郎", patient_birth_date="", patient_sex=""),)},
+    ],
+)  # fmt: skip
+def test_pages_are_made_of_every_report(changes: dict[str, Any]) -> None:
+    data = FORMATS["pdf"].bytes_of(finished(**changes))
+    assert data.startswith(b"%PDF-")
+    assert data.rstrip().endswith(b"%%EOF")
+    assert CAUTION.encode() in data
+
+
+def test_signs_that_the_font_lacks_become_boxes_and_are_counted() -> None:
+    pen = _Pen(*_fonts())
+    assert pen.drawable("Jörg 山\u202e田") == f"Jörg {BOX}{BOX}"
+    assert pen.missing == {"山", "田"}
+
+
+def test_text_has_the_status_first_and_names_no_patient() -> None:
+    text = FORMATS["text"].bytes_of(finished()).decode()
+    assert text.splitlines()[2].startswith("Preliminary:")
+    assert text.index("FINDINGS\n") < text.index(IMPRESSION)
+    assert RESEARCH_ONLY in text
+    assert CANARY not in text
+    assert (
+        "Signed by Dr. Jana Weber, Institute of Radiology, 2026-03-05 08:09"
+        in FORMATS["text"].bytes_of(finished(signature=SIGNED)).decode()
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_empty_draft_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="the draft is empty"):
+        FORMATS[name].bytes_of(finished(text="", sections=()))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_report_that_would_be_nobodys_is_refused_where_that_matters(name: str) -> None:
+    report = finished(sources=())
+    if FORMATS[name].needs_dicom:
+        with pytest.raises(InputError, match="would be nobody's"):
+            FORMATS[name].bytes_of(report)
+    else:
+        assert FORMATS[name].bytes_of(report)
+    assert FORMATS[name].needs_dicom == (name not in ("pdf", "fhir", "fhir-r5", "text"))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoken"),
+    [
+        ("Weber^Jana^Maria^Dr.^Jr.", "Dr. Jana Maria Weber, Jr."),
+        ("Weber", "Weber"),
+        ("", ""),
+        ("Yamada^Tarou=山田^太郎=", "Tarou Yamada (太郎 山田)"),
+        ("=山田^太郎", "太郎 山田"),
+    ],
+)
+def test_names_are_shown_as_people_read_them(name: str, spoken: str) -> None:
+    assert spoken_name(name) == spoken
