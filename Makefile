@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-postgres check bench fuzz mutants eyes results reference clean
+.PHONY: setup demo test test-postgres test-hospital check bench fuzz mutants eyes results reference clean
 
 setup: $(READY)
 
@@ -28,6 +28,16 @@ test: $(READY)
 # The workstation's tests with its databases on a PostgreSQL server that is started for them: Debian's postgresql is needed.
 test-postgres: $(READY)
 	RADWEAVE_TEST_POSTGRES=1 $(PYTEST) tests/serve
+
+# Reports against the programs of others: an archive, a validator, DCMTK. They are installed where root and apt answer;
+# where they cannot be had, the tests skip with a reason.
+PROGRAMS := orthanc orthanc-dicomweb dcmtk dicom3tools poppler-utils
+test-hospital: $(READY)
+	@command -v Orthanc >/dev/null && command -v dciodvfy >/dev/null && command -v dsrdump >/dev/null \
+	  && command -v pdftotext >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
+	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PROGRAMS); } \
+	  || echo "some of $(PROGRAMS) are missing: the tests that need them are skipped"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m programs tests/hospital
 
 check: $(READY)
 	$(BIN)/ruff check src tests bench

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ def finished_report(
     Raises:
         InputError: if a DICOM header says of a patient or study what cannot be taken over.
     """
+    report = replace(report, text=writable(report.text))
     sources, warnings = read_identities([path for path, _ in views])
     if sources and any(not path.is_dir() for path, _ in views) and len(sources) < len(views):
         warnings = (*warnings, NAMELESS)
@@ -46,11 +49,11 @@ def finished_report(
     support = find_support(report, get_labeler(run.experiment.data.label_set))
     return FinishedReport(
         study_id=report.study_id,
-        text=report.text.strip(),
+        text=report.text,
         sections=sections_of(report.text, run.card.dataset.target),
         findings=_findings(support),
         flagged=tuple(
-            Flagged("".join(part for part, _ in line.parts), line.verdict.value)
+            Flagged(writable("".join(part for part, _ in line.parts)), line.verdict.value)
             for line in support.sentences
             if line.verdict in _FLAGGED
         ),
@@ -61,6 +64,11 @@ def finished_report(
         pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
         maps=_maps(report.evidence, support, subjects) if len(sources) == len(views) else (),
     )
+
+
+def writable(text: str) -> str:
+    """A text without control characters, which a model can write and DICOM, XML and JSON readers refuse."""
+    return "".join(sign for sign in text if sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cs")).strip()
 
 
 def model_of(card: RunCard) -> Model:

@@ -22,7 +22,7 @@ from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
-from reportlab.platypus import Flowable, Image, KeepTogether, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
+from reportlab.platypus import Flowable, Image, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
 from radweave.hospital.finished import CAUTION, FinishedReport, Picture
 from radweave.hospital.words import SAID, model_line, spoken_date, spoken_name, status_line
@@ -81,7 +81,9 @@ class _Pen:
             "text": text,
             "small": ParagraphStyle("small", text, fontSize=8, leading=10.5, textColor=_GREY),
             "cell": ParagraphStyle("cell", text, fontSize=8.5, leading=11),
-            "heading": ParagraphStyle("heading", text, fontName=bold, fontSize=11, spaceBefore=8, spaceAfter=2),
+            "heading": ParagraphStyle(
+                "heading", text, fontName=bold, fontSize=11, spaceBefore=8, spaceAfter=2, keepWithNext=1
+            ),
             "title": ParagraphStyle("title", text, fontName=bold, fontSize=15, leading=19),
             "status": ParagraphStyle("status", text, fontName=bold, fontSize=9.5, leading=13, textColor=_RED),
         }
@@ -122,7 +124,8 @@ def _head(report: FinishedReport, pen: _Pen) -> list[Flowable]:
     pairs = [row + (rows[n + 1] if n + 1 < len(rows) else ("", "")) for n, row in enumerate(rows) if n % 2 == 0]
     table = Table(pairs, colWidths=[22 * mm, WIDTH / 2 - 22 * mm] * 2)
     table.setStyle(TableStyle([("BOX", (0, 0), (-1, -1), 0.5, _LINE), ("VALIGN", (0, 0), (-1, -1), "TOP"), *_tight()]))
-    return [*story, table, Spacer(1, 3 * mm)]
+    warnings = _list("Warnings", report.warnings, pen)
+    return [*story, table, *warnings, Spacer(1, 3 * mm)]
 
 
 def _tight() -> list[tuple[Any, ...]]:
@@ -143,7 +146,7 @@ def _body(report: FinishedReport, pen: _Pen) -> list[Flowable]:
         if len(report.pictures) > len(shown):
             story.append(pen.line(f"{len(shown)} of {len(report.pictures)} pictures are shown.", "small"))
     for section in report.sections:
-        story.append(KeepTogether([pen.line(section.title, "heading"), pen.line(section.text)]))
+        story += [pen.line(section.title, "heading"), pen.line(section.text)]
     return story
 
 
@@ -173,9 +176,7 @@ def _evidence(report: FinishedReport, pen: _Pen) -> list[Flowable]:
         ]  # fmt: skip
         table = Table([head, *cells], colWidths=[WIDTH - 84 * mm, 28 * mm, 28 * mm, 28 * mm], repeatRows=1)
         table.setStyle(TableStyle([("LINEBELOW", (0, 0), (-1, -1), 0.3, _LINE), *_tight()]))
-        heading = "Probabilities that the model gives"
-        story += [KeepTogether([pen.line(heading, "heading"), table]) if len(rows) < 20 else table]
-    story += _list("Warnings", report.warnings, pen)
+        story += [pen.line("Probabilities that the model gives", "heading"), table]
     return [
         *story,
         Spacer(1, 2 * mm),
@@ -185,7 +186,7 @@ def _evidence(report: FinishedReport, pen: _Pen) -> list[Flowable]:
 
 def _list(heading: str, lines: Iterable[str], pen: _Pen) -> list[Flowable]:
     shown = [pen.line(f"\N{EN DASH} {line}", "cell") for line in lines]
-    return [KeepTogether([pen.line(heading, "heading"), shown[0]]), *shown[1:]] if shown else []
+    return [pen.line(heading, "heading"), *shown] if shown else []
 
 
 def _frame(canvas: Any, pages: Any, *, report: FinishedReport, pen: _Pen) -> None:

@@ -1,0 +1,143 @@
+"""What we write, in the hands of programs that others wrote: a validator, DCMTK, an archive. ``make test-hospital``."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archive import AET, Archive, needs, running
+from pydicom import dcmread
+from reports import FINDINGS, IMPRESSION, SIGNED, STUDY, dicom_image, finished, identity
+
+from image_files import CANARY
+from radweave.base.study import LabelState
+from radweave.hospital.finished import Finding, FinishedReport, Section
+from radweave.hospital.formats import FORMATS
+from radweave.hospital.identity import read_identities
+
+pytestmark = pytest.mark.programs
+
+DICOM = [name for name, found in FORMATS.items() if found.suffix == ".dcm"]
+SR = ["sr-basic", "sr-tid1500"]
+LONG = "The lungs are clear, äöü. " * 500
+REPORTS: dict[str, dict[str, Any]] = {
+    "draft": {},
+    "signed": {"signature": SIGNED},
+    "japanese": {"sources": (identity(patient_name="Yamada^Tarou=山田^太郎=やまだ^たろう"),)},
+    "long": {"text": LONG, "sections": (Section("findings", LONG.strip()),)},
+    "bare": {
+        "sources": (identity(patient_name="", patient_id="", patient_birth_date="", patient_sex="", patient_age="",
+                             study_date="", study_time="", study_id="", accession_number="", study_description="",
+                             referring_physician_name=""),),
+    },
+    "scan": {
+        "sources": tuple(identity(sop_instance_uid=f"{STUDY}.1.{n}", modality="CT",
+                                  sop_class_uid="1.2.840.10008.5.1.4.1.1.2") for n in range(1, 200)),
+    },
+    "many classes": {"findings": tuple(Finding(f"Class {n}", n / 50, 0.5, LabelState.UNCERTAIN) for n in range(50))},
+    "de-identified": {"sources": (identity(patient_identity_removed="YES", deidentification_method="by hand"),)},
+}  # fmt: skip
+
+
+def call(*words: object) -> str:
+    """What a program prints, which must end well."""
+    needs(str(words[0]))
+    done = subprocess.run([str(word) for word in words], capture_output=True, timeout=60)
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode == 0, said
+    return said
+
+
+def written(name: str, report: FinishedReport, folder: Path) -> Path:
+    path = folder / f"{name}{FORMATS[name].suffix}"
+    path.write_bytes(FORMATS[name].bytes_of(report))
+    return path
+
+
+@pytest.mark.parametrize("kind", REPORTS)
+@pytest.mark.parametrize("name", DICOM)
+def test_a_validator_finds_no_error(name: str, kind: str, tmp_path: Path) -> None:
+    needs("dciodvfy")
+    path = written(name, finished(**REPORTS[kind]), tmp_path)
+    done = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, timeout=60)
+    said = (done.stdout + done.stderr).splitlines()
+    assert [line for line in said if line.startswith(("Error", "Abort"))] == []
+    assert any(line in ("BasicTextSR", "Comprehensive3DSR", "EncapsulatedPDF") for line in said)
+
+
+@pytest.mark.parametrize("name", SR)
+def test_dcmtk_shows_the_whole_tree(name: str, tmp_path: Path) -> None:
+    path = written(name, finished(), tmp_path)
+    dump = call("dsrdump", "+Pl", path)
+    for text in ("UNVERIFIED", "PRELIMINARY", FINDINGS[:30], IMPRESSION, CANARY):
+        assert text in dump
+    page = tmp_path / "page.html"
+    call("dsr2html", path, page)
+    assert IMPRESSION in page.read_text()
+
+
+def test_dcmtk_gives_the_pdf_back(tmp_path: Path) -> None:
+    path = written("pdf-dicom", finished(), tmp_path)
+    call("dcm2pdf", path, tmp_path / "a.pdf")
+    page = FORMATS["pdf"].bytes_of(finished())
+    assert (tmp_path / "a.pdf").read_bytes()[: len(page)] == page
+
+
+@pytest.mark.parametrize("kind", REPORTS)
+def test_the_pages_say_what_the_report_says(kind: str, tmp_path: Path) -> None:
+    report = finished(**REPORTS[kind])
+    path = written("pdf", report, tmp_path)
+    text = " ".join(call("pdftotext", "-layout", path, "-").split())
+    assert report.sections[0].text[:60] in text
+    assert "CAUTION: Not for Diagnostic Use, for research use only." in text
+    assert ("PRELIMINARY" in text) is (report.signature is None)
+    for finding in report.findings[:2]:
+        assert finding.name in text
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
+    with running(tmp_path_factory.mktemp("orthanc")) as started:
+        yield started
+
+
+@pytest.fixture
+def study(archive: Archive, tmp_path: Path, request: pytest.FixtureRequest) -> FinishedReport:
+    """A study that is in the archive, sent by DCMTK, and its report."""
+    path = dicom_image(tmp_path / "image.dcm", PatientID=f"{CANARY}{abs(hash(request.node.name)) % 10**6}")
+    call("storescu", "-aec", AET, "127.0.0.1", archive.dicom, path)
+    sources, _ = read_identities([path])
+    return replace(finished(), sources=sources)
+
+
+def modalities(archive: Archive, report: FinishedReport) -> list[str]:
+    """What QIDO says lies under the report's study."""
+    found = archive.web().search_for_series(study_instance_uid=report.patient.study_instance_uid)
+    return sorted(row["00080060"]["Value"][0] for row in found)
+
+
+def test_reports_stored_by_the_web_lie_under_their_study(
+    archive: Archive, study: FinishedReport, tmp_path: Path
+) -> None:
+    for _ in range(2):  # sent twice, each is there once
+        archive.web().store_instances([dcmread(written(name, study, tmp_path)) for name in DICOM])
+    assert modalities(archive, study) == ["CR", "DOC", "SR", "SR"]
+    (found,) = archive.web().search_for_studies(search_filters={"PatientID": study.patient.patient_id})
+    assert found["00201206"]["Value"] == [4]  # series
+    assert found["00201208"]["Value"] == [4]  # instances
+    for name in SR:
+        kept = dcmread(written(name, study, tmp_path))
+        back = archive.web().retrieve_instance(kept.StudyInstanceUID, kept.SeriesInstanceUID, kept.SOPInstanceUID)
+        back.save_as(tmp_path / "back.dcm", enforce_file_format=True)
+        assert IMPRESSION in call("dsrdump", "+Pl", tmp_path / "back.dcm")
+
+
+def test_reports_sent_by_dcmtk_lie_under_their_study(archive: Archive, study: FinishedReport, tmp_path: Path) -> None:
+    call("storescu", "-aec", AET, "127.0.0.1", archive.dicom, written("sr-basic", study, tmp_path))
+    paths = [written(name, study, tmp_path) for name in DICOM]
+    call("dcmsend", "-aec", AET, "127.0.0.1", archive.dicom, *paths)
+    assert modalities(archive, study) == ["CR", "DOC", "SR", "SR"]
