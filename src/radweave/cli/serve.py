@@ -1,26 +1,42 @@
-"""``radweave serve``."""
+"""``radweave serve``: a workstation, and what readers made of its drafts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from radweave.cli.bounds import MAX_STUDIES
-from radweave.cli.options import DataInstead, RunFolder, SplitName, Untrained, known_split
+from radweave.cli.options import DataInstead, Overwrite, RunFolder, SplitName, Untrained, known_split
 
 
-def serve(
+class _OrStart(TyperGroup):
+    """``radweave serve RUN`` starts a workstation: what is no verb is what ``start`` takes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args[:1] and args[0] in self.commands else ["start", *args])
+
+
+app = typer.Typer(cls=_OrStart)
+Database = Annotated[str | None, typer.Option("--database", help="URL of a database instead of a file beside the run.")]
+
+
+@app.callback()
+def serve() -> None:
+    """Serve a workstation on this machine, or report on what readers made of its drafts."""
+
+
+@app.command(epilog="radweave serve report RUN: time, edits and accepted sentences of what was signed.")
+def start(
     run: RunFolder,
     data: DataInstead = None,
     split: SplitName = "test",
     watch: Annotated[Path | None, typer.Option("--watch", help="Folder whose new files become studies.")] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port to listen on.", min=1, max=65_535)] = 8765,
-    database: Annotated[
-        str | None, typer.Option("--database", help="URL of a database instead of a file beside the run.")
-    ] = None,
+    database: Database = None,
     untrained: Untrained = False,
     queue: Annotated[
         int, typer.Option("--queue", help="Most studies that wait for a draft.", min=1, max=MAX_STUDIES)
@@ -39,15 +55,41 @@ def serve(
     """Serve a workstation on this machine: studies in, drafts with evidence out, edits and signatures kept."""
     whole = known_split(split)
     from radweave.serve import check_log
-    from radweave.serve import serve as start
+    from radweave.serve import serve as run_server
     from radweave.serve.settings import Limits, Settings
 
     settings = Settings(
-        run=run, state=run.absolute().with_name(f"{run.absolute().name}.workstation"), data=data, split=whole,
+        run=run, state=_state(run), data=data, split=whole,
         watch=watch, host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,
         limits=Limits(waiting=queue, body_bytes=upload_mib << 20, files=upload_files),
     )  # fmt: skip
     if verify_log:
         typer.echo(check_log(settings))
         return
-    start(settings)
+    run_server(settings)
+
+
+@app.command()
+def report(
+    run: RunFolder,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write a line for each signed study here.")] = None,
+    overwrite: Overwrite = False,
+    database: Database = None,
+) -> None:
+    """For a reader study: seconds, edits and accepted sentences of all that was signed, by reader."""
+    from radweave.base.places import refuse_existing
+    from radweave.base.storage import write_text
+    from radweave.serve import report as made
+    from radweave.serve.settings import Settings
+
+    if csv is not None:
+        refuse_existing(csv, overwrite=overwrite)
+    table, lines = made(Settings(run=run, state=_state(run), database=database))
+    if csv is not None:
+        write_text(csv, lines)
+    typer.echo(table)
+
+
+def _state(run: Path) -> Path:
+    """Where the workstation of a run keeps its things."""
+    return run.absolute().with_name(f"{run.absolute().name}.workstation")

@@ -7,12 +7,18 @@ One process answers requests, another one holds the model. The database is the q
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from radweave.base.errors import InputError
 from radweave.serve.settings import Settings
 
-__all__ = ["check_log", "needed", "serve"]
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+__all__ = ["check_log", "needed", "report", "serve"]
 
 _PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "argon2", "python_multipart", "jinja2")
 
@@ -46,18 +52,39 @@ def check_log(settings: Settings) -> str:
     Raises:
         InputError: if it was changed, naming the first entry that is wrong.
     """
+    with _reading(settings) as connection:
+        from radweave.serve.log import verify
+
+        found = verify(connection)
+    if found.broken is not None:
+        raise InputError("the log was changed", field="entry", got=found.broken)
+    return f"{found.entries} entries, each with the hash of the one before; the last is {found.hash}"
+
+
+def report(settings: Settings) -> tuple[str, str]:
+    """What readers made of the drafts of a workstation: a table to look at, and all signatures as CSV.
+
+    Raises:
+        InputError: if there is no workstation.
+    """
+    with _reading(settings) as connection:
+        from radweave.serve.reader_study import as_csv, as_table, signed_studies
+
+        rows = signed_studies(connection)
+    return as_table(rows), as_csv(rows)
+
+
+@contextmanager
+def _reading(settings: Settings) -> Iterator[Connection]:
+    """The database of a workstation that was started before."""
     needed()
     from radweave.serve.database import Database
-    from radweave.serve.log import verify
 
     if settings.database is None and not settings.state.is_dir():
         raise InputError("no workstation was started here", file=settings.state)
     database = Database(settings.url)
     try:
         with database.reading() as connection:
-            found = verify(connection)
+            yield connection
     finally:
         database.close()
-    if found.broken is not None:
-        raise InputError("the log was changed", field="entry", got=found.broken)
-    return f"{found.entries} entries, each with the hash of the one before; the last is {found.hash}"

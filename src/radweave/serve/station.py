@@ -27,11 +27,12 @@ from radweave.serve.events import say
 from radweave.serve.inference import Inference, Target
 from radweave.serve.kept import Kept
 from radweave.serve.metrics import Metrics
+from radweave.serve.result import model_of
 from radweave.serve.settings import Settings
 from radweave.serve.store import NewStudy
 from radweave.serve.uploads import Incoming, take_in
 from radweave.serve.watch import Watcher
-from radweave.serve.worker import main, model_of
+from radweave.serve.worker import main
 
 _KNOWN = ("was submitted already",)
 _MOST_READ = 1_000

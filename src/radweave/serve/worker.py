@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radweave.base.errors import InputError, UnusableModelError
-from radweave.base.hashes import sha256_json
-from radweave.base.study import LabelState, Report, View
+from radweave.base.study import Report, Study, View
 from radweave.serve.events import say_failure
+from radweave.serve.result import Known, result_of
 
 if TYPE_CHECKING:
     from radweave.data.loader import Example
-    from radweave.explain.support import Sentence
     from radweave.generate.pictures import Picture
     from radweave.generate.predictor import Predictor
-    from radweave.runs.folder import RunCard
     from radweave.runs.restore import Run
 
 
@@ -68,6 +66,7 @@ class _Read:
     example: Example
     warnings: tuple[str, ...]
     views: list[dict[str, Any]]
+    known: Known
 
 
 class Inference:
@@ -86,6 +85,8 @@ class Inference:
 
     def answers(self, jobs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """A draft or a reason for each job: those that can be read are drafted as one batch."""
+        from radweave.labels import get_labeler
+
         read: list[tuple[str, _Read]] = []
         for job in jobs:
             try:
@@ -100,7 +101,8 @@ class Inference:
         for report, (study, one) in zip(reports, read, strict=True):
             evidence = {**report.evidence, "views": one.views}
             whole = Report(report.text, study, evidence, (*report.warnings, *one.warnings))
-            yield {"kind": "drafted", "id": study, **self._result(whole)}
+            labeler = get_labeler(self.run.experiment.data.label_set)
+            yield {"kind": "drafted", "id": study, **result_of(whole, self.run.card, labeler, one.known)}
 
     def _read(self, job: dict[str, Any]) -> _Read:
         from radweave.generate.pictures import view_of
@@ -111,7 +113,7 @@ class Inference:
         seen, warnings = self.predictor.read_views(files)
         example = self.predictor.example(seen, job["id"])
         views = [self._view(path.name, files.index(path), view_of(picture), picture) for path, picture in seen]
-        return _Read(example, warnings, views)
+        return _Read(example, warnings, views, Known())
 
     def _view(self, file: str, image: int, view: View, picture: Picture) -> dict[str, Any]:
         from radweave.generate.pictures import covered_by_map
@@ -133,43 +135,12 @@ class Inference:
         views = [
             self._view(Path(ref.path).name, places.index(ref.path), ref.view, picture) for ref, picture in found.views
         ]
-        return _Read(found.example, found.warnings, views)
+        return _Read(found.example, found.warnings, views, Known(found.study, self._prior(found.study)))
 
-    def _result(self, report: Report) -> dict[str, Any]:
-        """A draft held against its evidence, as the store keeps it."""
-        from radweave.explain.support import find_support
-        from radweave.labels import get_labeler
-        from radweave.runs.evidence import json_value
-
-        found = find_support(report, get_labeler(self.run.experiment.data.label_set))
-        probable = report.evidence.get("class_probabilities") or {}
-        origins = [row.get("source") for row in report.evidence.get("sentences") or ()]
-        origins += [None] * (len(found.sentences) - len(origins))
-        pairs = zip(found.sentences, origins, strict=True)
-        return {
-            "text": report.text,
-            "sentences": [_sentence(sentence, origin, probable) for sentence, origin in pairs],
-            "findings": [
-                {
-                    "name": finding.name, "probability": finding.probability, "threshold": finding.threshold,
-                    "experience": finding.experience,
-                    "said": finding.said.value, "flag": finding.flag,
-                }
-                for finding in found.findings
-            ],
-            "evidence": json_value(dict(report.evidence)),
-            "warnings": list(report.warnings),
-            "model": model_of(self.run.card),
-        }  # fmt: skip
-
-
-def model_of(card: RunCard) -> dict[str, Any]:
-    """What made a draft, for every record of it. ``bank`` is one hash over all files with training reports."""
-    banks = {name: kept for name, kept in card.files.items() if name.startswith(("memories/", "drafting/"))}
-    return {
-        "method": card.method, "preset": card.preset, "weights": card.files.get("weights.safetensors"),
-        "bank": sha256_json(banks) if banks else None, "radweave": card.versions["radweave"],
-    }  # fmt: skip
+    def _prior(self, study: Study) -> Study | None:
+        assert self._dataset is not None
+        others = () if study.prior is None else self._dataset.studies(study.split)
+        return next((other for other in others if other.study_id == study.prior), None)
 
 
 def _refused(study: str, reason: str) -> dict[str, Any]:
@@ -179,31 +150,3 @@ def _refused(study: str, reason: str) -> dict[str, Any]:
 def _said(error: InputError) -> str:
     """A reason without the folder in which the server keeps the file."""
     return str(error) if error.file is None else str(error).replace(error.file, Path(error.file).name)
-
-
-VERDICTS = {
-    "CONTRADICTED": "contradicts its classifier",
-    "DISPUTED": "evidence disagrees",
-    "UNSUPPORTED": "nothing agrees with it",
-    "SUPPORTED": "agrees with its classifier",
-    "NO_CLAIM": "names no finding",
-}
-"""How a verdict is put: a classifier that agrees with a sentence is no proof of it."""
-FLAGGED = ("CONTRADICTED", "DISPUTED", "UNSUPPORTED")
-
-
-def _sentence(sentence: Sentence, origin: Any, probable: dict[str, float | None]) -> dict[str, Any]:
-    """A sentence with the probability of the least probable thing that it says."""
-    each = []
-    for claim in sentence.claims:
-        there = probable.get(claim.name)
-        if there is not None and claim.state in (LabelState.POSITIVE, LabelState.NEGATIVE):
-            each.append(there if claim.state is LabelState.POSITIVE else 1 - there)
-    return {
-        "text": "".join(part for part, _ in sentence.parts),
-        "origin": origin if isinstance(origin, dict) else {"kind": "generated"},
-        "confidence": sentence.confidence,
-        "probability": min(each, default=None),
-        "verdict": VERDICTS[sentence.verdict.name],
-        "flagged": sentence.verdict.name in FLAGGED,
-    }

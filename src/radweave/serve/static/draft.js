@@ -9,7 +9,7 @@ export const SECTIONS = ["indication", "technique", "comparison", "findings", "i
 const title = (section) => section[0].toUpperCase() + section.slice(1);
 const mostCharacters = Number(at("study").dataset.mostCharacters);
 
-/** The one editor that is open: {op, key, after, section, text, was}. It stays until it is saved or cancelled. */
+/** The one editor that is open: {op, key, after, section, text, was, above}. It stays until it is saved or cancelled. */
 let open = null;
 let current = null;
 
@@ -77,7 +77,8 @@ function drawSentence(page, row) {
 function settle(rows) {
   const place = open && (open.op === "replace" ? open.key : open.after);
   if (!open || place === null || rows.some((row) => row.key === place)) return;
-  open = { op: "insert", section: open.section, after: null, text: open.text, was: "" };
+  const above = open.above.findLast((key) => rows.some((row) => row.key === key && row.section === open.section)) ?? null;
+  open = { op: "insert", section: open.section, after: above, text: open.text, was: "", above: open.above };
 }
 
 function drawKept() {
@@ -133,7 +134,8 @@ function mayOpen() {
 }
 
 function show(page, editor) {
-  open = editor;
+  const keys = page.study.draft.sentences.map((row) => row.key);
+  open = { ...editor, above: keys.slice(0, keys.indexOf(editor.op === "replace" ? editor.key : editor.after) + 1) };
   drawDraft(page);
   const area = at("draft").querySelector('[data-focus="editor"]');
   area?.focus();

@@ -53,7 +53,7 @@ export function sign(page) {
   keep();
   const { draft } = page.study;
   const shown = dialog("Sign this report?",
-    h("p", { class: "lines-kept report" }, draft.text || "The report is empty."),
+    h("p", { class: "lines-kept report", tabindex: "0", autofocus: true }, draft.text || "The report is empty."),
     h("p", { class: "soft" }, `Version ${draft.version}; ${clock(seconds())} on this page. It cannot be changed after that.`),
     h("p", { class: "actions" },
       button("Sign", () => send(page, shown), { class: "main", id: "sign-now" }), button("Not yet", () => shown.close())));
