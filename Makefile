@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-postgres test-hospital check bench fuzz mutants eyes results reference clean
+.PHONY: setup demo test test-postgres test-hospital check bench fuzz mutants eyes results reference package sbom clean
 
 setup: $(READY)
 
@@ -82,6 +82,21 @@ results: $(READY)
 # docs/configuration.md, from the records themselves; a test says when it is due.
 reference: $(READY)
 	$(BIN)/radweave config --reference > docs/configuration.md
+
+# Wheel and sdist, in dist/.
+package: $(READY)
+	rm -rf build/lib
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/pip install --quiet build==1.6.1
+	build/tools/bin/python -m build --outdir dist .
+
+# What is installed here with versions and licences, as CycloneDX JSON: dist/sbom.cdx.json.
+sbom: $(READY)
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/pip install --quiet cyclonedx-bom==7.5.0
+	@mkdir -p dist
+	build/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+	  --of JSON -o dist/sbom.cdx.json $(BIN)/python
 
 clean:
 	rm -rf $(VENV) demo

@@ -402,7 +402,7 @@ def test_more_seeds_go_to_the_methods_named(toy_dataset: Dataset, tmp_path: Path
 def test_a_benchmark_whose_figures_cannot_be_drawn_trains_nothing(
     toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("radweave.base.figures.find_spec", lambda name: None)
+    monkeypatch.setattr("radweave.base.extras.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"radweave\[plots\]"):
         run_bench(request_for(toy_dataset, tmp_path / "out", methods=("baseline",)), print)
     assert not (tmp_path / "out").exists()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-import radweave.generate.shards
 from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.generate.features import FeatureRecipe, build_feature_bank
@@ -176,7 +175,7 @@ def test_a_shard_with_other_studies_is_refused(toy_run: Path, toy_dataset: Datas
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radweave.generate.shards, "find_spec", lambda name: None)
+    monkeypatch.setattr("radweave.base.extras.find_spec", lambda name: None)
     plan = open_plan(tmp_path / "shards", ["s0"], shard_size=1, identity={})
     recipe: Any = None
     with pytest.raises(InputError, match=r"radweave\[ray\]"):

@@ -136,7 +136,7 @@ def test_a_bank_with_a_vector_that_is_not_finite_is_not_written(tmp_path: Path) 
 
 
 def test_a_missing_extra_is_named_when_the_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radweave.memory.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("radweave.base.extras.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"radweave\[faiss\]"):
         FaissIndexConfig().build()
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from radweave.base.errors import InputError
+from radweave.base.extras import missing, refuse_without
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +17,7 @@ OTHERS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 def can_draw() -> bool:
     """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
+    return not missing("plots")
 
 
 def refuse_without_plots() -> None:
@@ -27,8 +26,7 @@ def refuse_without_plots() -> None:
     Raises:
         InputError: with the line that installs what is missing.
     """
-    if not can_draw():
-        raise InputError("figures need matplotlib: pip install 'radweave[plots]'")
+    refuse_without("plots", "drawing figures")
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -20,6 +20,7 @@ DENIED: Final = {
     "radweave.cli": "parses options and prints; what training gets from it stands in the experiment",
     "radweave.benchmark": "runs and compares finished trainings",
     "radweave.ablate": "runs trainings by the same function as everyone, and tabulates them",
+    "radweave.doctor": "looks at an installation, and trains by the same function as everyone",
     "radweave.demo": "calls phantom, training and reports one after the other",
     "radweave.templates": "the text of pages",
     "radweave.explain": "reads a finished run",

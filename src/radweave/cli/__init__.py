@@ -14,7 +14,7 @@ from radweave.base.stopping import StoppedError, stopped_at_once
 from radweave.base.study import RESEARCH_ONLY
 from radweave.cli import ablate as ablating
 from radweave.cli import bench as benching
-from radweave.cli import data, estimate, evaluation, export, features, inspect, phantom, reporting
+from radweave.cli import data, doctor, estimate, evaluation, export, features, inspect, phantom, reporting
 from radweave.cli import explain as explaining
 from radweave.cli import generate as generating
 from radweave.cli import serve as serving
@@ -43,6 +43,7 @@ def _options(
     pass
 
 
+app.command("doctor")(doctor.doctor)
 app.command("demo")(reporting.demo)
 app.command("phantom")(phantom.phantom)
 app.add_typer(data.app, name="data")

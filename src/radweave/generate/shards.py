@@ -14,11 +14,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from radweave.base.errors import InputError
+from radweave.base.extras import refuse_without
 from radweave.base.hashes import sha256_json
 from radweave.base.json_files import read_json, write_json
 from radweave.base.locks import exclusive
@@ -132,8 +132,7 @@ def compute_on_ray(plan: Plan, recipe: Recipe, *, workers: int, finished: Callab
     Raises:
         InputError: if the extra is not installed.
     """
-    if find_spec("ray") is None:
-        raise InputError("needs the extra 'ray': pip install 'radweave[ray]'", field="--ray")
+    refuse_without("ray", "a cluster", field="--ray")
     missing = plan.missing()
     if not missing:
         return

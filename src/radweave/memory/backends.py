@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from radweave.base.config import Config, Count
 from radweave.base.errors import InputError
+from radweave.base.extras import refuse_without
 from radweave.memory.bank import Owners
 from radweave.memory.index import MARGIN, ExactIndex, Index, score_again
 
@@ -87,9 +87,7 @@ class FaissIndexConfig(Config):
         Raises:
             InputError: if the extra is not installed, or FAISS does not know the factory string.
         """
-        if find_spec("faiss") is None:
-            reason = "needs the extra 'faiss': pip install 'radweave[faiss]'"
-            raise InputError(reason, field="index.kind", got="faiss")
+        refuse_without("faiss", "this index", field="index.kind", got="faiss")
         _made(TRIED_WIDTH, self.factory)  # before hours of training, not after
         return partial(FaissIndex, factory=self.factory)
 

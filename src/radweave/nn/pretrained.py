@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from radweave.base.errors import InputError
+from radweave.base.extras import refuse_without
 from radweave.outside.models import is_causal, make_shape, model_of_shape, read_model, read_shape
 
 FIELD = "language_model.path"
@@ -141,15 +142,10 @@ def _refuse_misfit(shape: Any, path: str, vocab_size: int) -> None:
 def _quantization_config(quantization: Quantization, dtype: Precision) -> Any:
     if quantization == "none":
         return None
-    from importlib.util import find_spec
-
-    if find_spec("bitsandbytes") is None or not torch.cuda.is_available():
-        raise InputError(
-            "8- and 4-bit loading needs a CUDA device and the extra 'quantization' (bitsandbytes)",
-            field="language_model.quantization",
-            got=quantization,
-            expected="none",
-        )
+    field = "language_model.quantization"
+    if not torch.cuda.is_available():
+        raise InputError("8- and 4-bit loading needs a CUDA device", field=field, got=quantization, expected="none")
+    refuse_without("quantization", "8- and 4-bit loading", field=field, got=quantization)
     from transformers import BitsAndBytesConfig
 
     if quantization == "8bit":

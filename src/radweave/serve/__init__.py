@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from radweave.base.errors import InputError
+from radweave.base.extras import refuse_without
 from radweave.serve.settings import Settings
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 __all__ = ["check_log", "needed", "report", "serve"]
-
-_PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "argon2", "python_multipart", "jinja2")
 
 
 def needed() -> None:
@@ -29,9 +27,7 @@ def needed() -> None:
     Raises:
         InputError: naming the first that is not installed, and the line that installs all.
     """
-    for package in _PACKAGES:
-        if find_spec(package) is None:
-            raise InputError(f"serve needs {package}, which is not installed: pip install 'radweave[serve]'")
+    refuse_without("serve", "serve")
 
 
 def serve(settings: Settings) -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from radweave.base.errors import InputError
+from radweave.base.extras import refuse_without
 from radweave.train.loop import Watch
 
 BoardKind = Literal["tensorboard", "wandb"]
@@ -126,11 +126,5 @@ def watched(watch: Watch, board: Board, stage: str) -> Watch:
 
 
 def _needed(package: BoardKind) -> Any:
-    try:
-        return import_module(package)
-    except ImportError:
-        raise InputError(
-            f"the package '{package}' is not installed; install the extra: pip install 'radweave[{package}]'",
-            field="--log",
-            got=package,
-        ) from None
+    refuse_without(package, f"the board {package}", field="--log", got=package)
+    return import_module(package)

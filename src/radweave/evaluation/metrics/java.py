@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radweave.base.errors import InputError
+from radweave.base.extras import install_line
 from radweave.evaluation.pairs import replace_control
 
 _BLANKS = re.compile(r"\s+")
@@ -41,7 +42,7 @@ def find_java_tools() -> JavaTools | str:
         return "no Java runtime on the path"
     spec = importlib.util.find_spec("pycocoevalcap")
     if spec is None or not spec.submodule_search_locations:
-        return "the package pycocoevalcap is not installed"
+        return f"the package pycocoevalcap is not installed: {install_line('meteor')}"
     return JavaTools(java, Path(next(iter(spec.submodule_search_locations))))
 
 

@@ -5,10 +5,10 @@ They see exactly the texts and tokens our own code sees, so a difference beyond 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from radweave.base.extras import missing, not_installed
 from radweave.evaluation.prepare import PreparedTexts
 from radweave.evaluation.protocols import EvalProtocol
 from radweave.evaluation.records import Json
@@ -49,8 +49,8 @@ def second_opinions(texts: PreparedTexts, protocol: EvalProtocol, statistics: Ma
 
 
 def _rouge(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]) -> Opinions:
-    if importlib.util.find_spec("rouge_score") is None:
-        return {"rouge-score": NoOpinion("the package rouge-score is not installed")}
+    if "rouge_score" in missing("metrics"):
+        return {"rouge-score": NoOpinion(not_installed("metrics", "it"))}
     from rouge_score.rouge_scorer import RougeScorer
 
     ours = {"rouge1": "ROUGE_1", "rouge2": "ROUGE_2", "rougeL": "ROUGE_L" if protocol.metrics == "hf" else "ROUGE_L_F1"}
@@ -67,8 +67,8 @@ def _rouge(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str
 
 def _sacrebleu(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]) -> Opinions:
     """Corpus BLEU-4 on our tokens; sacrebleu has no add-one smoothing of order 1, so it has no opinion on HF's BLEU."""
-    if importlib.util.find_spec("sacrebleu") is None:
-        return {"sacrebleu": NoOpinion("the package sacrebleu is not installed")}
+    if "sacrebleu" in missing("metrics"):
+        return {"sacrebleu": NoOpinion(not_installed("metrics", "it"))}
     if protocol.metrics == "hf":
         return {"sacrebleu": NoOpinion("it does not smooth as HF evaluate does")}
     from sacrebleu.metrics import BLEU
