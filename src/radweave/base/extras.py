@@ -18,7 +18,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "wandb": ("wandb",),
         "ray": ("ray",),
         "faiss": ("faiss",),
-        "serve": ("fastapi", "starlette", "uvicorn", "jinja2", "sqlalchemy", "argon2", "python_multipart"),
+        "serve": ("fastapi", "starlette", "uvicorn", "h11", "jinja2", "sqlalchemy", "argon2", "python_multipart"),
         "postgres": ("psycopg",),
         "hospital": ("highdicom", "reportlab", "pynetdicom", "dicomweb_client"),
     }

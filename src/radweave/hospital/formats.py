@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from radweave.base.errors import InputError
+from radweave.base.extras import install_line
 from radweave.base.replacing import FileKind
 from radweave.base.storage import write_aside
 from radweave.base.study import RESEARCH_ONLY
@@ -56,7 +57,7 @@ def _module(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("radweave"):
             raise
-        raise InputError(f"{error.name} is not installed; pip install 'radweave[hospital]'", field="--format") from None
+        raise InputError(f"{error.name} is not installed: {install_line('hospital')}", field="--format") from None
 
 
 _DICOM = b"\0" * 128 + b"DICM"
