@@ -1,0 +1,281 @@
+"""Many clients at once on a server that is killed in the middle, and a look at what is there in the end.
+
+Each client uploads a file, waits for its draft, edits it, looks at what is flagged and signs; where the server is away
+it sends the same request again. In the end each file must be one study, drafted once, with every edit that
+was answered.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+_AWAY = (OSError, HTTPException)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Killed:
+    """A server in a process of its own that can be killed and started again. ``command`` starts it on ``port``."""
+
+    def __init__(self, command: Sequence[str], port: int, place: Path) -> None:
+        self.command, self.port, self._place = list(command), port, place
+        self._starts = 0
+        self.token = self._start()
+
+    def _start(self) -> str:
+        """Start it; the first user's token, where this is the first time."""
+        self._starts += 1
+        self.log = self._place / f"server{self._starts}.log"
+        said = self._place / f"server{self._starts}.out"
+        with self.log.open("wb") as errors, said.open("wb") as out:
+            self.process = subprocess.Popen(self.command, stdout=out, stderr=errors)
+        end = time.monotonic() + 120
+        while not self._answers():
+            assert self.process.poll() is None, self.log.read_text()[-2_000:]
+            assert time.monotonic() < end, "the server does not start"
+            time.sleep(0.05)
+        found = re.search(r"token=(\S+)", said.read_text())
+        return found[1] if found else self.token
+
+    def _answers(self) -> bool:
+        try:
+            return request(self.port, "GET", "/healthz", "").status == 200
+        except _AWAY:
+            return False
+
+    @property
+    def worker(self) -> int | None:
+        """The inference process."""
+        pids = re.findall(r'"event": "worker-ready".*"pid": (\d+)', self.log.read_text())
+        return int(pids[-1]) if pids else None
+
+    def kill_worker(self) -> None:
+        end = time.monotonic() + 120
+        while self.worker is None:
+            assert time.monotonic() < end, "there is no inference process"
+            time.sleep(0.05)
+        os.kill(self.worker, signal.SIGKILL)
+
+    def kill_and_start(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._start()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+def request(port: int, method: str, path: str, token: str, *, body: bytes | None = None, **headers: str) -> Answer:
+    """One request on a connection of its own."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        given = {
+            "Authorization": f"Bearer {token}",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        connection.request(method, path, body, given)
+        answer = connection.getresponse()
+        data = answer.read()
+        isjson = "json" in (answer.getheader("content-type") or "")
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, found, json.loads(data) if isjson else data)
+    finally:
+        connection.close()
+
+
+def form(name: str, data: bytes) -> bytes:
+    """A form with one file; its boundary is ``x``."""
+    head = f'--bOuNd\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
+    return head.encode() + data + b"\r\n--bOuNd--\r\n"
+
+
+FORM = "multipart/form-data; boundary=bOuNd"
+
+
+@dataclass
+class Load:
+    """Clients, what they were answered, and how long that took."""
+
+    server: Killed
+    images: Sequence[bytes]
+    poll_s: float = 1.0
+    names: set[str] = field(default_factory=set)
+    edits: dict[str, str] = field(default_factory=dict)
+    signed: set[str] = field(default_factory=set)
+    times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: list[BaseException] = field(default_factory=list)
+
+    def run(self, clients: int, seconds: float, meanwhile: Callable[[], None]) -> None:
+        """All clients for so long; ``meanwhile`` runs beside them."""
+        self._end = time.monotonic() + seconds
+        threads = [threading.Thread(target=self._guarded, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        meanwhile()
+        for thread in threads:
+            thread.join()
+        if self.failed:
+            raise self.failed[0]
+
+    def _guarded(self, number: int) -> None:
+        try:
+            self._client(number)
+        except BaseException as error:
+            self.failed.append(error)
+
+    def _client(self, number: int) -> None:
+        turn = 0
+        while time.monotonic() < self._end:
+            name = f"c{number:03}-{turn:05}.png"
+            study = self._submit(name, self.images[(number + turn) % len(self.images)])
+            self._wait(study)
+            self._work(study, f"Seen in {name}.", signs=turn % 2 == 0)
+            turn += 1
+
+    def ask(self, kind: str, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        """Ask until the server is there, and until its queue takes it."""
+        end = time.monotonic() + 300
+        while True:
+            assert time.monotonic() < end, f"{kind}: no answer"
+            begun = time.monotonic()
+            try:
+                answer = request(self.server.port, method, f"/api/v1{path}", self.server.token, body=body, **headers)
+            except _AWAY:
+                self.counts["away"] += 1
+                time.sleep(0.2)
+                continue
+            assert answer.status < 500 or answer.status == 503, (kind, answer)
+            if answer.status == 503:
+                self.counts["full"] += 1
+                assert int(answer.headers["retry-after"]) > 0
+                time.sleep(min(1.0, int(answer.headers["retry-after"])))
+                continue
+            self.times[kind].append(time.monotonic() - begun)
+            return answer
+
+    def _submit(self, name: str, data: bytes) -> str:
+        headers = {"Content_Type": FORM, "Idempotency_Key": name}
+        answer = self.ask("upload", "POST", "/studies", form(name, data), **headers)
+        self.names.add(name)
+        if answer.status == 409:  # the answer to the first time was lost with the server
+            self.counts["known"] += 1
+            (found,) = self.ask("search", "GET", f"/studies?search={name}").body["studies"]
+            return str(found["id"])
+        assert answer.status == 202, answer
+        return str(answer.body["studies"][0])
+
+    def _wait(self, study: str) -> None:
+        begun = time.monotonic()
+        while True:
+            state = self.ask("read", "GET", f"/studies/{study}").body["state"]
+            if state == "drafted":
+                self.times["draft"].append(time.monotonic() - begun)
+                return
+            assert state in ("waiting", "drafting"), state
+            assert time.monotonic() < begun + 300, "no draft"
+            time.sleep(self.poll_s)
+
+    def _work(self, study: str, text: str, *, signs: bool) -> None:
+        edit = {"version": 1, "edits": [{"op": "insert", "text": text}]}
+        answer = self._change("edit", "PATCH", f"/studies/{study}/sentences", edit)
+        assert answer.status in (200, 409), answer  # 409: kept, and the answer was lost
+        self.edits[study] = text
+        draft = self.ask("read", "GET", f"/studies/{study}").body["draft"]
+        flagged = [row["key"] for row in draft["sentences"] if row["flagged"]]
+        if flagged:
+            self._change("look", "POST", f"/studies/{study}/looked", {"version": 2, "sentences": flagged})
+        if signs:
+            answer = self._change("sign", "POST", f"/studies/{study}/sign", {"version": 2, "seconds": 1})
+            assert answer.status in (200, 409), answer
+            self.signed.add(study)
+
+    def _change(self, kind: str, method: str, path: str, given: Any) -> Answer:
+        return self.ask(kind, method, path, json.dumps(given).encode(), Content_Type="application/json")
+
+    def burst(self, clients: int, files: int, *, uploads: int) -> Counter[int]:
+        """Archives of ``files`` images from all at once: the answers. What is taken must be there in the end."""
+        answers: Counter[int] = Counter()
+
+        def send(number: int) -> None:
+            for turn in range(uploads):
+                names = [f"b{number:03}-{turn:02}-{place:04}.png" for place in range(files)]
+                packed = io.BytesIO()
+                with zipfile.ZipFile(packed, "w") as archive:
+                    for place, name in enumerate(names):
+                        archive.writestr(name, self.images[place % len(self.images)])
+                body = form("studies.zip", packed.getvalue())
+                port, token = self.server.port, self.server.token
+                answer = request(port, "POST", "/api/v1/studies", token, body=body, Content_Type=FORM)
+                answers[answer.status] += 1
+                assert answer.status != 503 or int(answer.headers["retry-after"]) > 0
+                if answer.status == 202:
+                    self.names.update(names)
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return answers
+
+    def check(self) -> int:
+        """How many studies there are: those that were sent, each once, drafted once, as it was left."""
+        found = self._all()
+        end = time.monotonic() + 600
+        while any(row["state"] in ("waiting", "drafting") for row in found):
+            assert time.monotonic() < end
+            time.sleep(1.0)
+            found = self._all()
+        twice = [name for name, count in Counter(row["name"] for row in found).items() if count > 1]
+        assert twice == [], twice
+        assert {row["name"] for row in found} == self.names
+        assert {row["state"] for row in found} <= {"drafted", "edited", "signed"}
+        states = {row["id"]: row["state"] for row in found}
+        for study in states:
+            entries = self.ask("log", "GET", f"/studies/{study}/log").body["entries"]
+            actions = Counter(entry["action"] for entry in entries)
+            assert actions["drafted"] == 1, actions
+            assert actions["edited"] == (study in self.edits), actions
+        for study, text in self.edits.items():
+            assert text in self.ask("read", "GET", f"/studies/{study}").body["draft"]["text"]
+            assert states[study] == ("signed" if study in self.signed else "edited")
+        assert self.ask("check", "GET", "/log/check").body["broken_at"] is None
+        return len(found)
+
+    def _all(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.ask("list", "GET", f"/studies?offset={len(found)}&limit=200").body
+            found += page["studies"]
+            if not page["studies"]:
+                return found
