@@ -1,7 +1,44 @@
-// In place of the image viewer until it is here.
+// Images of a study in a page.
+//
+//     const viewer = await mountViewer(element, { study, csrf });
+//     viewer.showFinding("Edema");
+//
+// `study` is the study's id, or the study as the interface gives it. The viewer only reads: it needs no `csrf`.
 
-/** Show a study's images in an element. */
-export async function mountViewer(element, { study, csrf }) {
-  element.textContent = "no viewer";
-  return { showFinding() {}, hideMaps() {}, showPrior() {}, destroy() { element.replaceChildren(); } };
+import { made, styled } from "./elements.js";
+import { Radiographs } from "./radiographs.js";
+import { Source } from "./source.js";
+
+/** Show a study's images in an element: `showFinding(name)`, `hideMaps()`, `showPrior()`, `destroy()`. */
+export async function mountViewer(element, { study }) {
+  const source = new Source(study.id ?? study);
+  await styled();
+  element.replaceChildren(made("p", { class: "rv-empty", role: "status" }, "The images are loading."));
+  const list = await source.list();
+  const shown = await open(element, source, list);
+  const focus = (event) => event.target === element && shown?.focus();
+  element.addEventListener("focus", focus);
+  return {
+    showFinding: (name) => shown?.showFinding(name),
+    hideMaps: () => shown?.hideMaps(),
+    showPrior: () => shown?.showPrior(),
+    destroy() {
+      source.stop();
+      element.removeEventListener("focus", focus);
+      shown?.destroy();
+      element.replaceChildren();
+    },
+  };
+}
+
+async function open(element, source, list) {
+  if (!list.images.length) {
+    element.replaceChildren(made("p", { class: "rv-empty" }, "There is no image of this study that can be shown."));
+    return null;
+  }
+  if (list.images[0].kind !== "volume") return new Radiographs(element, source, list);
+  const { Scan } = await import("./scan.js"); // two megabytes that no radiograph needs
+  const scan = new Scan(element, source, list);
+  await scan.start();
+  return scan;
 }

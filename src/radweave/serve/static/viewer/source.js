@@ -1,0 +1,79 @@
+// A study's images, maps and scans from the server.
+
+const BUSY = 503;
+const TRIES = 20;
+
+const wait = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
+
+async function get(path, signal) {
+  for (let tries = 1; ; tries += 1) {
+    const answer = await fetch(path, { signal, credentials: "same-origin" });
+    if (answer.ok) return answer;
+    if (answer.status === BUSY && tries < TRIES) {
+      await wait(Number(answer.headers.get("Retry-After")) || 2);
+      continue;
+    }
+    const told = await answer.json().catch(() => null);
+    throw new Error(told?.error?.reason ?? `The server answered ${answer.status}.`);
+  }
+}
+
+/** What a viewer asks for; what was read once is held. */
+export class Source {
+  constructor(study) {
+    this.place = `/api/v1/studies/${encodeURIComponent(study)}`;
+    this.stopped = new AbortController();
+    this.held = new Map();
+  }
+
+  stop() {
+    this.stopped.abort();
+    this.held.clear();
+  }
+
+  list() {
+    return this.once("images", async (answer) => answer.json());
+  }
+
+  words(name) {
+    return this.once(`images/${name}/pixels`, async (answer) => wordsOf(await answer.arrayBuffer()));
+  }
+
+  table(name) {
+    return this.once(`images/${name}/table`, async (answer) => wordsOf(await answer.arrayBuffer()));
+  }
+
+  volume(name) {
+    return this.fresh(`images/${name}/volume`, async (answer) => answer.arrayBuffer());
+  }
+
+  map(finding) {
+    return this.once(`maps/${pathOf(finding)}`, async (answer) => answer.json());
+  }
+
+  mapVolume(finding) {
+    return this.fresh(`maps/${pathOf(finding)}?form=nifti`, async (answer) => answer.arrayBuffer());
+  }
+
+  async fresh(path, read) {
+    return read(await get(`${this.place}/${path}`, this.stopped.signal));
+  }
+
+  once(path, read) {
+    if (!this.held.has(path)) {
+      const asked = this.fresh(path, read);
+      asked.catch(() => this.held.delete(path)); // it may be asked again
+      this.held.set(path, asked);
+    }
+    return this.held.get(path);
+  }
+}
+
+const pathOf = (finding) => finding.split("/").map(encodeURIComponent).join("/");
+
+/** Words are little-endian, whatever this machine is. */
+function wordsOf(buffer) {
+  if (new Uint8Array(new Uint16Array([1]).buffer)[0] === 1) return new Uint16Array(buffer);
+  const view = new DataView(buffer);
+  return Uint16Array.from({ length: buffer.byteLength / 2 }, (_, place) => view.getUint16(2 * place, true));
+}
