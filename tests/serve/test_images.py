@@ -253,15 +253,20 @@ def test_a_map_that_cannot_be_laid_over_the_images(values: Any) -> None:
 
 
 def test_a_map_of_a_scan_covers_what_the_model_saw() -> None:
-    """Two cells along each axis over the upper half of a scan: their middles are at its quarters."""
+    """Two cells along each axis over the upper half of a scan: the peak is at the middle of the cell it is in."""
     values = np.zeros((1, 2, 2, 2))
     values[0, 1, 0, 0] = 1
     laid = maps.on_scan(evidence(values.tolist(), [(0.5, 0.5), (0, 1), (0, 1)]), "Edema", np.eye(4), (40, 20, 10))
     assert laid is not None
     grid, affine = laid
-    assert grid[1, 0, 0] == 255
-    np.testing.assert_allclose(affine @ [0, 0, 0, 1], [2, 4.5, 24.5, 1])
-    np.testing.assert_allclose(affine @ [1, 1, 1, 1], [7, 14.5, 34.5, 1])
+    assert (grid.shape, grid.max()) == ((maps.FINE,) * 3, 255)
+    last = maps.FINE - 0.5
+    np.testing.assert_allclose(affine @ [-0.5, -0.5, -0.5, 1], [-0.5, -0.5, 19.5, 1])  # the corners of the upper half
+    np.testing.assert_allclose(affine @ [last, last, last, 1], [9.5, 19.5, 39.5, 1])
+    # Beyond the middle of the outermost cell the map stays: the peak fills a corner, to a quarter of each axis.
+    peak = np.argwhere(grid == 255)
+    assert (peak.min(axis=0) == [48, 0, 0]).all()
+    assert (peak.max(axis=0) == [63, 15, 15]).all()
 
 
 def with_maps(pipe: Any, run: str, data: str | None, untrained: bool) -> None:
@@ -373,8 +378,7 @@ def test_a_scan_over_the_interface(settings: Settings, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(scan.dataobj).transpose(2, 1, 0), read_volume(tmp_path / "series").hu)
         laid = client.get(f"/api/v1/studies/{study}/maps/Lung / Opacity?form=nifti")
         grid = nibabel.Nifti1Image.from_bytes(gzip.decompress(laid.content))
-        assert grid.shape == (2, 1, 1)
-        # The middle of the two cells is the middle of the scan.
-        middle = grid.affine @ [0.5, 0, 0, 1]
+        assert grid.shape == (maps.FINE,) * 3
+        middle = grid.affine @ [*[(maps.FINE - 1) / 2] * 3, 1]  # of the map is that of the scan
         np.testing.assert_allclose(middle, scan.affine @ [*((np.array(scan.shape) - 1) / 2), 1], atol=1e-4)
         assert client.get(f"/api/v1/studies/{study}/images/0/pixels").status_code == 404

@@ -11,7 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.explain.maps import between_weights, middles
+
 NOTE: Final = "where the model looked; not a lesion boundary, and no sign that the finding is there"
+FINE: Final = 64
 Grid = NDArray[np.uint8]
 
 
@@ -41,19 +44,25 @@ def on_scan(
 ) -> tuple[Grid, NDArray[np.float64]] | None:
     """A map (z, y, x) of a scan, and its affine (voxel x, y, z to mm) where that of the scan is ``affine``.
 
+    It has ``FINE`` voxels along each axis, linear between the middles of the map's cells, for viewers show each voxel
+    as a block.
+
     Args:
         affine: of the scan. ``shape``: its voxels (z, y, x).
     """
     found = _stack(evidence, name)
     if found is None or found[0].ndim != 3:
         return None
-    placed = np.eye(4)
+    placed, fine = np.eye(4), found[0]
     for axis, (start, extent) in enumerate(evidence["views"][0]["covers"]):
-        step = extent * shape[axis] / found[0].shape[axis]
+        fine = np.moveaxis(
+            np.tensordot(between_weights(fine.shape[axis], middles(FINE)), fine, axes=(1, axis)), 0, axis
+        )
+        step = extent * shape[axis] / FINE
         placed[2 - axis, 2 - axis] = step
-        # The middle of the first cell, where a voxel's middle is a whole number.
+        # The middle of the first voxel, where a voxel's middle is a whole number.
         placed[2 - axis, 3] = start * shape[axis] + step / 2 - 0.5
-    return _steps(found)[0], affine @ placed
+    return np.rint(fine * (255 / float(found[0].max()))).astype(np.uint8), affine @ placed
 
 
 def _stack(evidence: Mapping[str, Any], name: str) -> list[NDArray[np.float64]] | None:
@@ -67,7 +76,7 @@ def _stack(evidence: Mapping[str, Any], name: str) -> list[NDArray[np.float64]] 
         return None
     fits = all(len(view.get("covers") or ()) == stack.ndim - 1 for view in views)
     usable = bool(np.isfinite(stack).all()) and bool((stack >= 0).all()) and float(stack.max()) > 0
-    return list(stack[: len(views)]) if fits and usable else None
+    return [*stack[: len(views)]] if fits and usable else None
 
 
 def _steps(maps: list[NDArray[np.float64]]) -> list[Grid]:

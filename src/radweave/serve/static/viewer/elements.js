@@ -1,23 +1,13 @@
 // Elements of the viewer. Whatever comes from the server goes in as text.
 
-/** An element with attributes (on… are listeners; false, null and undefined are left out) and children. */
-export function made(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === false || value === null || value === undefined) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : String(value));
-  }
-  element.append(...children.flat(Infinity).filter((child) => child !== false && child !== null && child !== undefined));
-  return element;
-}
+import { button as push, h as made } from "../dom.js";
 
-export const push = (label, action, attributes = {}) => made("button", { type: "button", onclick: action, ...attributes }, label);
+export { made, push };
 
 /** A button that is on or off. */
 export function toggle(label, action, attributes = {}) {
-  const button = push(label, () => action(button.getAttribute("aria-pressed") !== "true"), { "aria-pressed": "false", ...attributes });
-  return button;
+  const made = push(label, () => action(made.getAttribute("aria-pressed") !== "true"), { "aria-pressed": "false", ...attributes });
+  return made;
 }
 
 export function choice(label, options, action, attributes = {}) {

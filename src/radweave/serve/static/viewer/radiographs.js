@@ -1,7 +1,7 @@
 // The viewer of radiographs: one or two of them beside each other, and what is done to both.
 
-import { RAMP } from "./colours.js";
 import { choice, fill, keysTable, made, push, toggle } from "./elements.js";
+import { MapTools } from "./maptools.js";
 import { Pane, nameOf, round } from "./pane.js";
 import { narrowest } from "./window.js";
 
@@ -35,11 +35,14 @@ export class Radiographs {
     this.moving = false;
     this.finding = null;
     this.opacity = 0.6;
+    this.maps = new MapTools(list.maps, this.opacity, {
+      show: (name) => this.showFinding(name), hide: () => this.hideMaps(), faded: (opacity) => this.setOpacity(opacity),
+    });
     this.stages = made("div", { class: "rv-stages" });
     this.status = made("p", { class: "rv-status", role: "status" });
     this.keys = keysTable(KEYS);
     this.keys.id = "rv-keys";
-    this.root = made("div", { class: "rv", "data-own-keys": "", onkeydown: (event) => this.onKey(event) }, this.tools(), this.stages, this.mapTools(), this.status, this.keys);
+    this.root = made("div", { class: "rv", "data-own-keys": "", onkeydown: (event) => this.onKey(event) }, this.tools(), this.stages, this.maps.element, this.status, this.keys);
     element.replaceChildren(this.root);
     this.add(0);
     if (list.left_out) this.say(`${list.left_out} more images of this study are not shown.`);
@@ -76,24 +79,6 @@ export class Radiographs {
       this.presets, made("label", {}, "Level ", this.level), made("label", {}, "Width ", this.width), this.inverting,
       push("−", () => this.zoomBy(1 / FASTER), { "aria-label": "Zoom out" }), push("+", () => this.zoomBy(FASTER), { "aria-label": "Zoom in" }),
       push("1:1", () => this.actualSize(), { "aria-label": "Actual pixels" }), push("Reset", () => this.reset()), this.mover, this.beside, this.before, this.linking);
-  }
-
-  mapTools() {
-    this.findings = choice("Map of a finding", [], (name) => (name ? this.showFinding(name) : this.hideMaps()));
-    this.fillFindings();
-    this.slider = made("input", { type: "range", min: "0", max: "1", step: "0.05", value: this.opacity, "aria-label": "Opacity of the map", oninput: (event) => this.setOpacity(Number(event.target.value)) });
-    const bar = Object.assign(made("canvas", { class: "rv-legend", "aria-hidden": "true" }), { width: 256, height: 1 });
-    const row = new ImageData(256, 1);
-    RAMP.forEach((colour, step) => row.data.set([...colour.slice(0, 3), 255], 4 * step));
-    bar.getContext("2d").putImageData(row, 0, 0);
-    this.legend = made("span", { class: "rv-ramp", hidden: true }, "none ", bar, " peak; the line is at half of it");
-    this.mapRow = made("div", { class: "rv-tools", hidden: !this.list.maps.length }, made("label", {}, "Map ", this.findings), made("label", {}, "Opacity ", this.slider), this.legend);
-    return this.mapRow;
-  }
-
-  fillFindings() {
-    fill(this.findings, [["", "no map"], ...this.list.maps.map((name) => [name, name])]);
-    this.findings.value = this.finding ?? "";
   }
 
   /** One more pane with an image. */
@@ -244,15 +229,13 @@ export class Radiographs {
 
   async showFinding(name) {
     this.finding = name;
-    if (!this.list.maps.includes(name)) this.list.maps.push(name);
-    this.mapRow.hidden = false;
-    this.fillFindings();
+    this.maps.show(name);
     await this.overlay();
   }
 
   hideMaps() {
     this.finding = null;
-    this.findings.value = "";
+    this.maps.show(null);
     this.overlay();
   }
 
@@ -263,21 +246,22 @@ export class Radiographs {
     try {
       map = finding && await this.source.map(finding);
     } catch (problem) {
-      if (problem.name !== "AbortError") this.say(`Map of ${finding}: ${problem.message}`);
+      if (problem.name === "AbortError") return;
+      this.hideMaps();
+      this.say(`Map of ${finding}: ${problem.message}`);
       return;
     }
     if (finding !== this.finding) return;
     for (const pane of this.panes) {
       pane.setMap(map?.grids.find((grid) => String(grid.image) === pane.image?.name && grid.shape.length === 2) ?? null, this.opacity);
     }
-    this.legend.hidden = !map;
     if (map) this.kept = finding;
-    this.say(map ? `Map of ${map.name} by ${map.method}: ${map.note}.` : "");
+    this.say(map ? `Map of ${map.name} by ${map.method}: ${map.note}. The line is at half of its peak.` : "");
   }
 
   setOpacity(opacity) {
     this.opacity = Math.min(Math.max(opacity, 0), 1);
-    this.slider.value = this.opacity;
+    this.maps.opacity = this.opacity;
     for (const pane of this.panes) {
       pane.opacity = this.opacity;
       pane.redraw();

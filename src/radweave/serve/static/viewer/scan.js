@@ -2,6 +2,7 @@
 
 import { COLOUR_MAP } from "./colours.js";
 import { choice, fill, keysTable, made, push, toggle } from "./elements.js";
+import { MapTools } from "./maptools.js";
 import "../vendor/niivue/niivue.umd.js";
 
 const { Niivue, SLICE_TYPE, SHOW_RENDER, DRAG_MODE } = globalThis.niivue;
@@ -30,21 +31,24 @@ export class Scan {
     [this.source, this.list, this.images] = [source, list, [...list.images, ...list.prior]];
     this.image = list.images[0];
     [this.finding, this.kept, this.opacity, this.asked] = [null, null, 0.5, 0];
+    this.maps = new MapTools(list.maps, this.opacity, {
+      show: (name) => this.showFinding(name), hide: () => this.hideMaps(), faded: (opacity) => this.setOpacity(opacity),
+    });
     this.canvas = made("canvas", { tabindex: "0", role: "application", "aria-roledescription": "CT scan", "aria-label": "CT scan", "aria-describedby": "rv-keys" });
     this.stage = made("div", { class: "rv-scan" }, this.canvas);
     this.place = made("p", { class: "rv-status", "aria-hidden": "true" });
     this.status = made("p", { class: "rv-status", role: "status" }, "The scan is loading.");
     this.keys = keysTable(KEYS);
     this.keys.id = "rv-keys";
-    this.root = made("div", { class: "rv", "data-own-keys": "", onkeydown: (event) => this.onKey(event) }, this.tools(), this.stage, this.place, this.mapTools(), this.status, this.keys);
+    this.root = made("div", { class: "rv", "data-own-keys": "", onkeydown: (event) => this.onKey(event) }, this.tools(), this.stage, this.place, this.maps.element, this.status, this.keys);
     element.replaceChildren(this.root);
   }
 
   async start() {
     this.nv = new Niivue({
       dragAndDropEnabled: false, isRadiologicalConvention: true, isCornerOrientationText: false, backColor: [0, 0, 0, 1],
-      multiplanarShowRender: SHOW_RENDER.NEVER, sliceType: SLICE_TYPE.MULTIPLANAR, crosshairWidth: 0.6, crosshairColor: [0.66, 0.8, 0.95, 0.8],
-      dragMode: DRAG_MODE.contrast, loadingText: "", show3Dcrosshair: false, isColorbar: false,
+      multiplanarShowRender: SHOW_RENDER.NEVER, sliceType: SLICE_TYPE.MULTIPLANAR, crosshairWidth: 0.3, crosshairWidthUnit: "percent", crosshairColor: [0.66, 0.8, 0.95, 0.7],
+      dragMode: DRAG_MODE.contrast, loadingText: "", scrollRequiresFocus: true, showAllOrientationMarkers: true, fontColor: [0.9, 0.92, 0.95, 1], logLevel: "error",
     });
     // Its pictures come as data in addresses, which the content security policy forbids; the font is a file of ours.
     this.nv.DEFAULT_FONT_GLYPH_SHEET = FONT;
@@ -89,19 +93,6 @@ export class Scan {
       step("▲", "One slice to the head", 0, 0, 1), step("▼", "One slice to the feet", 0, 0, -1),
       push("−", () => this.zoomBy(1 / FASTER), { "aria-label": "Zoom out" }), push("+", () => this.zoomBy(FASTER), { "aria-label": "Zoom in" }),
       push("Reset", () => this.reset()), this.before);
-  }
-
-  mapTools() {
-    this.findings = choice("Map of a finding", [], (name) => (name ? this.showFinding(name) : this.hideMaps()));
-    this.fillFindings();
-    this.slider = made("input", { type: "range", min: "0", max: "1", step: "0.05", value: this.opacity, "aria-label": "Opacity of the map", oninput: (event) => this.setOpacity(Number(event.target.value)) });
-    this.mapRow = made("div", { class: "rv-tools", hidden: !this.list.maps.length }, made("label", {}, "Map ", this.findings), made("label", {}, "Opacity ", this.slider));
-    return this.mapRow;
-  }
-
-  fillFindings() {
-    fill(this.findings, [["", "no map"], ...this.list.maps.map((name) => [name, name])]);
-    this.findings.value = this.finding ?? "";
   }
 
   async load(name) {
@@ -217,9 +208,7 @@ export class Scan {
 
   async showFinding(name) {
     this.finding = name;
-    if (!this.list.maps.includes(name)) this.list.maps.push(name);
-    this.mapRow.hidden = false;
-    this.fillFindings();
+    this.maps.show(name);
     try {
       const [map, buffer] = await Promise.all([this.source.map(name), this.source.mapVolume(name)]);
       if (this.finding !== name || !this.scan) return;
@@ -234,13 +223,15 @@ export class Scan {
       this.kept = name;
       this.say(`Map of ${map.name} by ${map.method}: ${map.note}.`);
     } catch (problem) {
-      if (problem.name !== "AbortError") this.say(`Map of ${name}: ${problem.message}`);
+      if (problem.name === "AbortError") return;
+      this.hideMaps();
+      this.say(`Map of ${name}: ${problem.message}`);
     }
   }
 
   hideMaps() {
     this.finding = null;
-    this.findings.value = "";
+    this.maps.show(null);
     this.clear();
     this.say("");
     this.located();
@@ -264,7 +255,7 @@ export class Scan {
 
   setOpacity(opacity) {
     this.opacity = Math.min(Math.max(opacity, 0), 1);
-    this.slider.value = this.opacity;
+    this.maps.opacity = this.opacity;
     if (this.nv.volumes.length > 1) this.nv.setOpacity(1, this.opacity);
   }
 

@@ -1,0 +1,117 @@
+"""The viewer's files: its arithmetic is Python's, what is vendored is what it was, no text becomes code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from image_files import write_dicom
+from radweave.base.hashes import sha256_file
+from radweave.serve import pixels
+
+STATIC = Path(str(files("radweave.serve"))) / "static"
+VENDORED = {
+    "niivue.umd.js": "47b896b77ec4a5be3ef1949c33ad393b6f45629921f326c279000bcf51bdb4af",
+    "roboto.png": "4f47018281974d7580e71d531c1ab7bf3b97250d56bb6ab2705396cbe50408e4",
+    "LICENSE.txt": "604be23eceeef93996165e2cd46eefd4d713f98f1b4a5414ab109516dc1b30bf",
+    "LICENSES-OF-PARTS.txt": "2c9eb351ce59fcf59362ceff5f98f0731cfa8b75f85abc184f6128fb75b287dc",
+}
+_RUN = """
+import {{ greyTable, moved }} from {module};
+const cases = {cases};
+console.log(JSON.stringify(cases.map(([about, preset, inverted]) => [...greyTable(about, preset, {{ inverted }})])));
+const from = {{ function: "LINEAR", center: 100, width: 200 }};
+console.log(JSON.stringify(moved(from, 0.5, -0.25, {{ low: 0, size: 1000 }})));
+"""
+
+
+def in_node(cases: list[Any], folder: Path) -> list[Any]:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node, to run the viewer's arithmetic")
+    script = folder / "run.mjs"
+    # The file is a module by its place in a page, not by its name.
+    copied = folder / "window.mjs"
+    copied.write_text((STATIC / "viewer" / "window.js").read_text())
+    script.write_text(_RUN.format(module=json.dumps(copied.as_uri()), cases=json.dumps(cases)))
+    done = subprocess.run([node, str(script)], capture_output=True, text=True, timeout=60, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_windows_are_python_s(tmp_path: Path) -> None:
+    """Every word of every kind of window, turned and not: the same grey to the last step."""
+    kinds = [
+        {"bits": 12, "WindowCenter": [2000, 1010.5, 3], "WindowWidth": [3000, 333.25, 1]},
+        {"bits": 12, "PhotometricInterpretation": "MONOCHROME1", "RescaleSlope": 1.37, "RescaleIntercept": -100.25,
+         "WindowCenter": 900.7, "WindowWidth": 1500.3},
+        {"bits": 12, "WindowCenter": 1500, "WindowWidth": 2500, "VOILUTFunction": "LINEAR_EXACT"},
+        {"bits": 10, "signed": True, "PixelPaddingValue": -512},
+    ]  # fmt: skip
+    read = [pixels.read_words(write_dicom(tmp_path / f"{number}.dcm", **kind)) for number, kind in enumerate(kinds)]
+    cases = [(one.about, preset, turned) for one in read for preset in one.about["presets"] for turned in (False, True)]
+    words = np.arange(65_536, dtype=np.uint16)
+    greys, window = in_node([list(case) for case in cases], tmp_path)
+    assert len(greys) == len(cases) >= 14
+    for (about, preset, turned), found in zip(cases, greys, strict=True):
+        expected = pixels.shown_bytes(words, about, preset, inverted=turned)
+        np.testing.assert_array_equal(found, expected, err_msg=str((preset, turned)))
+        assert len(set(found)) > 1
+    assert window == {"name": None, "function": "LINEAR", "center": 50, "width": 300}
+
+
+def test_a_sigmoid_is_python_s_within_a_step(tmp_path: Path) -> None:
+    kind = {"bits": 12, "WindowCenter": 1500, "WindowWidth": 2500, "VOILUTFunction": "SIGMOID"}
+    read = pixels.read_words(write_dicom(tmp_path / "chest.dcm", **kind))
+    greys, _ = in_node([[read.about, read.about["presets"][0], False]], tmp_path)
+    expected = pixels.shown_bytes(np.arange(65_536, dtype=np.uint16), read.about, read.about["presets"][0])
+    assert np.abs(np.array(greys[0]) - expected.astype(int)).max() <= 1
+
+
+def test_what_is_vendored_is_what_it_was() -> None:
+    folder = STATIC / "vendor" / "niivue"
+    assert {name: sha256_file(folder / name) for name in VENDORED} == VENDORED
+    assert {path.name for path in folder.iterdir()} == {*VENDORED, "README.txt"}
+    assert Image.open(folder / "roboto.png").size[0] > 0
+
+
+def test_nothing_of_ours_makes_code_or_elements_from_text() -> None:
+    for path in (STATIC / "viewer").glob("*.js"):
+        text = path.read_text()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "eval(",
+            "new Function",
+            "document.write",
+            "http:",
+            "https:",
+        ):
+            assert word not in text, (path.name, word)
+
+
+def test_every_module_that_is_imported_is_there() -> None:
+    import re
+
+    for path in (STATIC / "viewer").glob("*.js"):
+        for name in re.findall(r'(?:from|import) ?\(?"(\.[^"]+)"', path.read_text()):
+            assert (path.parent / name).is_file(), (path.name, name)
+
+
+def test_the_colours_are_those_of_explain() -> None:
+    """A finding has the same colour on all pages of ours."""
+    from radweave.explain.colours import LINE_AT, RAMP
+
+    text = (STATIC / "viewer" / "colours.js").read_text()
+    assert f"STOPS = {json.dumps([[stop, list(colour)] for stop, colour in RAMP])}".replace(".0,", ",") in text
+    assert f"LINE_AT = {LINE_AT}" in text
+    lightness = [0.2126 * red + 0.7152 * green + 0.0722 * blue for _, (red, green, blue) in RAMP]
+    assert lightness == sorted(lightness)
