@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -91,6 +93,14 @@ def test_scripts_put_what_comes_from_outside_in_as_text() -> None:
     ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|srcdoc|\beval\(|new Function|javascript:"
     for path in ours:
         assert re.search(ways, path.read_text("utf-8")) is None, path.name
+
+
+def test_a_built_package_has_every_file_that_pages_load() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["radweave"]
+    place = Path(str(files("radweave.serve")))
+    for path in (path for name in ("static", "templates") for path in (place / name).rglob("*") if path.is_file()):
+        assert any(path.match(pattern) for pattern in patterns), path.name
 
 
 def test_counts_are_of_the_studies_that_one_sees(client: TestClient) -> None:

@@ -48,9 +48,9 @@ async function drawUsers() {
   const { users } = await ask("GET", "/users");
   redraw(at("users"), h("table", {}, h("thead", {}, h("tr", {}, ["Name", "Role", "Since", ""].map((text) => h("th", { scope: "col" }, text || h("span", { class: "visually-hidden" }, "Actions"))))),
     h("tbody", {}, users.map((one) => h("tr", {}, h("th", { scope: "row" }, one.name), h("td", {}, one.role), h("td", {}, time(one.created)),
-      h("td", { class: "row" }, button("New token", () => newToken(one), { "aria-label": `New token for ${one.name}` }),
+      h("td", {}, h("div", { class: "row" }, button("New token", () => newToken(one), { "aria-label": `New token for ${one.name}` }),
         button("Tokens", () => showTokens(one), { "aria-label": `Tokens of ${one.name}` }),
-        one.id !== me.id && button("New password", () => newPassword(one), { "aria-label": `New password for ${one.name}` })))))));
+        one.id !== me.id && button("New password", () => newPassword(one), { "aria-label": `New password for ${one.name}` }))))))));
 }
 
 async function newToken(user) {

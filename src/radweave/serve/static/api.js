@@ -1,7 +1,7 @@
 // Requests to the interface, with the token that changes must repeat; and what a refusal says.
 
 const base = "/api/v1";
-export const csrf = document.querySelector('meta[name="csrf"]')?.content ?? "";
+export let csrf = document.querySelector('meta[name="csrf"]')?.content ?? "";
 const who = document.querySelector('meta[name="user"]');
 export const me = who && { id: Number(who.content), name: who.dataset.name, role: who.dataset.role };
 
@@ -32,7 +32,7 @@ export function refused(status, text, wait) {
 }
 
 /** Ask the interface; the answer's JSON, or null where there is none. Throws Refused. */
-export async function ask(method, path, body) {
+export async function ask(method, path, body, isAgain = false) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (method !== "GET") headers["X-CSRF-Token"] = csrf;
@@ -43,8 +43,17 @@ export async function ask(method, path, body) {
     throw new Refused(0);
   }
   const text = await answer.text();
-  if (!answer.ok) throw refused(answer.status, text, Number(answer.headers.get("Retry-After")) || null);
-  return text ? JSON.parse(text) : null;
+  if (answer.ok) return text ? JSON.parse(text) : null;
+  if (answer.status === 403 && method !== "GET" && !isAgain && (await isOtherSession())) return ask(method, path, body, true);
+  throw refused(answer.status, text, Number(answer.headers.get("Retry-After")) || null);
+}
+
+/** Whether the same user logged in anew, in another tab: then that session's token goes on, and nothing typed is lost. */
+async function isOtherSession() {
+  const found = await ask("GET", "/session").catch(() => null);
+  if (!found?.csrf || found.id !== me?.id || found.csrf === csrf) return false;
+  csrf = found.csrf;
+  return true;
 }
 
 /** Send files as one form, telling `progress` the share that is sent. */

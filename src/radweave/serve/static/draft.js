@@ -64,12 +64,11 @@ function drawSentence(page, row) {
   isOpen && canEdit(page) ? drawEditor(page) : h("p", { class: "words" }, row.text),
   h("p", { class: "facts" }, verdict(row), against(row), h("span", {}, probability(row)), h("span", {}, origin(row)),
     row.flagged && row.looked_at && h("span", { class: "seen" }, "✓ looked at")),
-  why(row),
-  canEdit(page) && !isOpen && h("p", { class: "actions" },
+  h("div", { class: "foot" }, canEdit(page) && !isOpen && h("p", { class: "actions" },
     mustLook && button("I looked at it", () => look(page, row.key), { focus: `look-${row.key}`, class: "main look" }),
     button("Edit", () => edit(page, row.key), { focus: `edit-${row.key}` }),
     button("Add after", () => insert(page, row.section, row.key), { focus: `add-${row.key}` }),
-    button("Remove", () => remove(page, row.key), { focus: `remove-${row.key}` })),
+    button("Remove", () => remove(page, row.key), { focus: `remove-${row.key}` })), why(row)),
   isFollowed && canEdit(page) && drawEditor(page));
 }
 

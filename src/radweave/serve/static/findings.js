@@ -91,8 +91,8 @@ export function drawPrior(page) {
   const rows = (prior.changes ?? []).map((one) => h("tr", {}, h("th", { scope: "row" }, one.name), h("td", {}, one.before), h("td", {}, one.now), h("td", {}, h("b", {}, one.change))));
   redraw(at("prior"), head,
     h("p", { class: "soft" }, "What both reports name, read by rules; the columns say what the prior report and the model's draft say."),
-    rows.length ? h("table", {}, h("thead", {}, h("tr", {}, ["Finding", "Prior report", "The model's draft", "Change"].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, rows)) : h("p", {}, "Neither report names a finding."),
-    h("div", { class: "cards" },
+    rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Changes" }, h("table", {}, h("thead", {}, h("tr", {}, ["Finding", "Prior report", "The model's draft", "Change"].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, rows))) : h("p", {}, "Neither report names a finding."),
+    h("div", { class: "cards beside" },
       h("article", { class: "card" }, h("h3", {}, `Report of the study before: ${prior.study_id}`), h("p", {}, prior.report ?? "It has no report.")),
       h("article", { class: "card" }, h("h3", {}, "This draft, as it is now"), h("p", { class: "lines-kept" }, page.study.draft.text))),
     h("p", {}, button("Show the image before this one", () => page.viewer?.showPrior(), { focus: "prior-image" })));

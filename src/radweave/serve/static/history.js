@@ -30,7 +30,8 @@ export function table(entries, { withStudy = false } = {}) {
 }
 
 function details(values) {
-  return Object.entries(values).map(([name, value]) => `${name}: ${typeof value === "object" ? flat(value) : value}`).join("; ");
+  return Object.entries(values).map(([name, value]) => `${name}: ${typeof value === "object" ? flat(value) : short(value)}`).join("; ");
 }
 
-const flat = (value) => (Array.isArray(value) ? value.join(", ") : Object.entries(value ?? {}).map(([name, one]) => `${name} ${String(one).slice(0, 12)}`).join(", "));
+const flat = (value) => (Array.isArray(value) ? value.join(", ") : Object.entries(value ?? {}).map(([name, one]) => `${name} ${short(one)}`).join(", "));
+const short = (value) => (/^[0-9a-f]{64}$/.test(value) ? `${value.slice(0, 12)}…` : String(value));

@@ -13,7 +13,7 @@ import { chip } from "./states.js";
 import { mountViewer } from "./viewer/viewer.js";
 
 const id = at("study").dataset.study;
-const page = { id, study: null, evidence: null, viewer: null, reload: load, restore, change };
+const page = { id, study: null, evidence: null, viewer: null, hasMaps: null, reload: load, restore, change };
 let drawn = "";
 
 /** Load the study; draw what changed. */
@@ -25,6 +25,7 @@ async function load() {
   if (look === drawn) return;
   drawn = look;
   draw();
+  if (study.draft && page.hasMaps === false) await showImages();
 }
 
 /** Edit the draft as it is shown; true where that was kept. The parts say what became of a conflict. */
@@ -53,12 +54,16 @@ function draw() {
   drawDraft(page);
   drawSign(page);
   drawHistory(page);
-  if (!study.draft) return;
+  if (study.draft) drawEvidence();
+  for (const part of ["findings", "recalled", "prior", "difference", "history"]) at(part).hidden = !at(part).hasChildNodes();
+}
+
+function drawEvidence() {
   drawFindings(page);
   drawRecalled(page, { insert: (case_, text) => insertRecalled(page, case_, text) });
   drawPrior(page);
   drawDifference(page);
-  drawFooter(study);
+  drawFooter(page.study);
 }
 
 function drawFooter({ model, draft }) {
@@ -74,10 +79,18 @@ async function start() {
   } catch (problem) {
     return alarm(problem);
   }
+  await showImages();
+}
+
+/** Mount the viewer; again where a draft came since, for maps come with it. */
+async function showImages() {
+  page.viewer?.destroy();
+  page.viewer = null;
+  page.hasMaps = Boolean(page.study.draft);
   try {
     page.viewer = await mountViewer(at("viewer"), { study: page.study, csrf });
   } catch {
-    redraw(at("viewer"), h("p", { class: "soft" }, "The images cannot be shown."));
+    redraw(at("viewer"), h("p", {}, "The images cannot be shown."));
   }
 }
 

@@ -46,7 +46,7 @@ export function why({ details, confidence }) {
   const lines = [
     ...claims.map((claim) => h("li", {}, h("b", {}, claim.name), ` ${claim.said}: ${claim.verdict}`,
       claim.probability !== null && `, probability ${percent(claim.probability)} (${claim.calibrated ? "calibrated" : "not calibrated"}), there from ${percent(claim.threshold)} on`,
-      claim.agree.length > 0 && `; recalled ${cases(claim.agree)} say the same`, claim.differ.length > 0 && `; recalled ${cases(claim.differ)} say the opposite`)),
+      claim.agree.length > 0 && `; recalled ${cases(claim.agree)} ${claim.agree.length === 1 ? "says" : "say"} the same`, claim.differ.length > 0 && `; recalled ${cases(claim.differ)} ${claim.differ.length === 1 ? "says" : "say"} the opposite`)),
     ...(details.prior ?? []).map((text) => h("li", {}, text)),
     details.verbatim?.length > 0 && h("li", {}, `Stands word for word in recalled ${cases(details.verbatim)}.`),
     confidence !== null && confidence !== undefined && h("li", {}, `The language model was ${percent(confidence)} sure of its wording, which is not the probability that it is true.`),
