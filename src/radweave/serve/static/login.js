@@ -26,9 +26,14 @@ at("login").addEventListener("submit", (event) => {
   enter(token ? { token } : { name: at("name").value, password: at("password").value });
 });
 
-// What follows # is never sent to a server and stands in no log; it leaves the address bar at once.
-const linked = new URLSearchParams(location.hash.slice(1)).get("token");
-if (linked) {
+/** What follows # is never sent to a server and stands in no log; it leaves the address bar at once. */
+function enterByLink() {
+  const linked = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!linked) return;
   history.replaceState(null, "", location.pathname + location.search);
   enter({ token: linked });
 }
+
+// The link may be pasted into a tab that shows this page already.
+window.addEventListener("hashchange", enterByLink);
+enterByLink();
