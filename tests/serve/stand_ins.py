@@ -44,7 +44,8 @@ def stand_in(pipe: Connection, run: str, data: str | None, untrained: bool) -> N
             if b"hang" in content:
                 time.sleep(60)
             if b"refuse" in content:
-                answer = {"kind": "refused", "id": job["id"], "reason": "is no image"}
+                reason = f"{Path(job['files'][0]).name}: is no image"
+                answer = {"kind": "refused", "id": job["id"], "reason": reason}
             else:
                 answer = drafted(job["id"])
             pipe.send_bytes(json.dumps(answer).encode())

@@ -114,11 +114,9 @@ def finish(connection: sa.Connection, study: str, result: Mapping[str, Any]) -> 
     if not _move(connection, study, ("drafting",), "drafted", version=1):
         return False
     connection.execute(drafts.insert().values(study_id=study, version=1, text=result["text"], created=now()))
-    connection.execute(
-        evidence.insert().values(
-            study_id=study, **{name: result[name] for name in ("evidence", "findings", "warnings", "model")}
-        )
-    )
+    given = {name: result[name] for name in ("evidence", "findings", "model")}
+    warnings = [_as_they_came(connection, study, text) for text in result["warnings"]]
+    connection.execute(evidence.insert().values(study_id=study, **given, warnings=warnings))
     rows = [
         {**row, "study_id": study, "version": 1, "position": number, "key": number}
         for number, row in enumerate(result["sentences"])
@@ -138,10 +136,17 @@ def refuse(
     states: Sequence[str] = ("waiting", "drafting"),
 ) -> bool:
     """Say that there will be no draft, and why; whether there was none yet."""
-    if not _move(connection, study, states, "refused", reason=reason):
+    if not _move(connection, study, states, "refused", reason=_as_they_came(connection, study, reason)):
         return False
     log.append(connection, CANCELLED if reason == CANCELLED else "refused", user=user, study=study)
     return True
+
+
+def _as_they_came(connection: sa.Connection, study: str, text: str) -> str:
+    """A text about a study's files under the names that they came with, not those that they lie under."""
+    for row in connection.execute(sa.select(files.c.path, files.c.name).where(files.c.study_id == study)):
+        text = text.replace(Path(row.path).name, row.name)
+    return text
 
 
 def give_back(connection: sa.Connection, ids: Sequence[str], *, tries: int, reason: str) -> list[str]:
