@@ -108,3 +108,31 @@ def test_counts_are_of_the_studies_that_one_sees(client: TestClient) -> None:
     assert client.get("/api/v1/studies").json()["counts"]["drafted"] == 1
     log_in(client, "r")
     assert set(client.get("/api/v1/studies").json()["counts"].values()) == {0}
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_can_be_read(scheme: int) -> None:
+    """WCAG 2.2: 4.5 : 1 for words (1.4.3), 3 : 1 for the edges of what is used and for the focus (1.4.11)."""
+    sheet = files("radweave.serve").joinpath("static/station.css").read_text("utf-8")
+    found = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\);", sheet)
+    colour = {name: pair[scheme] for name, *pair in found}
+    grounds = ("page", "card", "tint", "chosen")
+    for words in ("ink", "soft", "link", "good", "bad", "doubt"):
+        for ground in grounds:
+            assert contrast(colour[words], colour[ground]) >= 4.5, (words, ground)
+    assert contrast(colour["on-main"], colour["main"]) >= 4.5
+    for edge in ("edge", "main"):
+        assert min(contrast(colour[edge], colour[ground]) for ground in ("page", "card")) >= 3, edge
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's ratio of the luminances of two colours, given as #rgb or #rrggbb."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    shares = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

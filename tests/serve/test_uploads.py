@@ -122,7 +122,7 @@ def test_names_are_text_and_never_paths(started: tuple[TestClient, Station]) -> 
 def test_a_refused_study_keeps_its_reason_and_no_file(started: tuple[TestClient, Station]) -> None:
     client, station = started
     (study,) = upload(client, ("a.png", REFUSE)).json()["studies"]
-    assert wait_for(client, study, "refused")["reason"] == "is no image"
+    assert wait_for(client, study, "refused")["reason"] == "a.png: is no image"
     end = time.monotonic() + 60
     while left_behind(station.settings):  # they go after the state is written
         assert time.monotonic() < end
