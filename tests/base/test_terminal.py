@@ -29,3 +29,17 @@ def test_rich_reads_markup_nowhere() -> None:
         assert not re.search(r"from_markup|markup=True|rich\.markup|rich import print", text), name
         for column in re.findall(r"TextColumn\([^\n]*", text):
             assert "markup=False" in column, name
+
+
+def test_a_wide_table_comes_in_parts_of_a_hundred_columns_and_loses_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = [f"run_{number}: full 0123abcd" for number in range(7)]
+    cells = tuple(f"0.{number}234 [0.100, 0.300]" for number in range(7))
+    print_tables([TextTable("Language", ("metric", *runs), (("BLEU_4", *cells), ("CIDEr", *cells)), ("a note",))])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    assert all(out.count(name) == 1 for name in runs)
+    assert all(out.count(cell) == 2 for cell in cells)
+    assert out.count("BLEU_4") == out.count("Language (") > 1
+    assert out.count("a note") == 1

@@ -116,7 +116,7 @@ def test_train_generate_evaluate_by_hand(toy_dataset: Dataset, tmp_path: Path) -
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2"]
     trained = radweave("train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides)
     assert trained.returncode == 0, trained.stderr
-    assert "epoch 2: validation report" in trained.stderr
+    assert "stage report, epoch 2 of 2: validation report" in trained.stderr
     out = tmp_path / "predictions.jsonl"
     assert radweave("generate", tmp_path / "run", "--data", toy_dataset.path, "--out", out).returncode == 0
     scored = radweave("evaluate", out, "--json", "--no-meteor")

@@ -184,8 +184,8 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
 
 def test_every_option_of_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (
-        "phantom o --modality ct --studies 7 --seed 3 --prevalence normal --image-size 64 --volume-size 32 --slices 16 "
-        "--masks --jobs 2 --overwrite"
+        "phantom --out o --modality ct --studies 7 --seed 3 --prevalence normal --image-size 64 --volume-size 32 "
+        "--slices 16 --masks --jobs 2 --overwrite"
     )
     args, named = given_to(monkeypatch, "radweave.phantom.dataset.write_phantom_dataset", arguments)
     options = named.pop("options")

@@ -70,3 +70,14 @@ def test_a_contact_sheet_has_a_square_for_each_image() -> None:
     assert sheet[:, :64].std() > 20
     assert sheet[:, 64:128].std() > 20
     assert sheet[:, 128:].max() == 0
+
+
+def test_the_folder_is_given_once_as_out_or_by_itself(app: typer.Typer, tmp_path: Path) -> None:
+    small = ["--studies", "1", "--image-size", "32", "--jobs", "1"]
+    for given in (["--out", str(tmp_path / "a")], [str(tmp_path / "b")]):
+        assert CliRunner().invoke(app, [*given, *small]).exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+    for wrong in ([], [str(tmp_path / "c"), "--out", str(tmp_path / "c")]):
+        result = CliRunner().invoke(app, [*wrong, *small])
+        assert isinstance(result.exception, InputError)
+        assert "--out" in str(result.exception)

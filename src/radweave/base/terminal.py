@@ -12,4 +12,7 @@ def plain_console(*, stderr: bool = False, width: int | None = None) -> Console:
     """A console that prints names as they are, in tables too; ``style`` of a call still colours a whole line."""
     from rich.console import Console
 
-    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    console = Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    # In a log a sentence is one line, however long; a terminal breaks it between words.
+    console.soft_wrap = stderr and not console.is_terminal
+    return console

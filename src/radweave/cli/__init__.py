@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -68,6 +69,11 @@ def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2, a stop is the signal's code."""
     # Threads that spin while they wait make torch up to fifty times slower on a machine that does something else too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # What other libraries say to programmers is no news to who types a command; '-W' and the variables bring it back.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
     try:
         with stopped_at_once():
             app()

@@ -55,7 +55,11 @@ def bench(
     no_pace: NoPace = False,
     no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
 ) -> None:
-    """Train and compare all methods on the same data: scores, tests, floors, evidence, costs, as pages."""
+    """Train and compare all methods on the same data: scores, tests, floors, evidence, costs, as pages. It takes hours.
+
+    --sets, --methods, --seeds 1 and fewer phantoms make it shorter, --jobs shares the cores. The same command goes on
+    where it stopped.
+    """
     from radweave.benchmark import BenchRequest, run_bench
     from radweave.benchmark.tables import short_table
     from radweave.cli.progress import console

@@ -69,9 +69,7 @@ def import_verb(
         }
     )
     with bar("reading studies") as progress:
-        dataset = import_dataset(
-            kind, source, out, options=chosen, overwrite=overwrite, progress=lambda count: progress(count, None)
-        )
+        dataset = import_dataset(kind, source, out, options=chosen, overwrite=overwrite, progress=progress)
     counts = dataset.card.counts
     splits = ", ".join(f"{counts[f'studies_{s}']} {s}" for s in ("train", "val", "test") if f"studies_{s}" in counts)
     typer.echo(f"{printable(out)}: {counts['studies']} studies ({splits or 'no split'}), {counts['images']} images")

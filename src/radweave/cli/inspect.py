@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    path: Annotated[
-        Path, typer.Argument(help="A PNG, JPEG, DICOM, NIfTI, NRRD or MetaImage file, a series, a folder.")
+    paths: Annotated[
+        list[Path], typer.Argument(help="PNG, JPEG, DICOM, NIfTI, NRRD or MetaImage files, series, folders.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each file.")] = False,
 ) -> None:
-    """Show what is read in an image, volume or DICOM series: kind, shape, geometry, pixel hash, warnings.
+    """Show what is read in images, volumes and DICOM series: kind, shape, geometry, pixel hash, warnings.
 
     Exit code 2 if a file is refused.
     """
-    from radweave.data.reading.inspect import inspect as read
+    from radweave.data.reading.inspect import inspect_all
 
-    records = read(path)
+    records = inspect_all(paths)
     if as_json:
         typer.echo(json.dumps([record.model_dump(mode="json") for record in records], indent=2))
     else:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from radweave.base.errors import printable
+from radweave.base.errors import InputError, printable
 from radweave.cli.bounds import MAX_JOBS, MAX_SEED, MAX_STUDIES
 
 
@@ -28,7 +28,8 @@ class PrevalenceName(StrEnum):
 
 
 def phantom(
-    out: Annotated[Path, typer.Argument(help="Dataset folder to write.")],
+    folder: Annotated[Path | None, typer.Argument(help="The same as --out.", metavar="[OUT]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Dataset folder to write.")] = None,
     modality: Annotated[ModalityName, typer.Option(help="Radiographs or CT volumes.")] = ModalityName.xray,
     studies: Annotated[int, typer.Option(min=1, max=MAX_STUDIES, help="Number of studies.")] = 200,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="The same seed gives the same files.")] = 0,
@@ -48,6 +49,10 @@ def phantom(
     from radweave.phantom.dataset import write_phantom_dataset
     from radweave.phantom.study import PhantomOptions
 
+    if (folder is None) == (out is None):
+        raise InputError("where to? give one folder", field="--out", got="none" if out is None else "two")
+    place = out or folder
+    assert place is not None
     options = PhantomOptions.model_validate(
         {
             "prevalence": prevalence.value,
@@ -59,7 +64,7 @@ def phantom(
     )
     with bar("drawing studies") as progress:
         dataset = write_phantom_dataset(
-            out,
+            place,
             modality=modality.value,
             num_studies=studies,
             seed=seed,
@@ -69,4 +74,4 @@ def phantom(
             jobs=jobs or usable_cores(),
         )
     counts = ", ".join(f"{name.removeprefix('studies_')} {n}" for name, n in sorted(dataset.card.counts.items()))
-    typer.echo(f"{printable(out)}: {counts}")
+    typer.echo(f"{printable(place)}: {counts}")

@@ -1,7 +1,8 @@
-"""Progress bars and what is printed while training. All of it goes to stderr: stdout is for results."""
+"""Progress and what is printed while training: bars on a terminal, else lines. All on stderr: stdout is for results."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -21,10 +22,18 @@ if TYPE_CHECKING:
 console = plain_console(stderr=True)
 
 
+LINE_EVERY_S = 30.0
+"""Between two lines about one task where there is no terminal: a log of hours stays one that is read."""
+
+
 class Bars:
-    """Bars that are drawn once there is something to show: an early error then stands alone on its line."""
+    """Bars that are drawn once there is something to show: an early error then stands alone on its line.
+
+    Where there is no terminal, a line each at the beginning, now and then, and at the end of a task.
+    """
 
     def __init__(self) -> None:
+        self._said: dict[str, float] = {}
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -37,10 +46,21 @@ class Bars:
 
     def update(self, description: str, done: int, total: int | None, figures: str = "") -> None:
         """Show the task, or move it."""
+        if not console.is_terminal:
+            self._say(description, done, total, figures)
+            return
         if description not in self._tasks:
             self._progress.start()
             self._tasks[description] = self._progress.add_task(description, total=total, figures=figures)
         self._progress.update(self._tasks[description], completed=done, total=total, figures=figures)
+
+    def _say(self, description: str, done: int, total: int | None, figures: str) -> None:
+        now, last = time.monotonic(), self._said.get(description)
+        if last is not None and now - last < LINE_EVERY_S and done != total:
+            return
+        self._said[description] = now
+        text = f"{description}: {done}" + (f" of {total} ({100 * done // total} %)" if total else "")
+        console.print(f"{text}  {figures}".rstrip())
 
     def stop(self) -> None:
         if self._tasks:
@@ -77,15 +97,22 @@ def training_watch(board: Board | None = None) -> Iterator[TrainingWatch]:
     bars = Bars()
 
     def stage(name: str) -> Watch:
+        length = {"epochs": 0, "updates": 1}
+
+        def began(epochs: int, updates: int) -> None:
+            length.update(epochs=epochs, updates=updates)
+
         def step(number: int, total: int, figures: dict[str, float]) -> None:
-            text = f"loss {figures['loss']:.3f}  {figures['studies_per_s']:.0f} studies/s"
-            bars.update(f"stage {name}", number, total, text)
+            epoch = -(-number // length["updates"])
+            text = f"epoch {epoch} of {length['epochs']}  loss {figures['loss']:.3f}"
+            bars.update(f"stage {name}", number, total, f"{text}  {figures['studies_per_s']:.0f} studies/s")
 
         def epoch(number: int, figures: dict[str, float | None]) -> None:
             text = "  ".join(f"{key} {'-' if value is None else f'{value:.4f}'}" for key, value in figures.items())
-            console.print(f"epoch {number + 1}: validation {text}")
+            place = f"stage {name}, epoch {number + 1} of {length['epochs']}"
+            console.print(f"{place}: validation {text}")
 
-        watch = Watch(step=step, epoch=epoch)
+        watch = Watch(began=began, step=step, epoch=epoch)
         return watch if board is None else watched(watch, board, name)
 
     try:

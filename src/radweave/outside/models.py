@@ -288,7 +288,7 @@ def _refuse_giant(empty: nn.Module, folder: Path, path: Path | str) -> None:
 
 @contextmanager
 def _shut(what: str, path: Path | str, folder: Path | None = None) -> Iterator[None]:
-    """While a library reads a folder: no network, no question, and every error one line.
+    """While a library reads a folder: no network, no question, no talk, and every error one line.
 
     The two switches reach what arguments do not: a configuration may name another model, which is then loaded with
     the library's own defaults.
@@ -296,7 +296,8 @@ def _shut(what: str, path: Path | str, folder: Path | None = None) -> Iterator[N
     from huggingface_hub import constants
     from transformers import dynamic_module_utils
 
-    with _lock, _set(constants, "HF_HUB_OFFLINE", True), _set(dynamic_module_utils, "TIME_OUT_REMOTE_CODE", 0):
+    closed = _set(constants, "HF_HUB_OFFLINE", True), _set(dynamic_module_utils, "TIME_OUT_REMOTE_CODE", 0)
+    with _lock, closed[0], closed[1], _silent():
         # At 0 s the library refuses code at once, where it would else ask on standard input and wait.
         try:
             yield
@@ -306,6 +307,22 @@ def _shut(what: str, path: Path | str, folder: Path | None = None) -> Iterator[N
             broken = None if folder is None else _broken_file(folder)
             reason = NEEDS_CODE if "trust_remote_code" in str(error) else one_line(error)
             raise InputError(f"cannot load {what}: {reason}", file=broken or path) from None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """No bars and no reports of loading: what is missing or does not fit is found and raised here."""
+    from transformers.utils import logging
+
+    level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            logging.enable_progress_bar()
 
 
 @contextmanager

@@ -51,8 +51,11 @@ class BatchSource(Protocol):
 
 @dataclass(slots=True)
 class Watch:
-    """Who is told what: ``step(step, total, figures)`` per update, ``epoch(epoch, figures)`` after validation."""
+    """Who is told what: ``began(epochs, updates per epoch)`` first, ``step(step, total, figures)`` per update,
+    ``epoch(epoch, figures)`` after validation.
+    """
 
+    began: Callable[[int, int], None] = lambda epochs, updates: None
     step: Callable[[int, int, dict[str, float]], None] = lambda step, total, figures: None
     epoch: Callable[[int, dict[str, float | None]], None] = lambda epoch, figures: None
 
@@ -132,6 +135,7 @@ class StageTrainer:
             self.average = AveragedWeights(self.model, self.stage.ema)
         self._resume()
         per_epoch = self.batches.steps_per_epoch
+        self.watch.began(-(-self.total_steps // per_epoch), per_epoch)
         in_bfloat16 = computes_in_bfloat16(self.stage.precision, next(self.model.parameters()).device)
         with asked_to_stop() as asked:
             while self.progress.step < self.total_steps and not self._has_settled:

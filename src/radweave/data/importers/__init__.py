@@ -64,7 +64,7 @@ def import_dataset(
     """Build a dataset folder from a downloaded data set. The same source and options give the same bytes.
 
     Args:
-        progress: called with the number of studies written so far.
+        progress: told of the studies gone through, and how many there are.
 
     Raises:
         InputError: for an unknown kind, a source that is missing or not of that kind, an output that exists.

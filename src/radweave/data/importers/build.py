@@ -23,7 +23,8 @@ from radweave.data.scrub import Scrubber, read_names
 LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""
 
-Progress = Callable[[int], None]
+Progress = Callable[[int, int], None]
+"""Told of the studies gone through, and how many there are."""
 Verdict = tuple[str | None, View]
 _SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
 
@@ -34,11 +35,13 @@ def build_dataset(
     """Write the dataset folder of a source.
 
     Args:
-        progress: called with the number of studies written so far.
+        progress: told of the studies gone through and of all; from 1 again where a split needs two rounds.
 
     Raises:
         InputError: if the output exists, the split is not known, or no study at all could be taken over.
     """
+    if progress is not None:
+        source = _told(source, progress)
     verdicts: dict[Path, Verdict] = {}
     assign, provenance = splitter(
         lambda: _kept(source, options, Problems(), verdicts), source.split_provenance, options
@@ -69,8 +72,6 @@ def build_dataset(
                 study = _with_prior(study, latest)
             writer.add(study, _files(raw))
             written += 1
-            if progress is not None:
-                progress(written)
         if scrubber is not None:
             writer.count("scrubbed", scrubber.count)
         if not written:
@@ -83,6 +84,18 @@ def build_dataset(
         if problems.rows:
             write_jsonl(writer.folder / "left_out.jsonl", problems.rows)
     return Dataset.open(out)
+
+
+def _told(source: Source, progress: Progress) -> Source:
+    """The source, with somebody told of each study; texts alone are read to count them."""
+    total = sum(1 for _ in source.studies(Problems()))
+
+    def studies(problems: Problems) -> Iterator[RawStudy]:
+        for done, raw in enumerate(source.studies(problems), start=1):
+            yield raw
+            progress(done, total)
+
+    return replace(source, studies=studies)
 
 
 def _stored(options: ImportOptions) -> dict[str, Any]:

@@ -5,6 +5,7 @@ No record holds a patient's name, identifier or date.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -91,6 +92,23 @@ def inspect(path: Path) -> list[Inspection]:
     records = _folder(path)
     if not records:
         raise InputError("the folder holds no files", file=path)
+    return records
+
+
+def inspect_all(paths: Sequence[Path]) -> list[Inspection]:
+    """Records for several files and folders; one that is missing or empty is a record too, if it is not the only one.
+
+    Raises:
+        InputError: as ``inspect``, if there is one path.
+    """
+    if len(paths) == 1:
+        return inspect(paths[0])
+    records: list[Inspection] = []
+    for path in paths:
+        try:
+            records += inspect(path)
+        except InputError as error:
+            records.append(Inspection(file=str(path), reason=_reason(error)))
     return records
 
 

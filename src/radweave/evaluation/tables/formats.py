@@ -36,19 +36,19 @@ def number(value: Any, digits: int = 4) -> str:
     return str(value)
 
 
-# Wide enough for every table when the output is a file or a pipe, where nothing needs to wrap.
-_PIPE_COLUMNS = 200
+# What fits a terminal and a page that shows code; more runs than fit side by side come in several tables.
+_MOST_COLUMNS = 100
 
 
 def print_tables(tables: Sequence[TextTable]) -> None:
-    """Print to standard output, as wide as the terminal."""
+    """Print to standard output, as wide as the terminal but within 100 columns: a wider table comes in parts."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     console = plain_console()
-    if not console.is_terminal:
-        console = plain_console(width=_PIPE_COLUMNS)
-    for table in tables:
+    width = min(console.width, _MOST_COLUMNS) if console.is_terminal else _MOST_COLUMNS
+    console = plain_console(width=width)
+    for table in (part for whole in tables for part in in_parts(whole, width)):
         if table.columns:
             shown = Table(title=table.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
             for index, column in enumerate(table.columns):
@@ -61,6 +61,34 @@ def print_tables(tables: Sequence[TextTable]) -> None:
         for note in table.notes:
             console.print(note, style="dim" if table.columns else "yellow")
         console.print()
+
+
+_EDGES = 2
+"""Blanks beside a cell, and beside the table."""
+
+
+def in_parts(table: TextTable, width: int) -> list[TextTable]:
+    """The table as it is where it fits ``width`` characters, else as several with some of its columns each.
+
+    All begin with the first column; the notes stand below the last part. A column is never cut.
+    """
+    sizes = [max(map(len, column)) + _EDGES for column in zip(table.columns, *table.rows, strict=True)]
+    if sum(sizes) + _EDGES <= width or len(sizes) < 3:
+        return [table]
+    groups: list[list[int]] = [[]]
+    for place, size in enumerate(sizes[1:], start=1):
+        if groups[-1] and _EDGES + sizes[0] + sum(sizes[other] for other in groups[-1]) + size > width:
+            groups.append([])
+        groups[-1].append(place)
+    return [
+        TextTable(
+            f"{table.title} ({number} of {len(groups)})" if len(groups) > 1 else table.title,
+            tuple(table.columns[place] for place in (0, *group)),
+            tuple(tuple(row[place] for place in (0, *group)) for row in table.rows),
+            table.notes if number == len(groups) else (),
+        )
+        for number, group in enumerate(groups, start=1)
+    ]
 
 
 def markdown_tables(tables: Sequence[TextTable]) -> str:

@@ -160,7 +160,7 @@ def _honesty(runs: Mapping[str, Result]) -> TextTable:
         meanings.update({name: row["meaning"] for name, row in result["honesty"].items()})
     head = ["row"]
     for name in runs:
-        head.extend([name if len(runs) > 1 else "generated", "reference"])
+        head.extend([name, f"{name}: reference"] if len(runs) > 1 else ["generated", "reference"])
     rows = []
     for row_name in meanings:
         cells = [row_name]
