@@ -35,6 +35,21 @@ TOY_SIZES: dict[str, Sequence[str]] = {
     ),
     # The oldest way to describe an image takes no time on a small one.
     "kernels": ("data.image_size=32",),
+    "weave": (
+        "stages.eyes.epochs=1",
+        "stages.eyes.batch_size=4",
+        "stages.sources.epochs=1",
+        "stages.sources.batch_size=4",
+        "model.members=2",
+        "model.vision_encoder.start=nothing",
+        "model.vision_encoder.embedding_size=8",
+        "model.vision_encoder.hidden_sizes=[8,16]",
+        "model.vision_encoder.depths=[1,1]",
+        "model.cases.cases=3",
+        "model.writer.samples=1",
+        "model.language_model.hidden_size=32",
+        "model.language_model.num_layers=2",
+    ),
     "vdgen": (
         "stages.eyes.epochs=0",
         "stages.language.epochs=0",

@@ -13,8 +13,8 @@ from radweave.drafting.nearby import NearbyUtility
 from radweave.drafting.pool import CandidatePool, bleu_point, stated, utilities
 from radweave.evaluation.metrics.pairwise import WordingWeights
 from radweave.labels import get_labeler
-from radweave.methods.kernels.looks import Described, LooksConfig, distances
 from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.sources.looks import Described, LooksConfig, distances
 
 LABELER, CONFIG = get_labeler("chexpert14"), ExpectedUtilityConfig()
 NORMAL = ["The heart is normal in size. The lungs are clear.", "The lungs are clear. No pleural effusion."]

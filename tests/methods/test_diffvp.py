@@ -22,13 +22,7 @@ from radweave.generate.predictor import Predictor
 from radweave.memory.bank import Bank, patient_code
 from radweave.methods import load_method, resolve
 from radweave.methods.diffvp import model as diffvp
-from radweave.methods.diffvp.diagnosis import (
-    DiagnosisTextConfig,
-    best_thresholds,
-    first_logit,
-    noisy_findings,
-    noisy_or_logits,
-)
+from radweave.methods.diffvp.diagnosis import best_thresholds
 from radweave.methods.diffvp.difference import (
     DifferenceConfig,
     GlobalDelta,
@@ -45,13 +39,15 @@ from radweave.methods.diffvp.pool import (
     STUDY_DRAW,
     PoolConfig,
     ReferencePool,
-    are_normal,
     choose_references,
     pixels_of,
     step_key,
 )
 from radweave.methods.diffvp.resampling import ResamplerConfig, cell_positions
+from radweave.nn.finding_words import DiagnosisTextConfig, noisy_findings
 from radweave.nn.language_model import DecodingConfig
+from radweave.nn.noisy_or import first_logit, noisy_or_logits
+from radweave.nn.supervision import are_normal
 from radweave.nn.views import ViewTokens
 from radweave.nn.vision import InputSize, tokens_of
 from radweave.runs.restore import Run, restore

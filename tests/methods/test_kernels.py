@@ -14,10 +14,10 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.methods.kernels import tiny
-from radweave.methods.kernels.looks import Described, Looks, LooksConfig, among, distances, together
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
 from radweave.runs.train import train
+from radweave.sources.looks import Described, Looks, LooksConfig, among, distances, together
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -48,6 +49,23 @@ class Batch:
             for name, value in ((name, getattr(self, name)) for name in self.__slots__)
         }
         return Batch(**moved)
+
+    def only(self, rows: Sequence[int]) -> Batch:
+        """Some of the studies, in this order, with those of their priors that they have."""
+        place = {row: number for number, row in enumerate(rows)}
+        kept = [number for number, row in enumerate(self.prior_of) if row in place]
+
+        def picked(value: Any) -> Any:
+            if hasattr(value, "index_select"):
+                return value[list(rows)]
+            return [value[row] for row in rows] if isinstance(value, list) else value
+
+        values = {name: picked(getattr(self, name)) for name in self.__slots__ if name not in ("priors", "prior_of")}
+        return Batch(
+            **values,
+            priors=None if self.priors is None or not kept else self.priors.only(kept),
+            prior_of=tuple(place[self.prior_of[number]] for number in kept),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,8 +194,10 @@ class Witness(Protocol):
     """A model that says itself how much each training study speaks for a study, in the order of the training split.
 
     ``left_out`` is the same for the training studies, each without its patient's; it is asked once, after the memories
-    were built.
+    were built. ``speaks_log_odds`` says whether the scores are log-odds, or smoothed labels, about 0 to 1.
     """
+
+    speaks_log_odds: bool
 
     def testify(self, batch: Batch) -> list[Evidence]: ...
 

@@ -23,7 +23,9 @@ from radweave.evaluation.metrics.reliability import reliability
 from radweave.labels import NO_FINDING
 
 FILE = "calibration.json"
-Source = Literal["model", "heads", "smoothers"]
+Source = Literal["model", "stack", "heads", "smoothers"]
+LOG_ODDS: frozenset[Source] = frozenset({"stack", "heads"})
+"""Sources whose scores are log-odds; the others' are about 0 to 1."""
 Rule = Literal["pooled", "per_class"]
 Number = Field(allow_inf_nan=False)
 FEWEST_ALIKE, MOST_BINS = 20, 10
@@ -50,7 +52,8 @@ class ClassCalibration(Record):
 
 
 class RunCalibration(Record):
-    """``source`` says what gives the scores: the model's own evidence, its heads, or smoothers on its embeddings.
+    """``source`` says what gives the scores: the model's own evidence (smoothed labels, or log-odds of a ``stack``),
+    its heads, or smoothers on its embeddings.
 
     ``threshold`` is one for all findings, half of the best F1 over them. A class with fewer than five positives or
     negatives among the ``studies`` is not calibrated. ``holds`` is False in an export without a memory that the scores
@@ -79,7 +82,7 @@ class RunCalibration(Record):
         cls, source: Source, split: Literal["train", "val"], names: Sequence[str], scores: Floats, labels: Floats
     ) -> RunCalibration:
         """From scores (N, K) of studies that did not train what gave them, and their labels (N, K) of 0 and 1."""
-        fit = PlattCalibration.of_log_odds if source == "heads" else PlattCalibration.fit
+        fit = PlattCalibration.of_log_odds if source in LOG_ODDS else PlattCalibration.fit
         curves = fit(scores, labels)
         said = curves(scores)
         counted = [name != NO_FINDING for name in names]
@@ -133,7 +136,7 @@ class RunCalibration(Record):
         about the same probability had it, and how many those were.
         """
         calibrated = self(scores[None])[0]
-        plain = np.clip(scores, 0, 1) if self.source != "heads" else 1 / (1 + np.exp(-scores))
+        plain = np.clip(scores, 0, 1) if self.source not in LOG_ODDS else 1 / (1 + np.exp(-scores))
         shown = {
             name: float(calibrated[k] if self.is_calibrated(name) else plain[k]) for k, name in enumerate(self.classes)
         }

@@ -8,8 +8,9 @@ the others are scaled to sum to 1 again. For one row that is the exact leave-one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +44,12 @@ WORDING = Kernel("rbf", 0.15, 3.0)
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What speaks for one study: ``scores`` (K,) of the classes, higher for likelier, and ``weights`` (J,) over the
-    training reports, which sum to 1.
+    training reports, which sum to 1. ``shown`` is what else a draft's evidence says of where they are from.
     """
 
     scores: Floats
     weights: Floats
+    shown: Mapping[str, Any] = field(default_factory=dict)
 
 
 def weights_of(kernel: Kernel, inverse: Floats, distance: Floats) -> Floats:

@@ -34,7 +34,7 @@ BANK, FACTS, CANDIDATES, UTILITIES = "bank", "facts.json", "candidates.jsonl", "
 class DraftingFacts(Record):
     """``facts.json``.
 
-    ``source`` says where scores are from: the model's own evidence, its heads, or smoothers on its embeddings.
+    ``source`` says where scores are from, see ``RunCalibration``.
     ``wording`` and ``candidates`` are the options that the stored candidates and utilities were made with.
     """
 

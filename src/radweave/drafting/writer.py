@@ -92,6 +92,7 @@ class UtilityWriter:
         probabilities = self.calibration(testimony.scores[None])[0]
         evidence: dict[str, Any] = {
             **self.calibration.evidence(testimony.scores, self.rule),
+            **testimony.shown,
             "recalled": self._recalled(testimony, barred),
         }
         choice = self.chooser.choose(probabilities, testimony.weights, barred)

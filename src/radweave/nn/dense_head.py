@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from radweave.base.config import Config
 from radweave.nn.global_batch import mean_over_batch
 from radweave.nn.supervision import UNLABELED, binary_targets
+from radweave.nn.views import mean_and_largest
 
 LIGHTEST, HEAVIEST = 0.2, 8.0
 """Bounds of a target's weight."""
@@ -79,7 +80,7 @@ class DenseHead(nn.Module):
         self, tokens: Float[Tensor, "batch views tokens dim"], view_mask: Bool[Tensor, "batch views"]
     ) -> Float[Tensor, "batch classes"]:
         """Log-odds of each class."""
-        logits: Tensor = self.classes(self._pooled(tokens, view_mask))
+        logits: Tensor = self.classes(mean_and_largest(tokens, view_mask))
         return logits - self.class_weight.log() if self.corrected else logits
 
     def loss(
@@ -90,12 +91,14 @@ class DenseHead(nn.Module):
         class_labels: Int[Tensor, "batch classes"] | None = None,
     ) -> Float[Tensor, ""]:
         """Weighted binary cross-entropy: the mean over words, and the mean over the classes that are known."""
-        pooled = self.dropout(self._pooled(tokens, view_mask))
+        pooled = self.dropout(mean_and_largest(tokens, view_mask))
         said = (labels[:, None, :] == self.word_ids[None, :, None]).any(-1)
         logits = self.words(pooled)
-        words = F.binary_cross_entropy_with_logits(
-            logits, said.to(logits.dtype), pos_weight=self.word_weight.to(logits.dtype)
+        apart = F.binary_cross_entropy_with_logits(
+            logits, said.to(logits.dtype), pos_weight=self.word_weight.to(logits.dtype), reduction="none"
         )
+        # Of a batch that is cut, a head that sees some of the studies alone counts those of all slices.
+        words = mean_over_batch(apart.mean(1).sum(), len(apart))
         if class_labels is None:
             return self.share_of_words * words
         targets, known = binary_targets(class_labels, "negative")
@@ -106,14 +109,6 @@ class DenseHead(nn.Module):
         )
         classes = mean_over_batch(torch.where(known, apart, torch.zeros_like(apart)).sum(), known.sum())
         return classes + self.share_of_words * words
-
-    def _pooled(
-        self, tokens: Float[Tensor, "batch views tokens dim"], view_mask: Bool[Tensor, "batch views"]
-    ) -> Float[Tensor, "batch twice"]:
-        """Mean and largest value of every view, averaged over the views that are there."""
-        weight = view_mask[:, :, None].to(tokens.dtype)
-        by_view = torch.cat([tokens.mean(2), tokens.amax(2)], dim=-1)
-        return (by_view * weight).sum(1) / weight.sum(1)
 
 
 class DenseHeadConfig(Config):

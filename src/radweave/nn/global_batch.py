@@ -56,6 +56,14 @@ def mean_over_batch(total: Float[Tensor, ""], count: Tensor | int) -> Float[Tens
     return total / (number.clamp(min=1) * share).to(total.dtype)
 
 
+def count_over_batch(count: int) -> int:
+    """How many items the global batch has, of which this rank has ``count``."""
+    number = torch.tensor(count)
+    if _current is not None:
+        dist.all_reduce(number)
+    return int(number)
+
+
 def sum_over_ranks(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Sum over the ranks; so is the gradient, because every rank's loss depends on every rank's values."""
     return values if _current is None else _SumOverRanks.apply(values)  # type: ignore[no-untyped-call]

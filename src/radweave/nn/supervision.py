@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from radweave.base.ontology import NO_FINDING
 from radweave.nn.global_batch import mean_over_batch
 
 BLANK, POSITIVE, NEGATIVE, UNCERTAIN, UNLABELED = 0, 1, 2, 3, -1
@@ -39,3 +41,16 @@ def binary_loss(
     targets, known = binary_targets(class_labels, uncertain)
     losses = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
     return mean_over_batch(torch.where(known, losses, torch.zeros_like(losses)).sum(), known.sum())
+
+
+def are_normal(class_states: Int[Tensor, "studies classes"], classes: Sequence[str]) -> Bool[Tensor, " studies"]:
+    """Which studies state no abnormality: no class is positive or uncertain, "No Finding" aside.
+
+    A report that suspects something does not say that there is nothing (appendix B), whatever an uncertain label counts
+    as for a classifier. A class that is not mentioned counts as absent. Devices count as findings: they change the
+    picture. A study without labels is not normal.
+    """
+    counted = [place for place, name in enumerate(classes) if name != NO_FINDING]
+    states = class_states[:, counted]
+    stated = (states == POSITIVE) | (states == UNCERTAIN)
+    return ~stated.any(1) & (states != UNLABELED).all(1)

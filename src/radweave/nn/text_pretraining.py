@@ -11,12 +11,18 @@ Source: in the manner of Lewis et al., "BART", ACL 2020, Sec. 2.2 (token deletio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from radweave.data.tokenizer import encode
+from radweave.nn.prompt import PromptTemplate
 from radweave.nn.supervision import POSITIVE, UNCERTAIN
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TokenSlot = tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch length"]]
 """Token ids and where there are any."""
@@ -99,3 +105,34 @@ def similar_reports(
     ids = labels[mates.to(labels.device)]
     mask = (ids != -100) & torch.isfinite(best).to(labels.device)[:, None]
     return ids.masked_fill(~mask, 0), mask
+
+
+class Around:
+    """Words around a slot of text. They come and go with it, study by study: one that has nothing there is not told of
+    it.
+    """
+
+    def __init__(self, before: Sequence[int], after: Sequence[int]) -> None:
+        self._before, self._after = before, after
+
+    @classmethod
+    def parse(cls, prompt: str, tokenizer: PreTrainedTokenizerBase, slot: str) -> Around:
+        """The words before and after ``{slot}``.
+
+        Raises:
+            InputError: if the prompt has not exactly this slot.
+        """
+        pieces = PromptTemplate.parse(prompt, lambda text: encode(tokenizer, text), slots=(slot,), bos_id=None).pieces
+        place = pieces.index(slot)
+        before, after = (
+            [token for piece in part for token in piece if isinstance(token, int)]
+            for part in (pieces[:place], pieces[place + 1 :])
+        )
+        return cls(before, after)
+
+    def __call__(self, ids: Int[Tensor, "batch text"], mask: Bool[Tensor, "batch text"]) -> TokenSlot:
+        """Texts with the words around them; a row without any token stays without."""
+        there = mask.any(1, keepdim=True)
+        before, after = (ids.new_tensor(words).expand(len(ids), -1) for words in (self._before, self._after))
+        around = [there.expand(-1, words.shape[1]) for words in (before, after)]
+        return torch.cat([before, ids, after], dim=1), torch.cat([around[0], mask, around[1]], dim=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -37,6 +38,15 @@ class ViewTokens:
         """Mean over the tokens that are there."""
         weight = self.view_mask[:, :, None].to(self.tokens.dtype)
         return (self.tokens.mean(2) * weight).sum(1) / weight.sum(1)
+
+
+def mean_and_largest(
+    tokens: Float[Tensor, "batch views tokens dim"], view_mask: Bool[Tensor, "batch views"]
+) -> Float[Tensor, "batch twice"]:
+    """Mean and largest value of every channel over the tokens of a view, averaged over the views that are there."""
+    weight = view_mask[:, :, None].to(tokens.dtype)
+    by_view = torch.cat([tokens.mean(2), tokens.amax(2)], dim=-1)
+    return (by_view * weight).sum(1) / weight.sum(1)
 
 
 def encode_views(encoder: nn.Module, batch: Batch) -> ViewTokens:

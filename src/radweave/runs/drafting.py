@@ -126,7 +126,7 @@ def _calibrated(training: Training, seen: SeenStudies, labels: Floats, labeler: 
     """Of heads on the validation split; else on the training split, each study without its patient's."""
     model = training.model
     if isinstance(model, Witness) or not knows_classes(model):
-        source: Source = "model" if isinstance(model, Witness) else "smoothers"
+        source: Source = _testifying(model) if isinstance(model, Witness) else "smoothers"
         scores = np.stack([said.scores for said in seen.said])
         return RunCalibration.fit(source, "train", labeler.classes, scores, labels)
     prepared = training.splits["val"].of(training.last_stage.mixture)
@@ -134,6 +134,10 @@ def _calibrated(training: Training, seen: SeenStudies, labels: Floats, labeler: 
     logits = np.concatenate([class_scores(model, batch.to(device_of(training.model))) for batch in batches])
     truth = stated([example.report or "" for example in prepared.examples], labeler)
     return RunCalibration.fit("heads", "val", labeler.classes, logits, truth)
+
+
+def _testifying(model: Witness) -> Source:
+    return "stack" if model.speaks_log_odds else "model"
 
 
 @torch.no_grad()
@@ -252,9 +256,10 @@ class Opened:
             )
         store = load_drafting(folder)
         source = store.facts.source
-        fits = {"model": isinstance(model, Witness), "heads": knows_classes(model), "smoothers": True}[source]
+        own = _testifying(model) if isinstance(model, Witness) else None
+        fits = source == own or (own is None and (source == "smoothers" or knows_classes(model)))
         embeddings = store.bank.tensors.get("embeddings")
-        if not fits or (embeddings is None) != (source == "model"):
+        if not fits or (embeddings is None) != (own is not None):
             raise InputError("the folder does not fit this model", file=folder, field="source", got=source)
         studies = None
         if embeddings is not None:

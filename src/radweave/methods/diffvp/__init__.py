@@ -12,7 +12,7 @@ from radweave.contract.stage import StageConfig, Trainability, full
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.data.transforms import LightAugmentation
-from radweave.methods.diffvp.diagnosis import DiagnosisTextConfig, NoisyOrConfig
+from radweave.methods.diffvp.diagnosis import NoisyOrConfig
 from radweave.methods.diffvp.difference import DifferenceConfig
 from radweave.methods.diffvp.heads import ClassHeadConfig
 from radweave.methods.diffvp.model import DiffvpExperiment, DiffvpModelConfig
@@ -22,6 +22,7 @@ from radweave.methods.diffvp.stages import DiffvpStages
 from radweave.methods.diffvp.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.dense_head import DenseHeadConfig
+from radweave.nn.finding_words import DiagnosisTextConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.lora import LoraConfig
 from radweave.nn.vision import ResNet3dConfig

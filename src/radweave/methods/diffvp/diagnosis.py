@@ -2,86 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch
-from radweave.base.config import Config, Prompt
+from radweave.base.config import Config
 from radweave.base.errors import InputError
+from radweave.nn.finding_words import DiagnosisText
+from radweave.nn.noisy_or import FIRST_PRIOR, NoisyOrHead, Prior
 from radweave.nn.supervision import UncertainPolicy, binary_loss, binary_targets
-from radweave.nn.text_pretraining import TokenSlot, pad_rows
+from radweave.nn.text_pretraining import TokenSlot
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
 
-FAR, SERIES = -15.0, 1e-4
 UNFITTED = 0.5
-Prior = Annotated[float, Field(gt=0, lt=1)]
-FIRST_PRIOR = 0.1
-"""About how frequent a finding is; every class starts there."""
-
-
-def log_softplus(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """log(log(1 + exp(x))), exact where softplus itself is no number any more: far below 0 it is x - exp(x) / 2."""
-    far = x < FAR
-    # Each branch sees harmless values where the other one counts: an infinite gradient times zero is no number.
-    near = torch.where(far, torch.zeros_like(x), x)
-    below = torch.where(far, x, torch.full_like(x, FAR))
-    return torch.where(far, below - below.exp() / 2, F.softplus(near).log())
-
-
-def noisy_or_logits(
-    voxel_logits: Float[Tensor, "batch voxels classes"], mask: Bool[Tensor, "batch voxels"]
-) -> Float[Tensor, "batch classes"]:
-    """The logit of P = 1 - prod_v (1 - p_v), p_v = sigmoid(x_v), over the voxels that are there.
-
-    With s = -log(1 - P) = sum_v softplus(x_v) it is log(exp(s) - 1): for small s log s + log((exp(s) - 1) / s), and
-    log s = logsumexp_v log softplus(x_v). So neither products of thousands of factors nor a sum that is too small for
-    its type leave the logarithm, and however sure of absence all voxels are, each has its share of the gradient.
-    """
-    absent = ~mask[:, :, None]
-    log_s = log_softplus(voxel_logits).masked_fill(absent, -torch.inf).logsumexp(1)
-    s = F.softplus(voxel_logits).masked_fill(absent, 0.0).sum(1)
-    small = s < 1
-    low, high = torch.where(small, s, torch.ones_like(s)), torch.where(small, torch.ones_like(s), s)
-    # log((exp(s) - 1) / s) is s / 2 + s^2 / 24 but for terms of s^4, which no float holds below SERIES.
-    tiny = low < SERIES
-    ratio = torch.where(tiny, torch.ones_like(low), low)
-    rest = torch.where(tiny, low / 2 + low.square() / 24, (torch.expm1(ratio) / ratio).log())
-    return torch.where(small, log_s + rest, high + torch.log1p(-torch.exp(-high)))
-
-
-def first_logit(prior: float, num_voxels: int) -> float:
-    """What every voxel must say for all of them together to give P = ``prior``: log((1 - prior)^(-1/n) - 1)."""
-    return math.log(math.expm1(-math.log1p(-prior) / num_voxels))
-
-
-class NoisyOrHead(nn.Module):
-    """A 1 x 1 (x 1) convolution over the grid, that is a linear map of every token, and Noisy-OR over all of them.
-
-    A fresh head gives every class the probability ``prior``, whatever the number of voxels; with voxels that start at 0
-    thousands of them would be certain of everything.
-    """
-
-    def __init__(self, dim: int, num_classes: int, prior: float, num_voxels: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(dim, num_classes)
-        nn.init.constant_(self.linear.bias, first_logit(prior, num_voxels))
-
-    def forward(self, views: ViewTokens) -> Float[Tensor, "batch classes"]:
-        tokens, mask = views.flat()
-        return noisy_or_logits(self.linear(tokens), mask)
 
 
 def best_thresholds(
@@ -104,42 +47,6 @@ def best_thresholds(
             scores = 2 * (called & truth).sum(1) / (called.sum(1) + truth.sum())
             found[place] = candidates[scores == scores.max()].max()
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class DiagnosisText:
-    """How findings are put in words, as token ids: ``intro``, then each class's name, or ``none``."""
-
-    intro: tuple[int, ...]
-    names: tuple[tuple[int, ...], ...]
-    none: tuple[int, ...]
-
-    def tokens(self, found: Bool[Tensor, "batch classes"]) -> TokenSlot:
-        """The words for each study, in the order of the classes."""
-        rows = []
-        for study in found.tolist():
-            named = [token for name, there in zip(self.names, study, strict=True) if there for token in name]
-            rows.append([*self.intro, *(named or self.none)])
-        return pad_rows(rows, found.device)
-
-
-def noisy_findings(
-    class_labels: Int[Tensor, "batch classes"],
-    policy: UncertainPolicy,
-    generator: torch.Generator,
-    *,
-    missed: float,
-    wrong: float,
-) -> Bool[Tensor, "batch classes"]:
-    """The findings that labels state, as a classifier would have seen them: some missed, some not there.
-
-    Each one stated is missed with probability ``missed``, each other put in with ``wrong``. An uncertain label counts
-    as ``policy`` says, as for the classifier itself; one that is to be ignored is not stated.
-    """
-    targets, known = binary_targets(class_labels, policy)
-    stated = (targets > 0) & known
-    draw = torch.rand(class_labels.shape, generator=generator).to(class_labels.device)
-    return torch.where(stated, draw >= missed, draw < wrong)
 
 
 class NoisyOrDiagnosis(nn.Module):
@@ -264,15 +171,3 @@ class NoisyOrConfig(Config):
 
 
 DiagnosisSetting = Annotated[NoDiagnosisConfig | NoisyOrConfig, Field(discriminator="kind")]
-
-
-class DiagnosisTextConfig(Config):
-    """How findings are put in words: ``intro``, then each name and a comma, or ``none`` where nothing is found."""
-
-    intro: Prompt = ""
-    none: Prompt = ""
-
-    def build(self, encode: Callable[[str], Sequence[int]], classes: Sequence[str]) -> DiagnosisText:
-        """Tokenise the words; names are written small."""
-        intro, none = (tuple(encode(text)) if text else () for text in (self.intro, self.none))
-        return DiagnosisText(intro, tuple(tuple(encode(f"{name.lower()},")) for name in classes), none)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from radweave.base.config import Config
-from radweave.methods.diffvp.diagnosis import FIRST_PRIOR, Prior, first_logit, noisy_or_logits
+from radweave.nn.noisy_or import FIRST_PRIOR, Prior, first_logit, noisy_or_logits
 
 Pooling = Literal["mean", "noisy_or"]
 
@@ -17,7 +17,7 @@ class ClassHead(nn.Module):
     """One logit per class: of the mean token, or by Noisy-OR of the logits of all tokens.
 
     Noisy-OR lets one token speak for a class, which suits findings that are small; a mean drowns them. It starts as
-    ``diagnosis.NoisyOrHead`` does.
+    ``nn.noisy_or.NoisyOrHead`` does.
     """
 
     def __init__(self, dim: int, num_classes: int, pooling: Pooling, *, prior: float, num_tokens: int) -> None:

@@ -23,10 +23,7 @@ from radweave.methods.diffvp.at_test import AtTest
 from radweave.methods.diffvp.diagnosis import (
     Diagnosis,
     DiagnosisSetting,
-    DiagnosisText,
-    DiagnosisTextConfig,
     NoisyOrConfig,
-    noisy_findings,
 )
 from radweave.methods.diffvp.difference import (
     Comparison,
@@ -51,6 +48,7 @@ from radweave.methods.diffvp.pool import (
 from radweave.methods.diffvp.resampling import Resampler, ResamplerConfig
 from radweave.methods.diffvp.stages import DiffvpStages
 from radweave.nn.connector import Connector, ConnectorConfig
+from radweave.nn.finding_words import DiagnosisText, DiagnosisTextConfig, noisy_findings
 from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, all_there, nothing
 from radweave.nn.query_transformer import QueryOutput

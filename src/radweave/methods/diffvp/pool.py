@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -25,10 +25,9 @@ from radweave.base.config import Config, Count
 from radweave.base.errors import InputError
 from radweave.base.storage import temporary_folder
 from radweave.contract.view import TrainingView
-from radweave.labels import NO_FINDING
 from radweave.memory.bank import Bank, BankLayout, Column, Owners, patient_code
 from radweave.nn.global_batch import gather_batch
-from radweave.nn.supervision import POSITIVE, UNCERTAIN, UNLABELED
+from radweave.nn.supervision import are_normal
 from radweave.nn.views import ViewTokens, encode_views
 
 POOL = "references"
@@ -50,19 +49,6 @@ def pool_layout(*row: int | str) -> BankLayout:
 
 STUDY_DRAW = 0
 """Key of the draw that hangs on the study alone: validation and inference."""
-
-
-def are_normal(class_states: Int[Tensor, "studies classes"], classes: Sequence[str]) -> Bool[Tensor, " studies"]:
-    """Which studies state no abnormality: no class is positive or uncertain, "No Finding" aside.
-
-    A report that suspects something does not say that there is nothing (appendix B), whatever an uncertain label counts
-    as for a classifier. A class that is not mentioned counts as absent. Devices count as findings: they change the
-    picture. A study without labels is not normal.
-    """
-    counted = [place for place, name in enumerate(classes) if name != NO_FINDING]
-    states = class_states[:, counted]
-    stated = (states == POSITIVE) | (states == UNCERTAIN)
-    return ~stated.any(1) & (states != UNLABELED).all(1)
 
 
 def choose_references(normal: Bool[Tensor, " studies"], size: int | None, contamination: float, seed: int) -> list[int]:

@@ -9,9 +9,9 @@ from radweave.contract.experiment import DataConfig
 from radweave.contract.sizes import TINY_XRAY
 from radweave.contract.tables import Table, parts_table
 from radweave.data.transforms import NoAugmentation
-from radweave.methods.kernels.descriptors import SIZE
 from radweave.methods.kernels.model import KernelsExperiment, KernelsModelConfig
 from radweave.nn.decoding import DecodingConfig
+from radweave.sources.descriptors import SIZE
 
 MAX_VIEWS = 4
 """More than two, so that a second frontal image does not take the place of the lateral one."""

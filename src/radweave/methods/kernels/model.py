@@ -18,40 +18,18 @@ from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, 
 from radweave.contract.model import ReportModel, Term, losses
 from radweave.contract.stage import StageConfig
 from radweave.data.tokenizer import encode
-from radweave.drafting.smoothers import FINDINGS, Evidence, Smoothers
-from radweave.memory.bank import ROWS, Bank, BankLayout, Column, Owners, patient_code, report_rows
-from radweave.methods.kernels.looks import DIM, NUM_VIEWS, Described, Looks, LooksConfig, among, distances
+from radweave.drafting.smoothers import Evidence
+from radweave.memory.bank import Bank, BankLayout, Owners
 from radweave.nn.decoding import DecodingConfig
-from radweave.nn.supervision import POSITIVE
+from radweave.sources.alike import AlikeStudies, alike_columns, fit_alike
+from radweave.sources.looks import Looks, LooksConfig
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
 
 STUDIES = "studies"
 """Name of the bank: descriptors, findings and reports of training studies, and the inverses of the smoothers."""
-FOR_MEANS = 1000
-"""Studies that the mean images are made from."""
 RECALLED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Studies:
-    """The training studies in use: how they look, whose they are, and what was fitted to them."""
-
-    described: Described
-    smoothers: Smoothers
-    owners: Owners
-    rows: tuple[dict[str, Any], ...]
-
-    @classmethod
-    def of(cls, bank: Bank) -> Studies:
-        """From the bank of a run."""
-        tensors = bank.tensors
-        described = Described(tensors["descriptors"].float().numpy(), tensors["present"].numpy().astype(bool))
-        inverses = tensors["inverses"].double().numpy()
-        labels = tensors["labels"].double().numpy()
-        fitted = Smoothers(labels, tuple(inverses[:, number] for number in range(len(FINDINGS) + 1)))
-        return cls(described, fitted, bank.owners(), bank.rows)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -68,8 +46,11 @@ class KernelsModel(ReportModel):
     encode: Callable[[str], list[int]]
     classes: tuple[str, ...]
     max_studies: int
-    studies: Studies | None = None
+    alike: AlikeStudies | None = None
+    owners: Owners | None = None
+    rows: tuple[dict[str, Any], ...] = ()
     fitted: list[Evidence] = field(default_factory=list)
+    speaks_log_odds = False
     terms = cast(Mapping[str, Term[Any]], {})
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
@@ -87,7 +68,7 @@ class KernelsModel(ReportModel):
         for said, barred in zip(self.testify(batch), self._barred(batch), strict=True):
             weights = np.where(barred, -np.inf, said.weights)
             best = [row for row in np.argsort(-weights, kind="stable")[:RECALLED].tolist() if np.isfinite(weights[row])]
-            ids.append(self.encode(self._memory.rows[best[0]]["text"])[: decoding.max_new_tokens] if best else [])
+            ids.append(self.encode(self.rows[best[0]]["text"])[: decoding.max_new_tokens] if best else [])
             shown.append({"recalled": [self._shown(row, float(weights[row])) for row in best]})
         return Generation(token_ids=ids, intermediates=shown)
 
@@ -97,12 +78,9 @@ class KernelsModel(ReportModel):
         Raises:
             InputError: if the model has no memory.
         """
-        memory, described = self._memory, self.looks.describe(batch)
-        apart = distances(self.looks, described, memory.described)
-        return [
-            memory.smoothers.testify(findings, wording, barred)
-            for findings, wording, barred in zip(apart.findings, apart.wording, self._barred(batch), strict=True)
-        ]
+        barred = self._barred(batch)
+        assert self.alike is not None
+        return self.alike.testify(self.looks, batch, barred)
 
     def left_out(self) -> list[Evidence]:
         """What the others say of each training study, made when the memory was."""
@@ -112,56 +90,28 @@ class KernelsModel(ReportModel):
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
         """Describe the training studies and fit the smoothers to them."""
-        training = training.spread(self.max_studies)
-        self.looks.fit_means(training.spread(FOR_MEANS).batches(pixels=True))
-        seen = Described.empty(len(training))
-        rows: list[dict[str, Any]] = []
-        for batch in training.batches(pixels=True):
-            self.looks.read(batch, seen, len(rows))
-            rows += report_rows(batch)
-        self.looks.fit_scales(seen)
-        apart = among(self.looks, seen)
-        smoothers = Smoothers.fit(apart.findings, apart.wording, (training.class_states == POSITIVE).double().numpy())
-        patients = np.array([patient_code(example.patient_id) for example in training.examples])
-        self.fitted = [
-            smoothers.testify(apart.findings[row], apart.wording[row], patients == patients[row])
-            for row in range(len(rows))
-        ]
-        tensors = {
-            "descriptors": torch.from_numpy(seen.vectors).half(),
-            "present": torch.from_numpy(seen.present.astype(np.uint8)),
-            "labels": torch.from_numpy(smoothers.labels.astype(np.uint8)),
-            "inverses": torch.from_numpy(np.stack(smoothers.inverses, axis=1)).float(),
-        }
-        return {STUDIES: Bank(tensors, tuple(rows))}
+        fitted = fit_alike(self.looks, training.spread(self.max_studies))
+        self.fitted = fitted.left_out
+        return {STUDIES: Bank(fitted.tensors, fitted.rows)}
 
     def memory_layouts(self) -> Mapping[str, BankLayout]:
         """The training studies, without which the method is nothing."""
-        tensors = {
-            "descriptors": Column("float", (NUM_VIEWS, DIM)),
-            "present": Column("flag", (NUM_VIEWS,)),
-            "labels": Column("flag", (len(self.classes),)),
-            "inverses": Column("float", (len(FINDINGS) + 1, ROWS)),
-        }
-        return {STUDIES: BankLayout(tensors, texts=True)}
+        return {STUDIES: BankLayout(alike_columns(len(self.classes)), texts=True)}
 
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the training studies."""
-        self.studies = Studies.of(banks[STUDIES])
-
-    @property
-    def _memory(self) -> Studies:
-        if self.studies is None:
-            raise InputError("this method is its memory of training studies, and there is none", field="memories")
-        return self.studies
+        bank = banks[STUDIES]
+        self.alike, self.owners, self.rows = AlikeStudies.of(bank), bank.owners(), bank.rows
 
     def _barred(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        owners = self._memory.owners
+        owners = self.owners
+        if owners is None:
+            raise InputError("this method is its memory of training studies, and there is none", field="memories")
         own = owners.of_queries(batch.study_ids, batch.patient_ids)
         return np.asarray(owners.barred(own, slice(0, len(owners))).numpy())
 
     def _shown(self, row: int, weight: float) -> dict[str, Any]:
-        report = self._memory.rows[row]
+        report = self.rows[row]
         scores = {"weight": weight}
         return {"kind": "report", "study_id": report["study_id"], "text": report["text"], "scores": scores}
 

@@ -16,8 +16,8 @@ from radweave.base.batch import Batch, VisionFeatures
 from radweave.base.config import Config
 from radweave.base.study import Modality
 from radweave.drafting.smoothers import typical
-from radweave.methods.kernels.alignment import CELLS, Placement, find_placements, fit_mean
-from radweave.methods.kernels.descriptors import CELL_SIZES, ORIENTATIONS, SIZE, STYLE, describe
+from radweave.sources.alignment import CELLS, Placement, find_placements, fit_mean
+from radweave.sources.descriptors import CELL_SIZES, ORIENTATIONS, SIZE, STYLE, describe
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]

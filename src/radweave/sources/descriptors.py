@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.methods.kernels.alignment import Placement, place, standardised
+from radweave.sources.alignment import Placement, place, standardised
 
 Floats = NDArray[np.float32]
 

@@ -1,0 +1,127 @@
+"""What the five methods and a memory see, weighed for each class on studies that nobody trained on, and a draft by it.
+
+There is no paper. See docs/methods/weave.md.
+"""
+
+from __future__ import annotations
+
+from radweave.contract.experiment import DataConfig
+from radweave.contract.sizes import EYES_STAGE, SMALL_XRAY, TINY_CT, TINY_XRAY, published, stage, warm
+from radweave.contract.stage import StageConfig, full
+from radweave.methods.weave.config import WeaveExperiment, WeaveModelConfig, WeaveStages
+from radweave.methods.weave.heads import NoSourceConfig, TokenSourceConfig
+from radweave.methods.weave.tables import ABLATIONS, TABLES
+from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.decoding import DecodingConfig
+from radweave.nn.disease_tokens import DiseaseTokensConfig
+from radweave.nn.finding_words import DiagnosisTextConfig
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
+from radweave.nn.lora import LoraConfig
+from radweave.nn.vision import ResNetConfig, SwinConfig
+from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.resnet3d import TINY_RESNET3D
+
+__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
+
+HEADS = full("tokens", "difference")
+SOURCES = {"tokens": 1.0, "difference": 1.0}
+WRITING, REPORT = full("connector", "language_model"), {"report": 1.0}
+EYES_PARTS, WORDS = full("vision_encoder", "dense"), {"words": 1.0}
+PROMPT = (
+    "<Img>{image}</Img> {findings} Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
+)
+
+
+def eyes(plain: StageConfig) -> StageConfig:
+    """The stage that trains the members, of the one that trains an encoder alone.
+
+    Gradients are clipped at twice the norm: it is that of all members together.
+    """
+    optimizer = plain.optimizer.model_copy(update={"max_grad_norm": 2 * plain.optimizer.max_grad_norm})
+    return plain.model_copy(update={"finetune": EYES_PARTS, "optimizer": optimizer})
+
+
+def by_utility(tokens: int) -> DecodingConfig:
+    """Drafts are chosen by expected utility; the language model's own are greedy."""
+    return DecodingConfig(kind="expected_utility", max_new_tokens=tokens)
+
+
+def tiny() -> WeaveExperiment:
+    """Four members of one million weights each; some twenty minutes on one CPU core."""
+    return WeaveExperiment(
+        data=TINY_XRAY,
+        model=WeaveModelConfig(
+            vision_encoder=EYES,
+            tokens=TokenSourceConfig(tokens=DiseaseTokensConfig(num_heads=4)),
+            connector=LinearConnectorConfig(input_norm="batch"),
+            language_model=TINY_LLAMA,
+            prompt="{image}{findings}",
+            recalled_prompt="{recalled}\n",
+        ),
+        stages=WeaveStages(
+            eyes=eyes(EYES_STAGE),
+            sources=stage(HEADS, SOURCES, warm(1e-3, 50), epochs=6, augment=False),
+            report=stage(WRITING, REPORT, warm(2e-3, 50), epochs=6, augment=False),
+        ),
+        decoding=by_utility(96),
+    )
+
+
+def tiny_ct() -> WeaveExperiment:
+    """``tiny`` with 3D encoders, for scans, of which there are no classical descriptors."""
+    plain = tiny()
+    words = stage(EYES_PARTS, WORDS, warm(1e-3, 50), epochs=18)
+    seen = eyes(words.model_copy(update={"select": "last"}))
+    return WeaveExperiment(
+        data=TINY_CT,
+        model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D, "kernels": NoSourceConfig()}),
+        stages=plain.stages.model_copy(update={"eyes": seen}),
+        decoding=by_utility(160),
+    )
+
+
+def small() -> WeaveExperiment:
+    """ResNet-50 members and a language model of sixty million weights from nothing; one consumer GPU."""
+    encoder = ResNetConfig(depths=(3, 4, 6, 3))
+    schedule, plain = warm(3e-4, 500), tiny()
+    data: DataConfig = SMALL_XRAY.model_copy(update={"max_views": TINY_XRAY.max_views})
+    changes = {"vision_encoder": encoder, "tokens": TokenSourceConfig(), "language_model": SMALL_LLAMA}
+    words = stage(EYES_PARTS, WORDS, schedule, epochs=15, batch_size=32)
+    return WeaveExperiment(
+        data=data,
+        model=plain.model.model_copy(update=changes),
+        stages=WeaveStages(
+            eyes=eyes(words.model_copy(update={"precision": "auto", "ema": 0.99, "select": "last"})),
+            sources=stage(HEADS, SOURCES, schedule, epochs=10, batch_size=32, augment=False),
+            report=stage(WRITING, REPORT, schedule, epochs=15, batch_size=32, augment=False),
+        ),
+        decoding=by_utility(128),
+    )
+
+
+def paper() -> WeaveExperiment:
+    """Swin-B members, which the papers that weave's parts are from train, and a 7B language model with adapters."""
+    swin, llama = "microsoft/swin-base-patch4-window7-224", "meta-llama/Llama-2-7b-chat-hf"
+    schedule = warm(1e-4, 500, final_ratio=0.0)
+    words = stage(EYES_PARTS, WORDS, schedule, epochs=10, batch_size=32, augment=False)
+    return WeaveExperiment(
+        data=published(max_tokens=100),
+        model=WeaveModelConfig(
+            vision_encoder=SwinConfig(path=swin, channels=3),
+            connector=LinearConnectorConfig(),
+            language_model=PretrainedLanguageModelConfig(path=llama, dtype="bfloat16", lora=LoraConfig()),
+            findings_text=DiagnosisTextConfig(intro="Findings of a classifier:", none=" none."),
+            prompt=PROMPT,
+            recalled_prompt="The report of a similar chest X-ray reads: {recalled}\n",
+            prompt_format="chat",
+        ),
+        stages=WeaveStages(
+            eyes=eyes(words.model_copy(update={"select": "last"})),
+            sources=stage(HEADS, SOURCES, schedule, epochs=10, batch_size=64, augment=False),
+            report=stage({**full("connector"), "language_model": "lora"}, REPORT, schedule, epochs=5, augment=False),
+        ),
+        decoding=by_utility(100),
+    )
+
+
+PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}

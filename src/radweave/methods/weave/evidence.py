@@ -1,0 +1,193 @@
+"""What all sources say of studies: of new ones when a draft is made, of training studies to fit the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radweave.base.batch import Batch
+from radweave.contract.model import device_of
+from radweave.drafting.smoothers import Floats, Mask
+from radweave.memory.bank import Bank, report_rows
+from radweave.methods.weave.members import asked_members, mean_of_asked
+from radweave.methods.weave.recall import KernelSource, Memory, WordingConfig
+from radweave.methods.weave.stack import Kind, OutOfFold
+from radweave.nn.supervision import POSITIVE
+from radweave.nn.views import ViewTokens, encode_views, mean_and_largest
+from radweave.sources.alike import fit_alike
+
+if TYPE_CHECKING:
+    from radweave.contract.view import TrainingView
+    from radweave.methods.weave.model import WeaveModel
+
+LEARNED = ("dense", "tokens", "difference")
+REMEMBERED = ("kernels", "recall", "cases")
+SOURCES = (*LEARNED, *REMEMBERED)
+"""In the order in which they stand in a stack."""
+KINDS: dict[str, Kind] = {name: "log_odds" if name in LEARNED else "smoothed" for name in SOURCES}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the sources of a stack say of one study: scores (S, C), and weights (J,) over the training reports."""
+
+    scores: Floats
+    weights: Floats
+
+
+@torch.no_grad()
+def learned_scores(model: WeaveModel, views: ViewTokens, asked: Tensor) -> list[Floats]:
+    """Log-odds (B, C) of each source that learned, as the members that are asked (B, K) see the studies."""
+    said = []
+    for name in LEARNED:
+        source = getattr(model, name)
+        if source.speaks:
+            each = [source.logits(number, model.encoder.of(number, views)) for number in range(len(model.encoder))]
+            asked_here = asked.to(each[0].device)
+            said.append(mean_of_asked(torch.stack(each), asked_here).double().cpu().numpy())
+    return said
+
+
+@torch.no_grad()
+def vectors_of(model: WeaveModel, views: ViewTokens) -> Floats:
+    """The vectors (B, K, D) by which studies are remembered: mean and largest token of each member."""
+    encoder = model.encoder
+    seen = [encoder.of(number, views) for number in range(len(encoder))]
+    vectors = torch.stack([mean_and_largest(one.tokens, one.view_mask) for one in seen], dim=1)
+    return np.asarray(vectors.double().cpu().numpy())
+
+
+@torch.no_grad()
+def say(model: WeaveModel, memory: Memory, batch: Batch) -> Iterator[Said]:
+    """What the sources say of each study, one after the other: alone and in any batch the same."""
+    own = memory.owners.of_queries(batch.study_ids, batch.patient_ids)
+    barred = np.asarray(memory.owners.barred(own, slice(0, len(memory.rows))).numpy())
+    asked = asked_members(barred, torch.from_numpy(memory.folds), len(model.encoder))
+    for row in range(len(batch)):
+        alone = batch.only([row])
+        views = encode_views(model.encoder, alone)
+        scores = [said[0] for said in learned_scores(model, views, asked[row : row + 1])]
+        shares: dict[str, Floats] = {}
+        if memory.alike is not None and isinstance(model.kernels, KernelSource):
+            (seen,) = memory.alike.testify(model.kernels.looks, alone, barred[row : row + 1])
+            scores.append(seen.scores)
+            shares["kernels"] = seen.weights
+        vectors, members = vectors_of(model, views)[0], asked[row].numpy()
+        _remember(model, memory, vectors, members, barred[row], scores, shares)
+        yield Said(np.stack(scores), mixed(shares, model.wording, barred[row]))
+
+
+def _remember(
+    model: WeaveModel,
+    memory: Memory,
+    vectors: Floats,
+    asked: Mask,
+    barred: Mask,
+    scores: list[Floats],
+    shares: dict[str, Floats],
+) -> None:
+    """Add what the memory of the members' vectors says."""
+    nothing = np.zeros(len(model.classes))
+    if model.recall.is_there:
+        recalled = memory.recalled(vectors, asked, barred)
+        if recalled is not None:
+            shares["recall"] = recalled.weights
+        if model.recall.speaks:
+            scores.append(nothing if recalled is None else recalled.scores)
+    if model.cases.is_there:
+        compared = memory.compared(vectors, asked, barred)
+        scores.append(nothing if compared is None else compared)
+
+
+def mixed(shares: dict[str, Floats], wording: WordingConfig, barred: Mask) -> Floats:
+    """The weights (J,) of the sources that have some, mixed; equal ones where none has."""
+    kept = {name: getattr(wording, name) for name in shares if getattr(wording, name) > 0}
+    if not kept:
+        allowed = np.where(barred, 0.0, 1.0)
+        return np.asarray(allowed / max(float(allowed.sum()), 1.0))
+    total = sum(kept.values())
+    return np.asarray(np.sum([shares[name] * (weight / total) for name, weight in kept.items()], axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The bank of training studies, and what all sources say of each, out of fold."""
+
+    bank: Bank
+    seen: OutOfFold
+    weights: list[Floats]
+
+
+@torch.no_grad()
+def gather(model: WeaveModel, training: TrainingView) -> Gathered:
+    """Ask every source of every training study, each of those that never saw it, and keep what sources remember."""
+    folds = model.folds.of(example.patient_id for example in training.examples)
+    labels = (training.class_states == POSITIVE).double().numpy()
+    tensors: dict[str, Tensor] = {
+        "folds": folds[:, None],
+        "labels": torch.from_numpy(labels.astype(np.uint8)),
+    }
+    learned, vectors, rows = _look(model, training, folds)
+    fitted = None
+    if isinstance(model.kernels, KernelSource):
+        fitted = fit_alike(model.kernels.looks, training)
+        tensors |= fitted.tensors
+    if model.recall.is_there or model.cases.is_there:
+        tensors["vectors"] = torch.from_numpy(vectors).float()
+    bank = Bank(tensors, tuple(rows))
+    memory = model.read(bank)
+    patients = memory.owners.patient_of_row.numpy()
+    all_scores, weights = [], []
+    for row in range(len(rows)):
+        barred, asked = patients == patients[row], np.arange(len(model.encoder)) == memory.folds[row]
+        scores, shares = [said[row] for said in learned], dict[str, Floats]()
+        if fitted is not None:
+            scores.append(fitted.left_out[row].scores)
+            shares["kernels"] = fitted.left_out[row].weights
+        _remember(model, memory, vectors[row], asked, barred, scores, shares)
+        all_scores.append(np.stack(scores))
+        weights.append(mixed(shares, model.wording, barred))
+    seen = OutOfFold(
+        scores=np.stack(all_scores),
+        labels=labels,
+        folds=memory.folds,
+        withheld=folds.numpy(),
+        patients=[str(row["patient"]) for row in rows],
+        split=training.split,
+    )
+    return Gathered(bank, seen, weights)
+
+
+def _look(
+    model: WeaveModel, training: TrainingView, folds: Tensor
+) -> tuple[list[Floats], Floats, list[dict[str, Any]]]:
+    """Scores (J, C) of each source that learned, by the member that lacked the study; vectors (J, K, D); and rows."""
+    learned: list[list[Floats]] = []
+    vectors: list[Floats] = []
+    rows: list[dict[str, Any]] = []
+    device = device_of(model.encoder)
+    for batch in training.batches():
+        views = encode_views(model.encoder, batch.to(device))
+        own = folds[len(rows) : len(rows) + len(batch), None] == torch.arange(len(model.encoder))
+        learned.append(learned_scores(model, views, own))
+        vectors.append(vectors_of(model, views))
+        rows += report_rows(batch)
+    return [np.concatenate(each) for each in zip(*learned, strict=True)], np.concatenate(vectors), rows
+
+
+def shown_sources(
+    names: Sequence[str], classes: Sequence[str], log_odds: Floats, weights: Floats
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Per class what each source says by itself, as a probability, and its weight in the stack."""
+    said = 1 / (1 + np.exp(-log_odds))
+    return {
+        name: {
+            source: {"probability": float(said[s, c]), "weight": float(weights[s, c])} for s, source in enumerate(names)
+        }
+        for c, name in enumerate(classes)
+    }

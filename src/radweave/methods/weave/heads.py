@@ -1,0 +1,190 @@
+"""Sources that learn: heads on the members' tokens, one for each member, trained on what that member was.
+
+dense: classes and words of the report (the head that trains the encoder, ``radweave.nn.dense_head``)
+tokens: one learned query per class that reads the patches (DAST, ``radweave.nn.disease_tokens``)
+difference: Noisy-OR over what differs from normal studies of the same view (DiffVP, ``radweave.nn.noisy_or``)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.base.batch import Batch
+from radweave.base.config import Config
+from radweave.contract.model import device_of, given
+from radweave.methods.weave.members import Folds, Members
+from radweave.nn.connector import NUM_VIEW_KINDS
+from radweave.nn.dense_head import DenseHead, DenseHeadConfig
+from radweave.nn.disease_tokens import DiseaseTokens, DiseaseTokensConfig
+from radweave.nn.noisy_or import FIRST_PRIOR, NoisyOrHead, Prior
+from radweave.nn.supervision import are_normal, binary_loss
+from radweave.nn.views import ViewTokens, encode_views
+
+if TYPE_CHECKING:
+    from radweave.contract.view import TrainingView
+
+
+class NoSource(nn.Module):
+    """A source that is not there: it says nothing, and its loss is 0."""
+
+    is_there = speaks = False
+
+
+class NoSourceConfig(Config):
+    """Leave the source out."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, *_: object) -> NoSource:
+        return NoSource()
+
+
+class DenseSource(nn.Module):
+    """A dense head for each member. Without ``speaks`` it trains the encoder all the same, and is not asked."""
+
+    def __init__(self, heads: Sequence[DenseHead], *, speaks: bool) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(heads)
+        self.speaks = speaks
+
+    def fit(self, training: TrainingView, folds: Folds) -> None:
+        """Words and weights of each head, from the studies that its member trains on."""
+        fold = folds.of(example.patient_id for example in training.examples)
+        for number, head in enumerate(self.each):
+            rows = (fold != number).nonzero().flatten().tolist()
+            assert isinstance(head, DenseHead)
+            head.learn_targets((training.examples[row].token_ids or () for row in rows), training.class_states[rows])
+
+    def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
+        """Classes and words."""
+        head = self.each[number]
+        assert isinstance(head, DenseHead)
+        return head.loss(views.tokens, views.view_mask, given(batch.labels), batch.class_labels)
+
+    def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
+        """Log-odds of each class."""
+        head = self.each[number]
+        assert isinstance(head, DenseHead)
+        return head.class_logits(views.tokens, views.view_mask)
+
+
+class DenseSourceConfig(Config):
+    """The head that trains the encoder. ``speaks`` says whether it is evidence too."""
+
+    kind: Literal["dense"] = "dense"
+    head: DenseHeadConfig = DenseHeadConfig()
+    speaks: bool = True
+
+    def build(self, members: Members, vocab_size: int, num_classes: int) -> DenseSource:
+        heads = [self.head.build(members.width, vocab_size, num_classes) for _ in members.each]
+        return DenseSource(heads, speaks=self.speaks)
+
+
+class TokenSource(nn.Module):
+    """Disease tokens for each member."""
+
+    is_there = speaks = True
+
+    def __init__(self, tokens: Sequence[DiseaseTokens]) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(tokens)
+
+    def fit(self, training: TrainingView, encoder: Members, folds: Folds) -> None:
+        """Nothing is fitted before it learns."""
+
+    def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
+        return binary_loss(self.logits(number, views), given(batch.class_labels), "negative")
+
+    def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
+        logits: Tensor = self.each[number](*views.flat()).logits
+        return logits
+
+
+class TokenSourceConfig(Config):
+    """Disease tokens as DAST has them."""
+
+    kind: Literal["disease_tokens"] = "disease_tokens"
+    tokens: DiseaseTokensConfig = DiseaseTokensConfig()
+
+    def build(self, members: Members, num_classes: int, num_tokens: int) -> TokenSource:
+        return TokenSource([self.tokens.build(num_classes, members.width) for _ in members.each])
+
+
+class DifferenceSource(nn.Module):
+    """Noisy-OR over the tokens of (V - N) / s for each member.
+
+    N (S, D) is the mean of the normal training studies' tokens at the same place of the same kind of view, s (D,) their
+    deviation; of a member those of the studies that it was trained on.
+    """
+
+    is_there = speaks = True
+    normal: Tensor
+    spread: Tensor
+
+    def __init__(self, heads: Sequence[NoisyOrHead], num_tokens: int, width: int) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(heads)
+        self.register_buffer("normal", torch.zeros(len(heads), NUM_VIEW_KINDS, num_tokens, width))
+        self.register_buffer("spread", torch.ones(len(heads), width))
+
+    @torch.no_grad()
+    def fit(self, training: TrainingView, encoder: Members, folds: Folds) -> None:
+        """Take the normal tokens from the training studies; of all studies where none is normal."""
+        fold = folds.of(example.patient_id for example in training.examples)
+        normal = are_normal(training.class_states, training.classes)
+        apart = torch.arange(len(encoder))[:, None] != fold[None]
+        counts = normal[None] & apart
+        counts = torch.where(counts.any(1, keepdim=True), counts, apart)
+        device, first = device_of(encoder), 0
+        sums, squares = self.normal.double().zero_(), self.spread.double().zero_()
+        number = torch.zeros(len(encoder), NUM_VIEW_KINDS, dtype=torch.float64, device=device)
+        for batch in training.batches():
+            views = encode_views(encoder, batch.to(device))
+            own, first = counts[:, first : first + len(batch)].to(device), first + len(batch)
+            for member in range(len(encoder)):
+                seen = encoder.of(member, views)
+                there = seen.view_mask & own[member][:, None]
+                tokens = seen.tokens[there].double()
+                # Of a view whose kind is not known, all count.
+                for kind in range(NUM_VIEW_KINDS):
+                    of_kind = tokens if kind == 0 else tokens[seen.view_ids[there] == kind]
+                    sums[member, kind] += of_kind.sum(0)
+                    number[member, kind] += len(of_kind)
+                squares[member] += tokens.square().mean(1).sum(0)
+        known = torch.where(number[..., None, None] > 0, sums, sums[:, :1])
+        count = torch.where(number > 0, number, number[:, :1]).clamp(min=1)
+        self.normal.copy_(known / count[..., None, None])
+        centre = self.normal[:, 0].double()
+        variance = squares / count[:, :1] - centre.square().mean(1)
+        self.spread.copy_(variance.clamp(min=1e-6).sqrt())
+
+    def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
+        return binary_loss(self.logits(number, views), given(batch.class_labels), "negative")
+
+    def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
+        apart = (views.tokens - self.normal[number][views.view_ids]) / self.spread[number]
+        seen = ViewTokens(apart, views.view_mask, views.view_ids, views.grid)
+        logits: Tensor = self.each[number](seen)
+        return logits
+
+
+class DifferenceSourceConfig(Config):
+    """``prior`` is the probability of every class that a fresh head gives to one view."""
+
+    kind: Literal["noisy_or"] = "noisy_or"
+    prior: Prior = FIRST_PRIOR
+
+    def build(self, members: Members, num_classes: int, num_tokens: int) -> DifferenceSource:
+        heads = [NoisyOrHead(members.width, num_classes, self.prior, num_tokens) for _ in members.each]
+        return DifferenceSource(heads, num_tokens, members.width)
+
+
+TokenSetting = Annotated[NoSourceConfig | TokenSourceConfig, Field(discriminator="kind")]
+DifferenceSetting = Annotated[NoSourceConfig | DifferenceSourceConfig, Field(discriminator="kind")]
+Learned = TokenSource | DifferenceSource | NoSource

@@ -1,0 +1,240 @@
+"""Sources that remember: training studies with the vectors that the members have of them.
+
+recall: kernel ridge smoothers over the vectors, and how a report would be worded
+cases: what the nearest studies had, and what it means to differ from them
+
+A member remembers the studies that it was trained on. What it remembers of a study of its own fold would be vectors of
+another kind, so they are left out: training studies and new ones are asked of the same memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import nn
+
+from radweave.base.config import Config, Count
+from radweave.drafting.embedded import EmbeddedStudies
+from radweave.drafting.smoothers import Evidence, Floats, Mask, squared_distances
+from radweave.memory.bank import Bank, Owners
+from radweave.methods.weave.heads import NoSource, NoSourceConfig
+from radweave.sources.alike import AlikeStudies
+from radweave.sources.looks import Looks, LooksConfig
+
+
+@dataclass(frozen=True)
+class MemberMemory:
+    """What a member remembers: its rows of the bank, vectors (J', D) and labels (J', C), and who they are of."""
+
+    rows: NDArray[np.int64]
+    studies: EmbeddedStudies
+    labels: Floats
+    patients: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, member: int, vectors: Floats, labels: Floats, folds: Any, patients: Any) -> MemberMemory | None:
+        """Of the rows of a bank that are not of the member's fold; None where fewer than two are."""
+        rows = np.flatnonzero(folds != member)
+        if len(rows) < 2:
+            return None
+        return cls(rows, EmbeddedStudies.fit(vectors[rows], labels[rows]), labels[rows], patients[rows])
+
+    def nearest(self, vector: Floats, barred: Mask, most: int) -> NDArray[np.int64]:
+        """The places among ``rows`` of the nearest studies that are not ``barred`` (J,), nearest first."""
+        apart = np.where(barred[self.rows], np.inf, self.distances(vector))
+        order = np.argsort(apart, kind="stable")[:most]
+        return np.asarray(order[np.isfinite(apart[order])])
+
+    def distances(self, vector: Floats) -> Floats:
+        """Squared distances (J',) in units of the typical one."""
+        studies = self.studies
+        placed = (vector - studies.centre) / studies.spread
+        return np.asarray(((studies.vectors - placed) ** 2).sum(axis=1) / studies.scale)
+
+    def differences(self, vector: Floats, near: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """How a vector (D,) differs from the mean of these cases, and their mean labels (C,)."""
+        studies = self.studies
+        placed = (vector - studies.centre) / studies.spread
+        return placed - studies.vectors[near].mean(axis=0), self.labels[near].mean(axis=0)
+
+
+@dataclass(frozen=True)
+class CaseDifferences:
+    """y(x) = mean of the nearest cases' labels + A (x - mean of their vectors), with A (D, C) by ridge regression.
+
+    A is fitted to the remembered studies themselves, each beside its nearest of other patients.
+    """
+
+    memory: MemberMemory
+    number: int
+    ridge: float
+
+    @cached_property
+    def effect(self) -> Floats:
+        """A (D, C)."""
+        vectors, labels, patients = self.memory.studies.vectors, self.memory.labels, self.memory.patients
+        apart = squared_distances(vectors, vectors)
+        apart[patients[:, None] == patients[None]] = np.inf
+        order = np.argsort(apart, axis=1, kind="stable")[:, : self.number]
+        there = np.isfinite(np.take_along_axis(apart, order, axis=1)).astype(np.float64)
+        share = there / np.maximum(there.sum(axis=1, keepdims=True), 1)
+        known = there.any(axis=1)
+        moved = (vectors - np.einsum("jn,jnd->jd", share, vectors[order]))[known]
+        changed = (labels - np.einsum("jn,jnc->jc", share, labels[order]))[known]
+        size = moved.T @ moved
+        penalty = self.ridge * max(float(np.trace(size)) / len(size), 1e-6)
+        return np.asarray(np.linalg.solve(size + penalty * np.eye(len(size)), moved.T @ changed))
+
+    def __call__(self, vector: Floats, barred: Mask) -> Floats:
+        """Scores (C,)."""
+        near = self.memory.nearest(vector, barred, self.number)
+        if not len(near):
+            return np.zeros(self.memory.labels.shape[1])
+        moved, had = self.memory.differences(vector, near)
+        return np.asarray(had + moved @ self.effect)
+
+
+class RecallConfig(Config):
+    """Smoothers over the members' vectors. Without ``speaks`` they decide the wording alone."""
+
+    kind: Literal["smoothers"] = "smoothers"
+    speaks: bool = True
+
+    def build(self) -> RecallSource:
+        return RecallSource(self)
+
+
+class CasesConfig(Config):
+    """So many of the nearest ``cases``; ``ridge`` in units of the mean square of the differences."""
+
+    kind: Literal["differences"] = "differences"
+    cases: Count = 16
+    ridge: float = Field(default=10.0, gt=0)
+
+    def build(self) -> CasesSource:
+        return CasesSource(self)
+
+
+class KernelsConfig(Config):
+    """Classical descriptors of radiographs; scans have none."""
+
+    kind: Literal["descriptors"] = "descriptors"
+    looks: LooksConfig = LooksConfig()
+
+    def build(self) -> KernelSource:
+        return KernelSource(self.looks.build())
+
+
+class KernelSource(nn.Module):
+    """Kernel smoothers over how studies look; the studies are in the bank."""
+
+    is_there = speaks = True
+
+    def __init__(self, looks: Looks) -> None:
+        super().__init__()
+        self.looks = looks
+
+
+class RecallSource(nn.Module):
+    """Smoothers over the members' vectors; they are fitted to the bank when it is read."""
+
+    is_there = True
+
+    def __init__(self, config: RecallConfig) -> None:
+        super().__init__()
+        self.speaks = config.speaks
+
+
+class CasesSource(nn.Module):
+    """Differences from similar cases; what they mean is fitted to the bank when it is read."""
+
+    is_there = speaks = True
+
+    def __init__(self, config: CasesConfig) -> None:
+        super().__init__()
+        self.cases, self.ridge = config.cases, config.ridge
+
+
+class WordingConfig(Config):
+    """How much each source that remembers reports decides the wording."""
+
+    kernels: float = Field(default=1.0, ge=0)
+    recall: float = Field(default=1.0, ge=0)
+
+
+KernelsSetting = Annotated[NoSourceConfig | KernelsConfig, Field(discriminator="kind")]
+RecallSetting = Annotated[NoSourceConfig | RecallConfig, Field(discriminator="kind")]
+CasesSetting = Annotated[NoSourceConfig | CasesConfig, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The bank of a run as its sources read it: J training studies."""
+
+    rows: tuple[dict[str, Any], ...]
+    owners: Owners
+    folds: NDArray[np.int64]
+    alike: AlikeStudies | None
+    members: tuple[MemberMemory | None, ...]
+    cases: tuple[CaseDifferences | None, ...]
+
+    @classmethod
+    def of(cls, bank: Bank, number: int, cases: CasesSource | NoSource) -> Memory:
+        """Read a bank of ``number`` members' vectors."""
+        owners, tensors = bank.owners(), bank.tensors
+        folds = tensors["folds"].long().numpy()[:, 0]
+        labels = tensors["labels"].double().numpy()
+        members: list[MemberMemory | None] = [None] * number
+        if "vectors" in tensors:
+            vectors, patients = tensors["vectors"].double().numpy(), owners.patient_of_row.numpy()
+            members = [MemberMemory.of(k, vectors[:, k], labels, folds, patients) for k in range(number)]
+        compared = [
+            CaseDifferences(memory, cases.cases, cases.ridge)
+            if memory is not None and isinstance(cases, CasesSource)
+            else None
+            for memory in members
+        ]
+        alike = AlikeStudies.of(bank) if "descriptors" in tensors else None
+        return cls(bank.rows, owners, folds, alike, tuple(members), tuple(compared))
+
+    def recalled(self, vectors: Floats, asked: Mask, barred: Mask) -> Evidence | None:
+        """What the members' smoothers say of a study with these vectors (K, D): means over those that are asked."""
+        said = []
+        for number in np.flatnonzero(asked):
+            memory = self.members[number]
+            if memory is None:
+                continue
+            one = memory.studies.testify(vectors[number], barred[memory.rows])
+            weights = np.zeros(len(self.rows))
+            weights[memory.rows] = one.weights
+            said.append(Evidence(one.scores, weights))
+        if not said:
+            return None
+        return Evidence(np.mean([one.scores for one in said], axis=0), np.mean([one.weights for one in said], axis=0))
+
+    def compared(self, vectors: Floats, asked: Mask, barred: Mask) -> Floats | None:
+        """What the differences from similar cases say (C,)."""
+        said = [
+            cases(vectors[number], barred)
+            for number in np.flatnonzero(asked)
+            if (cases := self.cases[number]) is not None
+        ]
+        return np.asarray(np.mean(said, axis=0)) if said else None
+
+    def nearest(self, vectors: Floats, asked: Mask, barred: Mask) -> int | None:
+        """The row of the study that is nearest on the mean over the members that are asked."""
+        apart = np.zeros(len(self.rows))
+        for number in np.flatnonzero(asked):
+            memory = self.members[number]
+            if memory is not None:
+                far = np.full(len(self.rows), np.inf if asked.sum() == 1 else 1.0)
+                far[memory.rows] = memory.distances(vectors[number])
+                apart += far
+        apart[barred] = np.inf
+        best = int(apart.argmin())
+        return best if np.isfinite(apart[best]) and apart.any() else None

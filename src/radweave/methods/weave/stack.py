@@ -1,0 +1,230 @@
+"""The stack: what each source is worth for each class, fitted to what it says of studies that it was not trained on.
+
+Sources give scores: log-odds of heads, smoothed labels of memories. Each becomes log-odds z_sc by one logistic curve
+(Platt) for each source and class. The stack is one logistic regression for each class over the sources,
+
+    logit p_c = b_c + sum_s w_sc z_sc,   w_sc >= 0,
+
+with a normal prior around the weights that all classes have together, so that a rare class takes theirs. Those in turn
+are drawn to equal weights. Everything is fitted to out-of-fold scores of the training split.
+
+Sources: Wolpert, "Stacked generalization", 1992; Breiman, "Stacked regressions", 1996, for weights that are not
+negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from radweave.base.config import Config
+from radweave.base.errors import InputError
+from radweave.base.study import Split
+from radweave.drafting.calibration import FEWEST_POSITIVES, PlattCalibration, pays_off_from
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Kind = Literal["log_odds", "smoothed"]
+"""Scores of heads, and shares of training labels, about 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfFold:
+    """Scores (J, S, C) that sources gave studies they were not trained on, with labels (J, C) of 0 and 1.
+
+    ``folds`` and ``patients`` (J,) say of what fold and whose each study is. ``withheld`` (J,) is the fold that the
+    member lacked which gave the scores.
+
+    Raises:
+        InputError: if a member was asked of a study that it was trained on, a patient is of two folds, or the studies
+            are not those of the training split.
+    """
+
+    scores: Floats
+    labels: Floats
+    folds: Ints
+    withheld: Ints
+    patients: Sequence[str]
+    split: Split = "train"
+
+    def __post_init__(self) -> None:
+        if self.split != "train":
+            raise InputError("leak: the stack is fitted on the training split alone", field="split", got=self.split)
+        if not np.array_equal(self.folds, self.withheld):
+            number = int((self.folds != self.withheld).sum())
+            raise InputError("leak: a member was asked of studies that it was trained on", field="folds", got=number)
+        of_patient: dict[str, int] = {}
+        for patient, fold in zip(self.patients, self.folds.tolist(), strict=True):
+            if of_patient.setdefault(patient, fold) != fold:
+                raise InputError("leak: a patient is in two folds", field="folds")
+
+    def of(self, sources: Sequence[int]) -> OutOfFold:
+        """Some of the sources alone."""
+        return replace(self, scores=self.scores[:, list(sources)])
+
+
+def logistic(values: Floats, targets: Floats, mean: Floats, deviation: Floats) -> Floats:
+    """Coefficients (F,) with the greatest posterior of a logistic regression of targets (N,) on values (N, F).
+
+    The prior is normal around ``mean`` (F,) with ``deviation`` (F,). All but the last, which is the offset, are not
+    negative: no source speaks against itself.
+    """
+
+    def loss(coefficients: Floats) -> tuple[float, Floats]:
+        logits = values @ coefficients
+        apart = (coefficients - mean) / deviation
+        misfit = np.logaddexp(0, logits) - targets * logits
+        slope = values.T @ (1 / (1 + np.exp(-logits)) - targets) + apart / deviation
+        return float(misfit.sum() + 0.5 * apart @ apart), slope
+
+    bounds = [(0.0, None)] * (len(mean) - 1) + [(None, None)]
+    options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8}
+    return np.asarray(minimize(loss, mean, jac=True, bounds=bounds, method="L-BFGS-B", options=options).x)
+
+
+class EqualWeightsConfig(Config):
+    """Equal weights of all sources, and one curve for their mean: of each class, drawn to that of all."""
+
+    kind: Literal["equal"] = "equal"
+
+    def weights(self, log_odds: Floats, labels: Floats) -> tuple[Floats, Floats]:
+        """Weights (S, C) and offsets (C,), of log-odds (N, S, C) and labels (N, C)."""
+        curve = PlattCalibration.of_log_odds(log_odds.mean(axis=1), labels)
+        return np.tile(curve.slope / log_odds.shape[1], (log_odds.shape[1], 1)), curve.offset
+
+
+class StackConfig(Config):
+    """How far a class's weights and offset may lie from those of all classes together (``own``), and these from equal
+    ones (``shared``): deviations of normal priors. A class with fewer than five positives takes the shared ones.
+    """
+
+    kind: Literal["logistic"] = "logistic"
+    own: float = Field(default=0.1, gt=0)
+    shared: float = Field(default=0.5, gt=0)
+
+    def weights(self, log_odds: Floats, labels: Floats) -> tuple[Floats, Floats]:
+        """Weights (S, C) and offsets (C,), of log-odds (N, S, C) and labels (N, C)."""
+        studies, sources, classes = log_odds.shape
+        positives = (labels > 0).sum(axis=0)
+        enough = np.minimum(positives, studies - positives) >= FEWEST_POSITIVES
+        values = np.concatenate([log_odds, np.ones((studies, 1, classes))], axis=1)
+        equal = np.append(np.full(sources, 1.0 / sources), 0.0)
+        together, near = equal, np.full(sources + 1, self.shared)
+        if enough.any():
+            rows = values[:, :, enough].transpose(0, 2, 1).reshape(-1, sources + 1)
+            together = logistic(rows, labels[:, enough].ravel(), equal, near)
+        own = np.full(sources + 1, self.own)
+        found = [
+            logistic(values[:, :, c], labels[:, c], together, own) if enough[c] else together for c in range(classes)
+        ]
+        fitted = np.stack(found, axis=1)
+        return fitted[:-1], fitted[-1]
+
+
+Weighing = EqualWeightsConfig | StackConfig
+StackSetting = Annotated[Weighing, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedStack:
+    """Curves of the sources (S, C) each, weights (S, C) and offsets (C,)."""
+
+    slopes: Floats
+    offsets: Floats
+    weights: Floats
+    bias: Floats
+
+    @classmethod
+    def fit(cls, scores: Floats, labels: Floats, kinds: Sequence[Kind], weighing: Weighing) -> FittedStack:
+        """From scores (N, S, C) and labels (N, C) of 0 and 1."""
+        curves = [_curve(scores[:, s], labels, kind) for s, kind in enumerate(kinds)]
+        slopes = np.stack([curve.slope for curve in curves])
+        offsets = np.stack([curve.offset for curve in curves])
+        plain = cls(slopes, offsets, slopes * 0, np.zeros(labels.shape[1]))
+        weights, bias = weighing.weights(plain.log_odds(scores), labels)
+        return cls(slopes, offsets, weights, bias)
+
+    def log_odds(self, scores: Floats) -> Floats:
+        """What each source's scores (..., S, C) are worth by themselves, as log-odds."""
+        return np.asarray(scores * self.slopes + self.offsets)
+
+    def __call__(self, scores: Floats) -> Floats:
+        """Log-odds (..., C) of all sources together."""
+        # Not by ``einsum``, which may add in another order where there are more studies.
+        return np.asarray((self.log_odds(scores) * self.weights).sum(axis=-2) + self.bias)
+
+
+def _curve(scores: Floats, labels: Floats, kind: Kind) -> PlattCalibration:
+    """Log-odds have about the same curve for all classes; smoothed labels, which are as small as a class is rare, do
+    not.
+    """
+    fit = PlattCalibration.of_log_odds if kind == "log_odds" else PlattCalibration.fit
+    return fit(scores, labels)
+
+
+def cross_fitted_log_odds(seen: OutOfFold, kinds: Sequence[Kind], weighing: Weighing) -> Floats:
+    """Log-odds (J, C) of the stack for each study, fitted without its fold: it has not seen them either.
+
+    With a single fold there is no other way than to fit on all.
+    """
+    said = np.zeros(seen.labels.shape)
+    present = np.unique(seen.folds)
+    for fold in present:
+        own = seen.folds == fold
+        others = ~own if len(present) > 1 else own
+        stack = FittedStack.fit(seen.scores[others], seen.labels[others], kinds, weighing)
+        said[own] = stack(seen.scores[own])
+    return said
+
+
+class Stack(nn.Module):
+    """A stack over sources, among the weights of a run; ``fitted`` says whether there is one yet.
+
+    ``kinds`` has all that a stack could weigh, ``chosen`` which of them it does; the others' weights are 0.
+    ``threshold`` is from which probability on asserting a finding pays off.
+    """
+
+    slopes: Tensor
+    offsets: Tensor
+    weights: Tensor
+    bias: Tensor
+    threshold: Tensor
+    fitted: Tensor
+
+    def __init__(self, kinds: Mapping[str, Kind], chosen: Sequence[str], num_classes: int) -> None:
+        super().__init__()
+        self.rows = [number for number, name in enumerate(kinds) if name in chosen]
+        self.kinds = tuple(kinds[name] for name in kinds if name in chosen)
+        for name in ("slopes", "offsets", "weights"):
+            self.register_buffer(name, torch.zeros(len(kinds), num_classes, dtype=torch.float64))
+        self.register_buffer("bias", torch.zeros(num_classes, dtype=torch.float64))
+        self.register_buffer("threshold", torch.ones((), dtype=torch.float64))
+        self.register_buffer("fitted", torch.tensor(False))
+
+    def fit(self, seen: OutOfFold, weighing: Weighing, counted: NDArray[np.bool_]) -> Floats:
+        """Take the stack of all studies, and return the log-odds (J, C) of one that was fitted without each study's
+        fold; the threshold is of these, over the classes that are ``counted``.
+        """
+        whole = FittedStack.fit(seen.scores, seen.labels, self.kinds, weighing)
+        for name in ("slopes", "offsets", "weights"):
+            getattr(self, name)[self.rows] = torch.from_numpy(getattr(whole, name))
+        self.bias.copy_(torch.from_numpy(whole.bias))
+        said = cross_fitted_log_odds(seen, self.kinds, weighing)
+        probabilities = 1 / (1 + np.exp(-said[:, counted]))
+        self.threshold.fill_(pays_off_from(probabilities, seen.labels[:, counted]))
+        self.fitted.fill_(True)
+        return said
+
+    @property
+    def as_fitted(self) -> FittedStack:
+        """What was fitted, as arrays."""
+        slopes, offsets, weights = (rows[self.rows].cpu().numpy() for rows in (self.slopes, self.offsets, self.weights))
+        return FittedStack(slopes, offsets, weights, self.bias.cpu().numpy())

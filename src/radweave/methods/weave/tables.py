@@ -1,0 +1,46 @@
+"""Ablations: each source alone, all but each, and without stack, drafting or language model. No paper prints them."""
+
+from __future__ import annotations
+
+from radweave.contract.tables import Row, Table, parts_table
+
+SILENT = {
+    "dense": "model.dense.speaks=false",
+    "tokens": "model.tokens=none",
+    "difference": "model.difference=none",
+    "kernels": "model.kernels=none",
+    "recall": "model.recall.speaks=false",
+    "cases": "model.cases=none",
+}
+"""How each source is silenced. The dense head trains the members and the recalled studies decide the wording all the
+same."""
+
+ALONE = {f"{name} alone": [how for other, how in SILENT.items() if other != name] for name in SILENT}
+WITHOUT = {f"w/o {name}": [how] for name, how in SILENT.items()}
+NO_LANGUAGE_MODEL = "w/o language model"
+
+ABLATIONS: dict[str, list[str]] = {
+    "full": [],
+    **ALONE,
+    **WITHOUT,
+    "w/o stack": ["model.stack=equal"],
+    "w/o drafting": ["decoding.kind=likelihood"],
+    NO_LANGUAGE_MODEL: ["model.language_model=none"],
+    "two members": ["model.members=2"],
+}
+
+# A run whose decoding alone differs is trained once.
+ROWS = tuple(
+    Row(name, run_of="full", decoding=("kind=likelihood",)) if name == "w/o drafting" else Row(name, name)
+    for name in ABLATIONS
+    if name not in ("full", "two members")
+)
+PARTS = Table(
+    title="weave: what its sources and its parts add",
+    rows=(Row("full", headline=True), *ROWS),
+    reference="full",
+    note=parts_table("weave", ()).note,
+    kind="ours",
+)
+
+TABLES: dict[str, Table] = {"parts": PARTS}
