@@ -197,11 +197,20 @@ class Witness(Protocol):
     were built. ``speaks_log_odds`` says whether the scores are log-odds, or smoothed labels, about 0 to 1.
     """
 
-    speaks_log_odds: bool
-
     def testify(self, batch: Batch) -> list[Evidence]: ...
 
     def left_out(self) -> list[Evidence]: ...
+
+    def speaks_log_odds(self) -> bool: ...
+
+
+@runtime_checkable
+class Proposing(Protocol):
+    """A witness with a language model that writes reports for each study, given what was said of it: they join what a
+    draft is chosen from.
+    """
+
+    def propose(self, batch: Batch, said: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]: ...
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ _SAME_WORDS = 0.8
 """Templates that share more than this part of their words count as one."""
 
 
-SentenceKind = Literal["report", "template", "finding"]
+SentenceKind = Literal["report", "template", "finding", "language_model"]
 
 
 @dataclass(frozen=True, slots=True)

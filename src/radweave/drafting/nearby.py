@@ -58,7 +58,7 @@ class NearbyUtility:
         self.classes, self.thresholds, self.beta = tuple(classes), thresholds, beta
         self.weights, self.point = weights, point
         self.nearest, self.composites = nearest, composites
-        self.bank = ReportStatistics.of(_prepared(reports), MAX_ORDER)
+        self.bank = ReportStatistics.of(prepared(reports), MAX_ORDER)
         composed = np.array([candidate.is_composed for candidate in candidates], dtype=bool)
         self._composed = np.flatnonzero(composed)
         self._whole = _candidates_of_rows(candidates, composed, reports)
@@ -70,7 +70,7 @@ class NearbyUtility:
         pool = self._suggested(rows, gains, barred)
         if not len(pool):
             return None
-        wording = self._wording(pool, rows) @ _shares(weights, barred, rows).astype(np.float32)
+        wording = self._wording(pool, rows) @ shares(weights, barred, rows).astype(np.float32)
         total = wording + gains[pool]
         best = int(total.argmax())
         chosen = int(pool[best])
@@ -86,7 +86,7 @@ class NearbyUtility:
         return np.asarray(pool[np.array(allowed, dtype=bool)])
 
     def _wording(self, pool: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        texts = _prepared([self.candidates[number].text for number in pool])
+        texts = prepared([self.candidates[number].text for number in pool])
         said = [self.bank.encode(words) for words in texts]
         pairs = PairwiseWording.within(said, [self.bank.words_of(row) for row in rows.tolist()], self.bank)
         bleu = self.weights.bleu if self.point is not None else 0.0
@@ -106,7 +106,7 @@ def nearest_rows(weights: Floats, barred: NDArray[np.bool_], most: int) -> NDArr
     return np.sort(np.concatenate([above, equal]))
 
 
-def _shares(weights: Floats, barred: NDArray[np.bool_], rows: NDArray[np.int64]) -> Floats:
+def shares(weights: Floats, barred: NDArray[np.bool_], rows: NDArray[np.int64]) -> Floats:
     """Weights of the rows, scaled to the sum that all allowed rows have; equal ones where they sum to nothing."""
     kept, whole = weights[rows].sum(), np.where(barred, 0, weights).sum()
     if len(rows) == int((~barred).sum()):
@@ -127,7 +127,7 @@ def _candidates_of_rows(
     return np.asarray(of_row[[first[text] for text in reports]] if len(reports) else of_row)
 
 
-def _prepared(texts: Sequence[str]) -> list[list[str]]:
+def prepared(texts: Sequence[str]) -> list[list[str]]:
     """Words of texts, as protocol ``full`` has them."""
     protocol = get_protocol("full")
     return [

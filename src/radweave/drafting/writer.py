@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.drafting.candidates import Sentence
 from radweave.drafting.choice import Choice, ExpectedUtility
 from radweave.drafting.nearby import NearbyUtility
 from radweave.drafting.pool import CandidatePool, candidate_options, utilities, wording_options
+from radweave.drafting.proposals import NO_ROW, Proposals
 from radweave.drafting.run_calibration import RunCalibration
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingStore
@@ -32,6 +36,14 @@ class Written:
     text: str
     evidence: dict[str, Any]
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Reports that a language model wrote for a study, and whether the study has a prior to compare with."""
+
+    texts: Sequence[str] = ()
+    has_prior: bool = False
 
 
 class UtilityWriter:
@@ -58,6 +70,18 @@ class UtilityWriter:
         # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
         found = np.array([name != NO_FINDING for name in facts.classes], dtype=np.float64)
         thresholds = calibration.thresholds(config.thresholds)
+        self._proposals: Proposals | None = None
+        weights = WordingWeights(config.cider, config.rouge_l, config.bleu)
+        self._hold = partial(
+            Proposals,
+            store.texts,
+            get_labeler(facts.label_set),
+            thresholds=thresholds,
+            weights=weights,
+            point=facts.bleu_point,
+            beta=config.findings,
+            marks=marks,
+        )
         self.chooser: ExpectedUtility | NearbyUtility
         if len(store.bank) > MOST_IN_PAIRS:
             self.chooser = NearbyUtility(
@@ -66,7 +90,7 @@ class UtilityWriter:
                 store.texts,
                 classes=facts.classes,
                 thresholds=thresholds,
-                weights=WordingWeights(config.cider, config.rouge_l, config.bleu),
+                weights=weights,
                 point=facts.bleu_point,
                 beta=config.findings,
             )
@@ -83,7 +107,7 @@ class UtilityWriter:
             beta=config.findings,
         )
 
-    def write(self, testimony: Evidence, barred: NDArray[np.bool_]) -> Written:
+    def write(self, testimony: Evidence, barred: NDArray[np.bool_], proposed: Proposed = Proposed()) -> Written:
         """The draft of a study whose own and whose patient's rows are ``barred`` (J,).
 
         Evidence: calibrated probabilities, each sentence's source, the two terms of the expected utility, and the
@@ -98,15 +122,24 @@ class UtilityWriter:
         choice = self.chooser.choose(probabilities, testimony.weights, barred)
         if choice is None:
             return Written("", evidence, (NOTHING_LEFT,))
+        if proposed.texts:
+            self._proposals = self._proposals or self._hold()
+            choice = self._proposals.choose(
+                choice, proposed.texts, probabilities, testimony.weights, barred, has_prior=proposed.has_prior
+            )
         return Written(choice.candidate.text, {**evidence, **self._of(choice)})
 
     def _of(self, choice: Choice) -> dict[str, Any]:
         sources = [
-            {"text": sentence.text, "source": {"kind": sentence.kind, "study_id": self.rows[sentence.row]["study_id"]}}
+            {"text": sentence.text, "source": {"kind": sentence.kind, "study_id": self._study_of(sentence)}}
             for sentence in choice.candidate.sentences
         ]
         terms = {"wording": choice.wording, "findings": choice.findings, "asserted": list(choice.asserted)}
         return {"sentences": sources, "expected_utility": terms}
+
+    def _study_of(self, sentence: Sentence) -> str | None:
+        """The training study that a sentence is from; none of one that a language model wrote."""
+        return None if sentence.row == NO_ROW else str(self.rows[sentence.row]["study_id"])
 
     def _recalled(self, testimony: Evidence, barred: NDArray[np.bool_]) -> list[dict[str, Any]]:
         weights = np.where(barred, -np.inf, testimony.weights)

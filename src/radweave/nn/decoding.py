@@ -22,7 +22,8 @@ class ExpectedUtilityConfig(Config):
     say, and ``findings`` times how far the probability of each finding that it states is above a threshold: one for
     all (``pooled``, for F1 over all findings), or each finding its own (``per_class``, which asserts rare ones more
     often: better for the mean over classes). ``composites`` lets sentences that state findings stand in reports that
-    are normal otherwise.
+    are normal otherwise. ``written`` lets reports join that a language model wrote for the study, of methods that have
+    one for it; without, every sentence is one that a radiologist wrote.
     """
 
     findings: float = Field(default=6.0, ge=0)
@@ -31,6 +32,7 @@ class ExpectedUtilityConfig(Config):
     bleu: float = Field(default=0.3, ge=0)
     thresholds: Literal["pooled", "per_class"] = "pooled"
     composites: bool = True
+    written: bool = True
 
 
 class DecodingConfig(Config):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from radweave.base.batch import Batch, VisionEncoder
 from radweave.base.errors import InputError, UnusableModelError
-from radweave.contract.model import Classifying, ReportModel, Witness, device_of, parts_of
+from radweave.contract.model import Classifying, Proposing, ReportModel, Witness, device_of, parts_of
 from radweave.contract.view import TrainingView
 from radweave.data.loader import Example, StudyLoader
 from radweave.drafting.embedded import EmbeddedStudies
@@ -27,7 +27,7 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter, Written
+from radweave.drafting.writer import MOST_IN_PAIRS, Proposed, UtilityWriter, Written
 from radweave.labels import Labeler, get_labeler
 from radweave.memory.bank import Bank, BankLayout, Column, Owners, patient_code
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
@@ -137,7 +137,7 @@ def _calibrated(training: Training, seen: SeenStudies, labels: Floats, labeler: 
 
 
 def _testifying(model: Witness) -> Source:
-    return "stack" if model.speaks_log_odds else "model"
+    return "stack" if model.speaks_log_odds() else "model"
 
 
 @torch.no_grad()
@@ -211,9 +211,13 @@ class Drafting:
         config, marks = decoding.expected_utility, decoding.deidentification_marks == "keep"
         if (config, marks) not in self._writers:
             self._writers[config, marks] = UtilityWriter(self._opened.store, self.calibration, config, marks=marks)
-        barred = self._opened.barred(batch)
-        for said, own in zip(self._opened.testify(batch), barred, strict=True):
-            yield self._writers[config, marks].write(said, own)
+        writer, said = self._writers[config, marks], self._opened.testify(batch)
+        proposed: Sequence[Sequence[str]] = [()] * len(said)
+        if config.written and isinstance(self.model, Proposing):
+            proposed = self.model.propose(batch, said, decoding)
+        each = zip(said, self._opened.barred(batch), proposed, strict=True)
+        for row, (testimony, own, texts) in enumerate(each):
+            yield writer.write(testimony, own, Proposed(texts, has_prior=row in batch.prior_of))
 
     def classes(self, batch: Batch, decoding: DecodingConfig) -> list[dict[str, Any]]:
         """What the heads say of each study, calibrated; nothing where there are none, or the calibration does not hold.

@@ -17,7 +17,7 @@ from radweave.base.ontology import CLASSES
 from radweave.base.provenance import library_versions
 from radweave.base.storage import write_aside, write_folder, write_text
 from radweave.contract.experiment import BuildContext, Experiment
-from radweave.contract.model import ReportModel, Shaped, Tokenizing, parts_of
+from radweave.contract.model import ReportModel, Shaped, Tokenizing, Witness, parts_of
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import (
@@ -247,7 +247,8 @@ def _card(
         classes=training.classes,
         preprocessing=PREPROCESSING_VERSION,
         trained_steps=steps,
-        fitted=not training.model.terms,
+        # A witness drafts from what its memories were fitted to.
+        fitted=not training.model.terms or (isinstance(training.model, Witness) and not training.last_stage.losses),
         starts_from=training.experiment.stated_start,
         validation=validation,
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},

@@ -50,7 +50,6 @@ class KernelsModel(ReportModel):
     owners: Owners | None = None
     rows: tuple[dict[str, Any], ...] = ()
     fitted: list[Evidence] = field(default_factory=list)
-    speaks_log_odds = False
     terms = cast(Mapping[str, Term[Any]], {})
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
@@ -81,6 +80,10 @@ class KernelsModel(ReportModel):
         barred = self._barred(batch)
         assert self.alike is not None
         return self.alike.testify(self.looks, batch, barred)
+
+    def speaks_log_odds(self) -> bool:
+        """No: scores are smoothed labels."""
+        return False
 
     def left_out(self) -> list[Evidence]:
         """What the others say of each training study, made when the memory was."""

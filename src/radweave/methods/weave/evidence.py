@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from radweave.base.batch import Batch
@@ -143,8 +144,9 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     memory = model.read(bank)
     patients = memory.owners.patient_of_row.numpy()
     all_scores, weights = [], []
+    asked_of_each = _own_members(folds, len(model.encoder)).numpy()
     for row in range(len(rows)):
-        barred, asked = patients == patients[row], np.arange(len(model.encoder)) == memory.folds[row]
+        barred, asked = patients == patients[row], asked_of_each[row]
         scores, shares = [said[row] for said in learned], dict[str, Floats]()
         if fitted is not None:
             scores.append(fitted.left_out[row].scores)
@@ -156,11 +158,22 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
         scores=np.stack(all_scores),
         labels=labels,
         folds=memory.folds,
-        withheld=folds.numpy(),
+        withheld=withheld_of(asked_of_each),
         patients=[str(row["patient"]) for row in rows],
         split=training.split,
     )
     return Gathered(bank, seen, weights)
+
+
+def _own_members(folds: Tensor, number: int) -> Tensor:
+    """The members (J, K) that are asked of each training study: the one that lacked its fold."""
+    return folds[:, None] == torch.arange(number)
+
+
+def withheld_of(asked: Mask) -> NDArray[np.int64]:
+    """The fold (J,) that the members lacked which were asked (J, K) of each study; each of one alone."""
+    assert (asked.sum(axis=1) == 1).all(), "a training study is asked of one member"
+    return np.asarray(asked.argmax(axis=1))
 
 
 def _look(
@@ -173,7 +186,7 @@ def _look(
     device = device_of(model.encoder)
     for batch in training.batches():
         views = encode_views(model.encoder, batch.to(device))
-        own = folds[len(rows) : len(rows) + len(batch), None] == torch.arange(len(model.encoder))
+        own = _own_members(folds[len(rows) : len(rows) + len(batch)], len(model.encoder))
         learned.append(learned_scores(model, views, own))
         vectors.append(vectors_of(model, views))
         rows += report_rows(batch)

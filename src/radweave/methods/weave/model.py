@@ -175,7 +175,6 @@ class WeaveModel(ReportModel):
     max_studies: int | None
     memory: Memory | None = None
     gathered: list[Evidence] = field(default_factory=list)
-    speaks_log_odds = True
     terms = TERMS
 
     @property
@@ -247,6 +246,10 @@ class WeaveModel(ReportModel):
             Evidence(fitted(said.scores), said.weights, {"sources": self._by_source(fitted, said.scores)})
             for said in say(self, self.memory, batch)
         ]
+
+    def speaks_log_odds(self) -> bool:
+        """Yes: scores are those of the stack."""
+        return True
 
     def left_out(self) -> list[Evidence]:
         """The same of each training study, by members, neighbours and a stack that never saw it."""

@@ -1,12 +1,13 @@
 """The stack: what each source is worth for each class, fitted to what it says of studies that it was not trained on.
 
 Sources give scores: log-odds of heads, smoothed labels of memories. Each becomes log-odds z_sc by one logistic curve
-(Platt) for each source and class. The stack is one logistic regression for each class over the sources,
+for each source and class. The stack is one logistic regression for each class over the sources,
 
-    logit p_c = b_c + sum_s w_sc z_sc,   w_sc >= 0,
+    logit p_c = a_c sum_s w_sc z_sc + b_c,   w_sc >= 0,
 
-with a normal prior around the weights that all classes have together, so that a rare class takes theirs. Those in turn
-are drawn to equal weights. Everything is fitted to out-of-fold scores of the training split.
+with a normal prior around equal weights, and one more curve (a, b). Every curve of a class is drawn to that of all
+classes: a free one through a handful of positives flatters itself, and flattens what ranks well. All of it is fitted to
+out-of-fold scores of the training split.
 
 Sources: Wolpert, "Stacked generalization", 1992; Breiman, "Stacked regressions", 1996, for weights that are not
 negative.
@@ -34,6 +35,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Kind = Literal["log_odds", "smoothed"]
 """Scores of heads, and shares of training labels, about 0 to 1."""
+LEAST, MOST = 2e-3, 0.99
+"""Bounds of a smoothed label that log-odds are taken of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,42 +94,34 @@ def logistic(values: Floats, targets: Floats, mean: Floats, deviation: Floats) -
 
 
 class EqualWeightsConfig(Config):
-    """Equal weights of all sources, and one curve for their mean: of each class, drawn to that of all."""
+    """Equal weights of all sources."""
 
     kind: Literal["equal"] = "equal"
 
-    def weights(self, log_odds: Floats, labels: Floats) -> tuple[Floats, Floats]:
-        """Weights (S, C) and offsets (C,), of log-odds (N, S, C) and labels (N, C)."""
-        curve = PlattCalibration.of_log_odds(log_odds.mean(axis=1), labels)
-        return np.tile(curve.slope / log_odds.shape[1], (log_odds.shape[1], 1)), curve.offset
+    def weights(self, log_odds: Floats, labels: Floats) -> Floats:
+        """Weights (S, C), of log-odds (N, S, C) and labels (N, C)."""
+        _, sources, classes = log_odds.shape
+        return np.full((sources, classes), 1.0 / sources)
 
 
 class StackConfig(Config):
-    """How far a class's weights and offset may lie from those of all classes together (``own``), and these from equal
-    ones (``shared``): deviations of normal priors. A class with fewer than five positives takes the shared ones.
+    """How far a class's weights and offset may lie from equal weights and none: the deviation of a normal prior. A
+    class with fewer than five positives has equal weights.
     """
 
     kind: Literal["logistic"] = "logistic"
-    own: float = Field(default=0.1, gt=0)
-    shared: float = Field(default=0.5, gt=0)
+    deviation: float = Field(default=0.15, gt=0)
 
-    def weights(self, log_odds: Floats, labels: Floats) -> tuple[Floats, Floats]:
-        """Weights (S, C) and offsets (C,), of log-odds (N, S, C) and labels (N, C)."""
+    def weights(self, log_odds: Floats, labels: Floats) -> Floats:
+        """Weights (S, C), of log-odds (N, S, C) and labels (N, C)."""
         studies, sources, classes = log_odds.shape
         positives = (labels > 0).sum(axis=0)
         enough = np.minimum(positives, studies - positives) >= FEWEST_POSITIVES
         values = np.concatenate([log_odds, np.ones((studies, 1, classes))], axis=1)
         equal = np.append(np.full(sources, 1.0 / sources), 0.0)
-        together, near = equal, np.full(sources + 1, self.shared)
-        if enough.any():
-            rows = values[:, :, enough].transpose(0, 2, 1).reshape(-1, sources + 1)
-            together = logistic(rows, labels[:, enough].ravel(), equal, near)
-        own = np.full(sources + 1, self.own)
-        found = [
-            logistic(values[:, :, c], labels[:, c], together, own) if enough[c] else together for c in range(classes)
-        ]
-        fitted = np.stack(found, axis=1)
-        return fitted[:-1], fitted[-1]
+        near = np.full(sources + 1, self.deviation)
+        found = [logistic(values[:, :, c], labels[:, c], equal, near) if enough[c] else equal for c in range(classes)]
+        return np.stack(found, axis=1)[:-1]
 
 
 Weighing = EqualWeightsConfig | StackConfig
@@ -141,20 +136,24 @@ class FittedStack:
     offsets: Floats
     weights: Floats
     bias: Floats
+    kinds: tuple[Kind, ...]
 
     @classmethod
     def fit(cls, scores: Floats, labels: Floats, kinds: Sequence[Kind], weighing: Weighing) -> FittedStack:
         """From scores (N, S, C) and labels (N, C) of 0 and 1."""
-        curves = [_curve(scores[:, s], labels, kind) for s, kind in enumerate(kinds)]
+        plain = [as_log_odds(scores[:, s], kind) for s, kind in enumerate(kinds)]
+        curves = [PlattCalibration.of_log_odds(one, labels) for one in plain]
         slopes = np.stack([curve.slope for curve in curves])
         offsets = np.stack([curve.offset for curve in curves])
-        plain = cls(slopes, offsets, slopes * 0, np.zeros(labels.shape[1]))
-        weights, bias = weighing.weights(plain.log_odds(scores), labels)
-        return cls(slopes, offsets, weights, bias)
+        log_odds = np.stack(plain, axis=1) * slopes + offsets
+        weights = weighing.weights(log_odds, labels)
+        whole = PlattCalibration.of_log_odds((log_odds * weights).sum(axis=1), labels)
+        return cls(slopes, offsets, weights * whole.slope, whole.offset, tuple(kinds))
 
     def log_odds(self, scores: Floats) -> Floats:
         """What each source's scores (..., S, C) are worth by themselves, as log-odds."""
-        return np.asarray(scores * self.slopes + self.offsets)
+        plain = [as_log_odds(scores[..., s, :], kind) for s, kind in enumerate(self.kinds)]
+        return np.asarray(np.stack(plain, axis=-2) * self.slopes + self.offsets)
 
     def __call__(self, scores: Floats) -> Floats:
         """Log-odds (..., C) of all sources together."""
@@ -162,12 +161,12 @@ class FittedStack:
         return np.asarray((self.log_odds(scores) * self.weights).sum(axis=-2) + self.bias)
 
 
-def _curve(scores: Floats, labels: Floats, kind: Kind) -> PlattCalibration:
-    """Log-odds have about the same curve for all classes; smoothed labels, which are as small as a class is rare, do
-    not.
-    """
-    fit = PlattCalibration.of_log_odds if kind == "log_odds" else PlattCalibration.fit
-    return fit(scores, labels)
+def as_log_odds(scores: Floats, kind: Kind) -> Floats:
+    """Scores as log-odds; smoothed labels, which may lie outside of 0 to 1, within bounds."""
+    if kind == "log_odds":
+        return scores
+    share = np.clip(scores, LEAST, MOST)
+    return np.asarray(np.log(share / (1 - share)))
 
 
 def cross_fitted_log_odds(seen: OutOfFold, kinds: Sequence[Kind], weighing: Weighing) -> Floats:
@@ -227,4 +226,4 @@ class Stack(nn.Module):
     def as_fitted(self) -> FittedStack:
         """What was fitted, as arrays."""
         slopes, offsets, weights = (rows[self.rows].cpu().numpy() for rows in (self.slopes, self.offsets, self.weights))
-        return FittedStack(slopes, offsets, weights, self.bias.cpu().numpy())
+        return FittedStack(slopes, offsets, weights, self.bias.cpu().numpy(), self.kinds)

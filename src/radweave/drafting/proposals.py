@@ -1,0 +1,96 @@
+"""Reports that a language model wrote for one study, held against the best that the training reports have to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.drafting.candidates import Candidate, Sentence, split_sentences
+from radweave.drafting.choice import Choice
+from radweave.drafting.nearby import NEAREST, Floats, nearest_rows, prepared, shares
+from radweave.drafting.pool import stated
+from radweave.evaluation.metrics.frequencies import ReportStatistics
+from radweave.evaluation.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
+from radweave.labels import NO_FINDING, Labeler
+from radweave.labels.marks import MARK
+from radweave.labels.unprompted import remove_comparisons
+
+NO_ROW = -1
+"""Of a sentence that is from no training report."""
+
+
+class Proposals:
+    """Chooses between a draft and reports that were written for the same study, by the same expected utility.
+
+    Words are worth what they are for the reports with the greatest weights, of the draft as of the others. Sentences
+    with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior.
+    """
+
+    def __init__(
+        self,
+        reports: Sequence[str],
+        labeler: Labeler,
+        *,
+        thresholds: Floats,
+        weights: WordingWeights,
+        point: BleuPoint | None,
+        beta: float,
+        marks: bool,
+    ) -> None:
+        self.labeler, self.thresholds, self.beta, self.marks = labeler, thresholds, beta, marks
+        self.weights = WordingWeights(weights.cider, weights.rouge_l, weights.bleu if point is not None else 0.0)
+        self.point, self.bank = point, ReportStatistics.of(prepared(reports), MAX_ORDER)
+
+    def choose(
+        self,
+        draft: Choice,
+        texts: Sequence[str],
+        probabilities: Floats,
+        weights: Floats,
+        barred: NDArray[np.bool_],
+        *,
+        has_prior: bool,
+    ) -> Choice:
+        """The best of a draft and of these texts; the draft where none is better.
+
+        Args:
+            draft: the best of the training reports and composites.
+            texts: what the language model wrote.
+            probabilities: (K,) of the classes.
+            weights: (J,) of the training reports.
+            barred: (J,) reports of the study's own patient.
+            has_prior: whether there is a study to compare with.
+        """
+        written = [one for one in (self._candidate(text, has_prior=has_prior) for text in texts) if one is not None]
+        candidates = [draft.candidate, *dict.fromkeys(written)]
+        if len(candidates) == 1:
+            return draft
+        said = [candidate.text for candidate in candidates]
+        rows = nearest_rows(weights, barred, NEAREST)
+        wording = self._worth(said, rows) @ shares(weights, barred, rows).astype(np.float32)
+        # That nothing was found is no finding.
+        found = np.array([name != NO_FINDING for name in self.labeler.classes], dtype=np.float64)
+        asserts = stated(said, self.labeler) * found
+        gains = self.beta * (asserts @ (probabilities - self.thresholds))
+        best = int((wording + gains).argmax())
+        if best == 0:
+            return draft
+        asserted = tuple(name for name, said in zip(self.labeler.classes, asserts[best], strict=True) if said)
+        return Choice(candidates[best], asserted, float(wording[best]), float(gains[best]))
+
+    def _candidate(self, text: str, *, has_prior: bool) -> Candidate | None:
+        kept = split_sentences(text)
+        if not has_prior:
+            kept = [remove_comparisons(sentence, self.labeler)[0] for sentence in kept]
+        sentences = [sentence for sentence in kept if sentence and (self.marks or not MARK.search(sentence))]
+        if not sentences:
+            return None
+        return Candidate(tuple(Sentence(sentence, "language_model", NO_ROW) for sentence in sentences))
+
+    def _worth(self, texts: Sequence[str], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Utilities (M, N) of texts for reports of the bank."""
+        numbers = [self.bank.encode(words) for words in prepared(texts)]
+        pairs = PairwiseWording.within(numbers, [self.bank.words_of(row) for row in rows.tolist()], self.bank)
+        return np.concatenate([block for _, block in pairs.blocks(self.weights, self.point)])

@@ -1,0 +1,57 @@
+"""Reports that a language model wrote beside those of training: chosen by the same utility, and named."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from radweave.drafting.candidates import Candidate, Sentence
+from radweave.drafting.choice import Choice
+from radweave.drafting.proposals import NO_ROW, Proposals
+from radweave.evaluation.metrics.pairwise import WordingWeights
+from radweave.labels import get_labeler
+
+REPORTS = [
+    "The heart is normal in size. The lungs are clear.",
+    "The heart is enlarged. There is a small left pleural effusion.",
+    "The lungs are clear. There is no effusion.",
+]
+NORMAL = Choice(Candidate((Sentence(REPORTS[0], "report", 0),)), (), 0.0, 0.0)
+NONE_BARRED = np.zeros(3, dtype=bool)
+
+
+def proposals(*, marks: bool = False) -> Proposals:
+    labeler = get_labeler("chexpert14")
+    thresholds = np.full(len(labeler.classes), 0.3)
+    weights = WordingWeights(1.0, 5.0, 0.0)
+    return Proposals(REPORTS, labeler, thresholds=thresholds, weights=weights, point=None, beta=6.0, marks=marks)
+
+
+def chosen(texts: list[str], weights: list[float], *, likely: str | None = None, has_prior: bool = False) -> Choice:
+    names = get_labeler("chexpert14").classes
+    probabilities = np.array([0.9 if name == likely else 0.05 for name in names])
+    return proposals().choose(NORMAL, texts, probabilities, np.array(weights), NONE_BARRED, has_prior=has_prior)
+
+
+def test_a_report_that_states_what_is_likely_is_chosen_and_named() -> None:
+    choice = chosen([REPORTS[1]], [0.2, 0.6, 0.2], likely="Pleural Effusion")
+    assert {sentence.kind for sentence in choice.candidate.sentences} == {"language_model"}
+    assert {sentence.row for sentence in choice.candidate.sentences} == {NO_ROW}
+    assert "Pleural Effusion" in choice.asserted
+
+
+def test_one_that_invents_is_not() -> None:
+    assert chosen(["There is a large pneumothorax. There is a mass."], [0.8, 0.1, 0.1]) is NORMAL
+
+
+def test_the_draft_stays_where_nothing_is_better_or_nothing_was_written() -> None:
+    assert chosen([], [1.0, 0.0, 0.0]) is NORMAL
+    assert chosen([REPORTS[0], ""], [1.0, 0.0, 0.0]) is NORMAL, "an equal one does not take its place"
+
+
+def test_comparisons_need_a_prior_and_marks_are_left_out() -> None:
+    text = "The heart is enlarged. The effusion has increased since the prior study. XXXX of a line."
+    alone = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly")
+    beside = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly", has_prior=True)
+    assert "increased" not in alone.candidate.text
+    assert "increased" in beside.candidate.text
+    assert "XXXX" not in beside.candidate.text

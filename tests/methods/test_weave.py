@@ -1,0 +1,398 @@
+"""weave: folds that hold, a stack in closed terms, sources that can be absent, drafts that do not depend on company."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.linear_model import LogisticRegression
+
+from radweave.base.batch import Batch
+from radweave.base.errors import InputError
+from radweave.contract.experiment import BuildContext
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example, collate
+from radweave.drafting.calibration import PlattCalibration
+from radweave.drafting.smoothers import Evidence
+from radweave.generate.predictor import Predictor
+from radweave.methods import load_method, resolve
+from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES, mixed
+from radweave.methods.weave.members import Folds, asked_members, cross_fitted
+from radweave.methods.weave.model import WeaveModel
+from radweave.methods.weave.recall import CaseDifferences, MemberMemory, WordingConfig
+from radweave.methods.weave.stack import (
+    EqualWeightsConfig,
+    FittedStack,
+    OutOfFold,
+    StackConfig,
+    as_log_odds,
+    cross_fitted_log_odds,
+    logistic,
+)
+from radweave.methods.weave.tables import SILENT
+from radweave.nn.decoding import DecodingConfig
+from radweave.runs.prepare import prepare
+from radweave.runs.restore import Run, restore
+from radweave.runs.train import train
+from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES
+
+OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "stages.report.epochs=1"]
+
+
+@pytest.fixture(scope="module")
+def run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return restore(train("weave", toy_dataset.path, tmp_path_factory.mktemp("weave") / "run", overrides=OVERRIDES))
+
+
+@pytest.fixture(scope="module")
+def model(run: Run) -> WeaveModel:
+    assert isinstance(run.model, WeaveModel)
+    return run.model
+
+
+def examples_of(run: Run, dataset: Dataset, split: Any = "train") -> list[Example]:
+    cache = build_cache(dataset, size=run.experiment.data.image_size)
+    return list(prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False).examples)
+
+
+def seen(**changes: Any) -> OutOfFold:
+    """Twelve studies of six patients, two sources, three classes."""
+    rng = np.random.default_rng(0)
+    folds = np.repeat([0, 1, 0, 1, 1, 0], 2)
+    values: dict[str, Any] = {
+        "scores": rng.normal(size=(12, 2, 3)),
+        "labels": (rng.random((12, 3)) < 0.5).astype(float),
+        "folds": folds,
+        "withheld": folds,
+        "patients": [f"p{row // 2}" for row in range(12)],
+    }
+    return OutOfFold(**values | changes)
+
+
+def test_folds_are_by_patient_and_seed_and_the_same_in_every_process() -> None:
+    names = [f"p{number}" for number in range(400)]
+    folds = Folds(4, seed=1)
+    assert folds.of(names).tolist() == folds.of(names).tolist()
+    assert folds.of(["p7", "p7", "p8"]).tolist()[:2] == [int(folds.of(["p7"]))] * 2
+    assert Folds(4, seed=1).of(names[:8]).tolist() == [2, 1, 3, 3, 3, 2, 2, 3], "as any process finds them"
+    assert Folds(4, seed=2).of(names).tolist() != folds.of(names).tolist()
+    assert np.bincount(folds.of(names).numpy(), minlength=4).min() > 70
+
+
+def test_a_member_never_sees_its_own_fold_in_training() -> None:
+    batch = Batch([f"s{row}" for row in range(5)], [f"p{row}" for row in range(5)])
+    asked: dict[int, list[str]] = {}
+
+    def of(number: int, some: Batch) -> torch.Tensor:
+        asked[number] = some.patient_ids
+        return torch.zeros(())
+
+    parts = [torch.nn.Linear(1, 1) for _ in range(3)]
+    cross_fitted(batch, torch.tensor([0, 1, 2, 1, 0]), parts, of)
+    assert asked == {0: ["p1", "p2", "p3"], 1: ["p0", "p2", "p4"], 2: ["p0", "p1", "p3", "p4"]}
+    cross_fitted(batch, None, parts, of)
+    assert all(len(names) == 5 for names in asked.values()), "validation studies are nobody's fold"
+
+
+def test_a_member_that_sees_none_of_a_batch_gets_a_gradient_of_zero() -> None:
+    parts = [torch.nn.Linear(1, 1) for _ in range(2)]
+    batch = Batch(["s0"], ["p0"])
+    cross_fitted(batch, torch.tensor([0]), parts, lambda number, some: parts[number].weight.sum()).backward()
+    assert float(parts[0].weight.grad) == 0
+    assert float(parts[1].weight.grad) == 1
+
+
+def test_a_new_study_is_asked_of_all_members_and_a_training_patient_s_of_one() -> None:
+    barred = np.array([[False, False, False], [False, True, False]])
+    asked = asked_members(barred, torch.tensor([0, 2, 1]), 3)
+    assert asked.tolist() == [[True, True, True], [False, False, True]]
+
+
+def test_what_is_said_of_a_training_study_does_not_depend_on_its_own_labels(
+    run: Run, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    """Its members, their heads and what they remember never saw it: the same, bit for bit, whatever its labels say."""
+    said = {}
+    # All members share one norm of the gradient, which every label changes; it does not bind here.
+    free = [f"stages.{name}.optimizer.max_grad_norm=1e9" for name in ("eyes", "sources")]
+    for name, flipped in (("as it is", False), ("flipped", True)):
+        folder = tmp_path / name
+        changed = copied(toy_dataset, folder, flip_first=flipped)
+        trained = restore(train("weave", folder, tmp_path / f"run {name}", overrides=[*OVERRIDES, *free]))
+        example = examples_of(trained, changed)[0]
+        assert isinstance(trained.model, WeaveModel)
+        said[name] = raw_scores(trained.model, example)
+    kernels = SOURCES.index("kernels")
+    learned = [number for number in range(len(SOURCES)) if number != kernels]
+    assert np.array_equal(said["as it is"][learned], said["flipped"][learned])
+    assert said["as it is"][kernels] == pytest.approx(said["flipped"][kernels], abs=1e-9), "left out in closed form"
+
+
+def raw_scores(model: WeaveModel, example: Example) -> np.ndarray[Any, Any]:
+    from radweave.methods.weave.evidence import say
+
+    assert model.memory is not None
+    (one,) = say(model, model.memory, collate([example], pad_id=0))
+    return one.scores
+
+
+def copied(dataset: Dataset, folder: Path, *, flip_first: bool) -> Dataset:
+    """The data set anew, in which all findings of the first training patient are said the other way round if asked."""
+    import json
+    import shutil
+
+    shutil.copytree(dataset.path, folder, ignore=shutil.ignore_patterns(".cache"))
+    if flip_first:
+        patient = next(iter(dataset.studies("train"))).patient_id
+        path = folder / "manifest.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        other = {"positive": "negative", "negative": "positive", "uncertain": "positive", "blank": "positive"}
+        for row in rows:
+            if row.get("patient_id") == patient:
+                for states in row["labels"].values():
+                    states |= {name: other[state] for name, state in states.items()}
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Dataset.open(folder)
+
+
+def test_a_planted_leak_is_refused() -> None:
+    seen()
+    with pytest.raises(InputError, match="trained on"):
+        seen(withheld=np.roll(seen().folds, 1))
+    with pytest.raises(InputError, match="training split alone"):
+        seen(split="val")
+    torn = seen().folds.copy()
+    torn[1] = 1 - torn[1]
+    with pytest.raises(InputError, match="two folds"):
+        seen(folds=torn, withheld=torn)
+
+
+def test_the_stack_refuses_a_fold_that_its_scores_are_not_of(
+    run: Run, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A fault in who is asked must not pass: here every member is asked of what it was trained on."""
+    from radweave.methods.weave import evidence
+
+    honest = evidence.withheld_of
+    monkeypatch.setattr(evidence, "withheld_of", lambda asked: (honest(asked) + 1) % 2)
+    with pytest.raises(InputError, match="trained on"):
+        train("weave", toy_dataset.path, tmp_path / "run", overrides=OVERRIDES)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_the_regression_is_that_of_sklearn() -> None:
+    rng = np.random.default_rng(1)
+    values = np.concatenate([rng.normal(size=(300, 3)), np.ones((300, 1))], axis=1)
+    targets = (rng.random(300) < 1 / (1 + np.exp(-(values @ np.array([1.0, 0.5, 0.3, -1.0]))))).astype(float)
+    mine = logistic(values, targets, np.zeros(4), np.full(4, 0.5))
+    theirs = LogisticRegression(C=0.25, fit_intercept=False, tol=1e-10, max_iter=1000).fit(values, targets).coef_[0]
+    assert mine == pytest.approx(theirs, abs=1e-4)
+    assert mine.tolist() == logistic(values, targets, np.zeros(4), np.full(4, 0.5)).tolist()
+
+
+def test_a_source_never_speaks_against_itself_and_a_rare_class_has_equal_weights() -> None:
+    rng = np.random.default_rng(2)
+    labels = (rng.random((400, 3)) < 0.3).astype(float)
+    labels[:, 2] = 0
+    labels[:3, 2] = 1
+    log_odds = np.stack([labels * 2 - 1 + rng.normal(size=(400, 3)), -labels + rng.normal(size=(400, 3))], axis=1)
+    weights = StackConfig(deviation=1.0).weights(log_odds, labels)
+    assert weights[1, :2].tolist() == [0, 0]
+    assert (weights[0, :2] > 0.5).all()
+    assert weights[:, 2].tolist() == [0.5, 0.5], "three positives are too few"
+    assert StackConfig(deviation=1e-4).weights(log_odds, labels) == pytest.approx(0.5, abs=1e-3), "drawn to equal ones"
+
+
+def test_equal_weights_are_the_curve_of_the_mean() -> None:
+    held = seen(labels=np.tile([[0.0], [1.0]], (6, 3)))
+    stack = FittedStack.fit(held.scores, held.labels, ["log_odds", "log_odds"], EqualWeightsConfig())
+    mean = stack.log_odds(held.scores).mean(axis=1)
+    curve = PlattCalibration.of_log_odds(mean, held.labels)
+    assert stack(held.scores) == pytest.approx(mean * curve.slope + curve.offset)
+
+
+def test_smoothed_labels_become_log_odds_within_bounds() -> None:
+    assert as_log_odds(np.array([-0.3, 0.5, 1.2]), "smoothed") == pytest.approx([np.log(0.002 / 0.998), 0, np.log(99)])
+    assert as_log_odds(np.array([-3.0]), "log_odds").tolist() == [-3.0]
+
+
+def test_a_study_s_stacked_score_is_of_a_stack_that_was_fitted_without_its_fold() -> None:
+    held = seen()
+    flipped = seen(labels=np.where(held.folds[:, None] == 0, 1 - held.labels, held.labels))
+    kinds = ["log_odds", "smoothed"]
+    one, other = (cross_fitted_log_odds(each, kinds, StackConfig()) for each in (held, flipped))  # type: ignore[arg-type]
+    assert np.array_equal(one[held.folds == 0], other[held.folds == 0])
+    assert not np.array_equal(one[held.folds == 1], other[held.folds == 1])
+
+
+def test_differences_from_cases_are_a_ridge_regression_on_them() -> None:
+    rng = np.random.default_rng(3)
+    vectors, labels = rng.normal(size=(30, 4)), (rng.random((30, 2)) < 0.5).astype(float)
+    memory = MemberMemory.of(1, vectors, labels, np.zeros(30, dtype=int), np.arange(30))
+    assert memory is not None
+    cases = CaseDifferences(memory, 3, ridge=2.0)
+    placed = memory.studies.vectors
+    near = [
+        np.argsort(np.where(np.arange(30) == row, np.inf, ((placed - placed[row]) ** 2).sum(1)))[:3]
+        for row in range(30)
+    ]
+    moved = np.stack([placed[row] - placed[near[row]].mean(0) for row in range(30)])
+    changed = np.stack([labels[row] - labels[near[row]].mean(0) for row in range(30)])
+    size = moved.T @ moved
+    wanted = np.linalg.solve(size + 2.0 * np.trace(size) / 4 * np.eye(4), moved.T @ changed)
+    assert cases.effect == pytest.approx(wanted)
+    barred = np.arange(30) == 5
+    query = memory.nearest(vectors[5], barred, 3)
+    assert 5 not in query
+    assert cases(vectors[5], barred) == pytest.approx(labels[query].mean(0) + moved[5] @ wanted)
+
+
+def test_a_member_remembers_only_what_it_was_trained_on() -> None:
+    folds = np.array([0, 1, 1, 0, 1])
+    memory = MemberMemory.of(1, np.random.default_rng(0).normal(size=(5, 2)), np.zeros((5, 1)), folds, np.arange(5))
+    assert memory is not None
+    assert memory.rows.tolist() == [0, 3]
+    assert MemberMemory.of(1, np.zeros((5, 2)), np.zeros((5, 1)), np.ones(5, dtype=int), np.arange(5)) is None
+
+
+def test_weights_of_sources_are_mixed_and_what_is_absent_has_no_share() -> None:
+    one, other = np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 0.5])
+    barred = np.array([False, False, True])
+    both = mixed({"kernels": one, "recall": other}, WordingConfig(kernels=3.0), barred)
+    assert both.tolist() == [0.75, 0.125, 0.125]
+    assert mixed({"recall": other}, WordingConfig(), barred).tolist() == other.tolist()
+    assert mixed({}, WordingConfig(), barred).tolist() == [0.5, 0.5, 0.0]
+
+
+def test_what_is_said_and_written_is_the_same_alone_and_in_any_batch(
+    run: Run, model: WeaveModel, toy_dataset: Dataset
+) -> None:
+    examples = examples_of(run, toy_dataset, "val")[:4]
+    together = collate(examples, pad_id=0)
+    said = model.testify(together)
+    proposed = model.propose(together, said, run.experiment.decoding)
+    for row, example in enumerate(examples):
+        batch = collate([example], pad_id=0)
+        (alone,) = model.testify(batch)
+        assert np.array_equal(alone.scores, said[row].scores)
+        assert np.array_equal(alone.weights, said[row].weights)
+        assert model.propose(batch, [alone], run.experiment.decoding) == [proposed[row]]
+    reports = list(Predictor.of(run).reports(examples))
+    for example, report in zip(examples, reports, strict=True):
+        (alone_report,) = Predictor.of(run).reports([example])
+        assert (alone_report.text, alone_report.evidence) == (report.text, report.evidence)
+
+
+def test_weights_are_kept_in_the_run_and_shown_with_every_draft(
+    run: Run, model: WeaveModel, toy_dataset: Dataset
+) -> None:
+    weights = load_file(run.folder / "weights.safetensors")
+    assert weights["stack.weights"].shape == (len(SOURCES), len(model.classes))
+    assert bool(weights["stack.fitted"])
+    (report,) = Predictor.of(run).reports(examples_of(run, toy_dataset, "val")[:1])
+    shown = report.evidence["sources"]
+    assert list(shown) == list(model.classes)
+    for number, name in enumerate(model.sources):
+        assert shown[model.classes[0]][name]["weight"] == pytest.approx(
+            float(weights["stack.weights"][number, 0]), rel=1e-3
+        )
+    assert report.evidence["calibration"]["split"] == "train"
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_a_source_that_is_absent_has_no_part_in_the_stack(silent: str) -> None:
+    experiment = resolve("weave", "tiny", [*OVERRIDES, SILENT[silent]])
+    assert experiment.model.sources == tuple(name for name in SOURCES if name != silent)  # type: ignore[attr-defined]
+
+
+def test_a_run_without_any_source_is_refused() -> None:
+    with pytest.raises(InputError, match="no source speaks"):
+        resolve("weave", "tiny", [*OVERRIDES, *SILENT.values()])
+
+
+def test_scans_have_no_descriptors_and_the_preset_for_them_says_so() -> None:
+    assert resolve("weave", "tiny-ct", []).model.sources == tuple(name for name in SOURCES if name != "kernels")  # type: ignore[attr-defined]
+    scans = resolve("weave", "tiny-ct", [*TOY_CT_SIZES, "model.kernels=descriptors"])
+    with pytest.raises(InputError, match="descriptors are of radiographs"):
+        scans.model.build(toy_context(scans))
+
+
+TOY_CT_SIZES = [
+    option
+    for option in (*TOY_CT_OVERRIDES, *TOY_SIZES["weave"], "stages.report.epochs=1")
+    if not option.startswith("model.vision_encoder.") or "widths" in option
+]
+
+
+def toy_context(experiment: Any) -> BuildContext:
+    from radweave.base.ontology import CLASSES
+
+    tokenizer = experiment.data.tokenizer.build(["There is an opacity.", "No opacity."] * 4)
+    data = experiment.data
+    return BuildContext(tokenizer, data.image_size, CLASSES[data.label_set], volume_size=data.ct.size)
+
+
+def test_a_run_on_scans_drafts(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    run = restore(
+        train(
+            "weave", toy_ct_dataset.path, tmp_path / "run", preset="tiny-ct", overrides=[*TOY_CT_SIZES, "data.limit=8"]
+        )
+    )
+    images = [toy_ct_dataset.image_path(ref.path) for ref in next(iter(toy_ct_dataset.studies("test"))).images]
+    report = Predictor.of(run).report(images)
+    assert report.text
+    assert "kernels" not in next(iter(report.evidence["sources"].values()))
+
+
+def test_without_a_language_model_every_sentence_is_of_a_training_report(toy_dataset: Dataset, tmp_path: Path) -> None:
+    out = train("weave", toy_dataset.path, tmp_path / "run", overrides=[*OVERRIDES, "model.language_model=none"])
+    run = restore(out)
+    (report,) = Predictor.of(run).reports(examples_of(run, toy_dataset, "val")[:1])
+    assert all(row["source"]["study_id"] for row in report.evidence["sentences"])
+    (copy,) = Predictor.of(run, decoding=["kind=likelihood"]).reports(examples_of(run, toy_dataset, "val")[:1])
+    assert copy.text in {study.report for study in toy_dataset.studies("train")}
+    with pytest.raises(InputError, match="nothing is written"):
+        run.experiment.model.without_memories()
+
+
+def test_what_a_language_model_writes_is_asked_for_and_can_be_left_out(
+    run: Run, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = examples_of(run, toy_dataset, "val")[0]
+    asked: list[int] = []
+
+    def propose(self: WeaveModel, batch: Batch, said: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]:
+        asked.append(len(said))
+        return [["The heart is normal."]] * len(said)
+
+    monkeypatch.setattr(WeaveModel, "propose", propose)
+    (plain,) = Predictor.of(run, decoding=["expected_utility.written=false"]).reports([example])
+    assert not asked
+    assert all(row["source"]["study_id"] for row in plain.evidence["sentences"])
+    (_,) = Predictor.of(run).reports([example])
+    assert asked == [1]
+
+
+def test_kinds_are_known_for_every_source_and_every_ablation_row_silences_one() -> None:
+    assert tuple(KINDS) == SOURCES
+    assert set(SILENT) == set(SOURCES)
+    assert set(LEARNED) < set(SOURCES)
+    rows: Sequence[str] = list(load_method("weave").ABLATIONS)
+    assert {f"{name} alone" for name in SOURCES} | {f"w/o {name}" for name in SOURCES} <= set(rows)
+
+
+def test_a_study_of_the_training_split_does_not_recall_itself(
+    run: Run, model: WeaveModel, toy_dataset: Dataset
+) -> None:
+    example = examples_of(run, toy_dataset)[0]
+    (own,) = model.testify(collate([example], pad_id=0))
+    assert own.weights[0] == 0
+    (stranger,) = model.testify(collate([replace(example, study_id="file", patient_id="file")], pad_id=0))
+    assert stranger.weights[0] != 0
