@@ -265,7 +265,7 @@ def test_a_member_remembers_only_what_it_was_trained_on() -> None:
 def test_weights_of_sources_are_mixed_and_what_is_absent_has_no_share() -> None:
     one, other = np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 0.5])
     barred = np.array([False, False, True])
-    both = mixed({"kernels": one, "recall": other}, WordingConfig(kernels=3.0), barred)
+    both = mixed({"kernels": one, "recall": other}, WordingConfig(kernels=3.0, recall=1.0), barred)
     assert both.tolist() == [0.75, 0.125, 0.125]
     assert mixed({"recall": other}, WordingConfig(), barred).tolist() == other.tolist()
     assert mixed({}, WordingConfig(), barred).tolist() == [0.5, 0.5, 0.0]

@@ -163,8 +163,8 @@ class CasesSource(nn.Module):
 class WordingConfig(Config):
     """How much each source that remembers reports decides the wording."""
 
-    kernels: float = Field(default=1.0, ge=0)
-    recall: float = Field(default=1.0, ge=0)
+    kernels: float = Field(default=0.7, ge=0)
+    recall: float = Field(default=0.3, ge=0)
 
 
 KernelsSetting = Annotated[NoSourceConfig | KernelsConfig, Field(discriminator="kind")]
