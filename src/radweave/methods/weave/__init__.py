@@ -26,7 +26,7 @@ __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 HEADS = full("tokens", "difference")
 SOURCES = {"tokens": 1.0, "difference": 1.0}
 WRITING, REPORT = full("connector", "language_model"), {"report": 1.0}
-EYES_PARTS, WORDS = full("vision_encoder", "dense"), {"words": 1.0}
+EYES_PARTS, WORDS = full("vision_encoder", "dense"), {"eyes": 1.0}
 PROMPT = (
     "<Img>{image}</Img> {findings} Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
 )
@@ -38,7 +38,7 @@ def eyes(plain: StageConfig) -> StageConfig:
     Gradients are clipped at twice the norm: it is that of all members together.
     """
     optimizer = plain.optimizer.model_copy(update={"max_grad_norm": 2 * plain.optimizer.max_grad_norm})
-    return plain.model_copy(update={"finetune": EYES_PARTS, "optimizer": optimizer})
+    return plain.model_copy(update={"finetune": EYES_PARTS, "losses": WORDS, "optimizer": optimizer})
 
 
 def by_utility(tokens: int) -> DecodingConfig:

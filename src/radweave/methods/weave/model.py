@@ -73,7 +73,7 @@ class Seen(SeenBatch["WeaveModel"]):
         scores = np.stack(learned_scores(model, self.views, self.asked), axis=1)
         return model.bare.as_fitted(scores)
 
-    def words(self) -> Tensor:
+    def eyes(self) -> Tensor:
         model, batch = self.model, self.batch
 
         def of(number: int, some: Batch) -> Tensor:
@@ -133,7 +133,7 @@ class Seen(SeenBatch["WeaveModel"]):
 
 
 TERMS: Mapping[str, Term[Seen]] = {
-    "words": Term(("vision_encoder", "dense"), Seen.words),
+    "eyes": Term(("vision_encoder", "dense"), Seen.eyes),
     "tokens": Term(("vision_encoder", "tokens"), Seen.tokens),
     "difference": Term(("vision_encoder", "difference"), Seen.difference),
     "report": Term(("vision_encoder", "connector", "language_model", "recall", "bare", *LEARNED), Seen.report),
@@ -199,7 +199,7 @@ class WeaveModel(ReportModel):
         return tuple(name for name in SOURCES if getattr(self, name).speaks)
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
-        """Losses: ``words`` (classes and words, of the members), ``tokens`` and ``difference`` of the sources that
+        """Losses: ``eyes`` (classes and words, of the members), ``tokens`` and ``difference`` of the sources that
         learn, ``report`` per token of the language model.
         """
         return losses(TERMS, Seen(self, batch), terms)
