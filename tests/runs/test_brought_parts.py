@@ -53,6 +53,20 @@ def test_a_pair_trains_restores_without_its_checkpoints_and_reports(
     assert reports[0].text == reports[1].text
 
 
+def test_one_folder_of_images_and_texts_gives_both_parts(toy_dataset: Dataset, tmp_path: Path) -> None:
+    """As MedGemma's: its vision tower reads, its text part writes, and both train their adapters."""
+    write_language_model("gemma3 with images", tmp_path / "both")
+    adapters = ["model.vision_encoder.lora=lora", "stages.report.finetune.vision_encoder=lora",
+                "model.language_model.lora=lora", "stages.report.finetune.language_model=lora"]  # fmt: skip
+    overrides = brought(tmp_path / "both", tmp_path / "both", "data.image_size=32", *adapters)
+    folder = train("baseline", toy_dataset.path, tmp_path / "run", overrides=overrides)
+    shutil.rmtree(tmp_path / "both")
+    run = restore(folder)
+    assert run.card.trained_steps["report"] == 2
+    image = toy_dataset.image_path("images/1_0.png")
+    assert Predictor.of(run).report([image]).text == Predictor.of(restore(folder)).report([image]).text
+
+
 def test_what_does_not_fit_is_refused_before_any_image_is_decoded(
     toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,7 +134,11 @@ def test_what_does_not_fit_is_named(toy_ct_dataset: Dataset, toy_dataset: Datase
         return caught.value
 
     error = refused(toy_ct_dataset, "tiny")
-    assert (error.field, error.got, error.expected) == ("model.vision_encoder", "resnet", "ctvit or resnet3d")
+    assert (error.field, error.got, error.expected) == (
+        "model.vision_encoder",
+        "resnet",
+        "ctvit, resnet3d or swinunetr",
+    )
     error = refused(toy_dataset, "tiny-ct")
     assert (error.field, error.got) == ("model.vision_encoder", "resnet3d")
     error = refused(toy_ct_dataset, "tiny-ct", "data.label_set=chexpert14")

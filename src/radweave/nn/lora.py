@@ -67,6 +67,22 @@ class LoraConfig(Config):
 LoraSetting = Annotated[NoLoraConfig | LoraConfig, Field(discriminator="kind")]
 
 
+def adapt(network: nn.Module, lora: NoLoraConfig | LoraConfig) -> nn.Module:
+    """Put adapters onto all linear maps of a network, or all convolutions where it has none, unless targets are named.
+
+    Raises:
+        InputError: if no module has a target's name.
+    """
+    if not isinstance(lora, LoraConfig) or lora.targets is not None:
+        return lora.apply(network)
+    maps = _named(network, nn.Linear) or _named(network, nn.Conv2d, nn.Conv3d)
+    return lora.model_copy(update={"targets": maps}).apply(network)
+
+
+def _named(network: nn.Module, *kinds: type[nn.Module]) -> tuple[str, ...]:
+    return tuple(name for name, part in network.named_modules() if isinstance(part, kinds))
+
+
 def has_lora(model: nn.Module) -> bool:
     """Whether a module holds adapters."""
     return any(MARK in name for name, _ in model.named_parameters())

@@ -13,13 +13,23 @@ from radweave.nn.vision.any_encoder import AnyVisionConfig, AnyVisionEncoder
 from radweave.nn.vision.ctvit import CtVitConfig, CtVitEncoder
 from radweave.nn.vision.pretrained import ResNetConfig, SwinConfig, TransformersEncoder, ViTConfig
 from radweave.nn.vision.resnet3d import ResNet3dConfig, ResNet3dEncoder
+from radweave.nn.vision.swinunetr import SwinUnetrConfig, SwinUnetrEncoder
 from radweave.nn.vision.vmamba import VMambaConfig, VMambaEncoder
 
-VisionRecord = ResNetConfig | SwinConfig | ViTConfig | AnyVisionConfig | VMambaConfig | ResNet3dConfig | CtVitConfig
+VisionRecord = (
+    ResNetConfig
+    | SwinConfig
+    | ViTConfig
+    | AnyVisionConfig
+    | VMambaConfig
+    | ResNet3dConfig
+    | CtVitConfig
+    | SwinUnetrConfig
+)
 VisionEncoderConfig = Annotated[VisionRecord, Field(discriminator="kind")]
 VISION_RECORDS: tuple[type[VisionRecord], ...] = get_args(VisionRecord)
 
-VisionPart = TransformersEncoder | AnyVisionEncoder | VMambaEncoder | ResNet3dEncoder | CtVitEncoder
+VisionPart = TransformersEncoder | AnyVisionEncoder | VMambaEncoder | ResNet3dEncoder | CtVitEncoder | SwinUnetrEncoder
 """What these records build."""
 
 
@@ -58,6 +68,7 @@ __all__ = [
     "ResNet3dConfig",
     "ResNetConfig",
     "SwinConfig",
+    "SwinUnetrConfig",
     "VMambaConfig",
     "ViTConfig",
     "VisionEncoderConfig",

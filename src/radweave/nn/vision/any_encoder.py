@@ -23,9 +23,10 @@ from radweave.base.config import Config, first_problem
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_json
 from radweave.base.study import Modality
-from radweave.nn.lora import LoraConfig, LoraSetting, NoLoraConfig
+from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
 from radweave.nn.vision.open_clip import load_trunk
 from radweave.nn.vision.pretrained import WHAT, pixel_statistics
+from radweave.nn.vision.qwen_eyes import QwenEyes, tower_class
 from radweave.outside.files import one_line
 from radweave.outside.models import locate, model_class, read_model, read_shape
 from radweave.outside.open_clip import (
@@ -36,6 +37,8 @@ from radweave.outside.open_clip import (
 
 FIELD = "vision_encoder.path"
 PREPROCESSOR = "preprocessor_config.json"
+_TOWER_WEIGHTS = {r"^(?:model\.)?vision_tower\.(?:vision_model\.)?": "", r"^(?:model\.)?visual\.": ""}
+"""Where checkpoints of images and texts keep the weights of their vision tower, and their names there alone."""
 
 
 class AnyVisionEncoder(nn.Module):
@@ -117,8 +120,9 @@ class AnyVisionConfig(Config):
         """
         shape = read_shape(saved or self.path, what=WHAT)
         shape = getattr(shape, "vision_config", shape)
-        kind = model_class(shape)
-        if kind is None or kind.main_input_name != "pixel_values":
+        tower = tower_class(shape.model_type)
+        kind = tower or model_class(shape)
+        if kind is None or (tower is None and kind.main_input_name != "pixel_values"):
             raise InputError(
                 "not a vision model",
                 file=self.path,
@@ -126,22 +130,24 @@ class AnyVisionConfig(Config):
                 got=shape.model_type,
                 expected="one that reads images",
             )
-        if shape.model_type == "vit_mae":
-            shape.mask_ratio = 0.0
+        _leave_out_heads(shape)
         poolable = "add_pooling_layer" in inspect.signature(kind).parameters
         options: dict[str, Any] = {"add_pooling_layer": False} if poolable else {}
         mean, std = self._statistics(shape, saved)
+        wrap = QwenEyes if tower else _as_it_is
         with torch.device("meta"):
-            dim = self._width(AnyVisionEncoder(kind(shape, **options), image_size=image_size, mean=mean, std=std))
+            empty = wrap(kind(shape, **options))
+            dim = self._width(AnyVisionEncoder(empty, image_size=image_size, mean=mean, std=std))
         if saved is not None:
             backbone = kind(shape, **options)
         elif has_open_clip_layout(folder := locate(self.path, "weights", what=WHAT)):
             backbone = load_trunk(shape, open_clip_weights(folder, what=WHAT))
         else:
-            backbone, _ = read_model(self.path, kind, what=WHAT, shape=shape, **options)
+            backbone, _ = read_model(self.path, kind, what=WHAT, shape=shape, key_mapping=_TOWER_WEIGHTS, **options)
         if self.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()
-        return AnyVisionEncoder(self._adapted(backbone), image_size=image_size, mean=mean, std=std, dim=dim)
+        adapted = wrap(adapt(backbone, self.lora))
+        return AnyVisionEncoder(adapted, image_size=image_size, mean=mean, std=std, dim=dim)
 
     def image_size(self) -> int | None:
         """The side in pixels of the images that the checkpoint was trained on, if it says so.
@@ -155,6 +161,9 @@ class AnyVisionConfig(Config):
             raise InputError(
                 error.reason, file=error.file, field=error.field or FIELD, got=error.got, expected=error.expected
             ) from None
+        if tower_class(getattr(shape, "vision_config", shape).model_type):
+            # Any size will do; what its processor calls one is how many pixels an image may have.
+            return None
         for size in (given.get("crop_size"), given.get("size")):
             side = size.get("height", size.get("shortest_edge")) if isinstance(size, dict) else size
             if isinstance(side, int):
@@ -207,16 +216,24 @@ class AnyVisionConfig(Config):
             )
         return list(numbers.mean), list(numbers.std)
 
-    def _adapted(self, backbone: nn.Module) -> nn.Module:
-        if not isinstance(self.lora, LoraConfig) or self.lora.targets is not None:
-            return self.lora.apply(backbone)
-        linear = {name.rpartition(".")[2] for name, part in backbone.named_modules() if isinstance(part, nn.Linear)}
-        return self.lora.model_copy(update={"targets": tuple(sorted(linear))}).apply(backbone)
-
 
 class _Statistics(Config):
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+
+def _as_it_is(model: nn.Module) -> nn.Module:
+    return model
+
+
+def _leave_out_heads(shape: Any) -> None:
+    """Leave out of a model's shape what reads its tokens and gives none."""
+    if shape.model_type == "vit_mae":
+        shape.mask_ratio = 0.0
+    if hasattr(shape, "vision_use_head"):
+        shape.vision_use_head = False
+    if hasattr(shape, "deepstack_visual_indexes"):
+        shape.deepstack_visual_indexes = []
 
 
 def _patch_size(config: Any) -> tuple[int, int] | None:

@@ -22,6 +22,7 @@ from radweave.base.batch import VisionFeatures
 from radweave.base.config import Config, Count, Heads, Layers, Pixels, Width
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
+from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
 from radweave.nn.vision.weights import Shape, find_weights, load_named, read_weights
 
 Grid = tuple[int, int, int, int]
@@ -200,6 +201,7 @@ class CtVitConfig(Config):
     head_dim: Width = 32
     codebook_size: Count = 8192
     codes: bool = False
+    lora: LoraSetting = NoLoraConfig()
 
     @model_validator(mode="after")
     def _codes_come_from_weights(self) -> CtVitConfig:
@@ -223,6 +225,7 @@ class CtVitConfig(Config):
                 tensors["codebook"] = tensors["codebook"].flatten(0, -2)
             load_named(encoder, tensors, file)
             encoder.left_aside = tuple(sorted(published.keys() - given.keys()))
+        adapt(encoder, self.lora)
         return encoder
 
 

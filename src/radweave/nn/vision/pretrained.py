@@ -17,6 +17,7 @@ from radweave.base.batch import VisionFeatures
 from radweave.base.config import Channels, Config, Depths, Heads, Layers, Pixels, Width, Widths
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
+from radweave.nn.lora import LoraConfig, LoraSetting, NoLoraConfig, adapt
 from radweave.nn.vision.start import Start, is_empty, load_start
 from radweave.outside.models import read_model, read_shape
 
@@ -67,9 +68,9 @@ def pixel_statistics(channels: int) -> tuple[list[float], list[float]]:
     return [0.5] * channels, [0.25] * channels
 
 
-def _wrap(backbone: nn.Module, dim: int, channels: int) -> TransformersEncoder:
+def _wrap(backbone: nn.Module, dim: int, channels: int, lora: NoLoraConfig | LoraConfig) -> TransformersEncoder:
     mean, std = pixel_statistics(channels)
-    return TransformersEncoder(backbone, dim=dim, channels=channels, mean=mean, std=std)
+    return TransformersEncoder(adapt(backbone, lora), dim=dim, channels=channels, mean=mean, std=std)
 
 
 def _pretrained(path: Path | str, expected: type) -> Any:
@@ -105,6 +106,7 @@ class ResNetConfig(Config):
     depths: Depths = (3, 4, 23, 3)
     layer_type: Literal["basic", "bottleneck"] = "bottleneck"
     start: Start = "nothing"
+    lora: LoraSetting = NoLoraConfig()
 
     def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder; ``image_size`` does not matter to a ResNet."""
@@ -127,7 +129,7 @@ class ResNetConfig(Config):
                 load_start(backbone)
         # Convolutions run 1.4 times as fast on a CPU where channels lie last in memory.
         backbone.to(memory_format=torch.channels_last)
-        return _wrap(backbone, config.hidden_sizes[-1], config.num_channels)
+        return _wrap(backbone, config.hidden_sizes[-1], config.num_channels, self.lora)
 
 
 EYES = ResNetConfig(
@@ -152,6 +154,7 @@ class SwinConfig(Config):
     depths: Depths = (2, 2, 18, 2)
     num_heads: Depths = (4, 8, 16, 32)
     window_size: Pixels = 7
+    lora: LoraSetting = NoLoraConfig()
 
     def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder for square images of ``image_size`` pixels."""
@@ -175,7 +178,7 @@ class SwinConfig(Config):
                 window_size=self.window_size,
             )
             backbone = SwinModel(config, add_pooling_layer=False)
-        return _wrap(backbone, config.embed_dim * 2 ** (len(config.depths) - 1), config.num_channels)
+        return _wrap(backbone, config.embed_dim * 2 ** (len(config.depths) - 1), config.num_channels, self.lora)
 
 
 class ViTConfig(Config):
@@ -189,6 +192,7 @@ class ViTConfig(Config):
     hidden_size: Width = 768
     num_layers: Layers = 12
     num_heads: Heads = 12
+    lora: LoraSetting = NoLoraConfig()
 
     def build(self, image_size: int, *, saved: Path | None = None) -> TransformersEncoder:
         """Build or load the encoder for square images of ``image_size`` pixels."""
@@ -212,4 +216,4 @@ class ViTConfig(Config):
                 intermediate_size=4 * self.hidden_size,
             )
             backbone = ViTModel(config, add_pooling_layer=False)
-        return _wrap(backbone, config.hidden_size, config.num_channels)
+        return _wrap(backbone, config.hidden_size, config.num_channels, self.lora)

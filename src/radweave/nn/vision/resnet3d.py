@@ -32,6 +32,7 @@ from radweave.base.batch import VisionFeatures
 from radweave.base.config import Channels, Config, Width
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
+from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
 from radweave.nn.vision.pretrained import Triple, pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
 
@@ -160,6 +161,7 @@ class ResNet3dConfig(Config):
     widths: tuple[Width, Width, Width, Width] = (64, 128, 256, 512)
     layout: Layout = "hara"
     shortcut: Shortcut = "projection"
+    lora: LoraSetting = NoLoraConfig()
 
     @model_validator(mode="after")
     def _shortcut_can_pad(self) -> ResNet3dConfig:
@@ -200,6 +202,7 @@ class ResNet3dConfig(Config):
             encoder.left_aside = load_published(encoder, self.path, rename_published, ignored)
         # Convolutions run 1.5 times as fast on a CPU where channels lie last in memory.
         encoder.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+        adapt(encoder, self.lora)
         return encoder
 
     def _put_out(self, width: int) -> int:

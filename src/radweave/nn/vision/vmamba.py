@@ -26,6 +26,7 @@ from radweave.base.batch import VisionFeatures
 from radweave.base.config import Channels, Config, Depths, Ratio, Width, Widths
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
+from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
 from radweave.nn.selective_scan import ScanBackend, selective_scan
 from radweave.nn.vision.pretrained import pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
@@ -205,6 +206,7 @@ class VMambaConfig(Config):
     mlp_ratio: Ratio = 4.0
     drop_path: float = Field(default=0.6, ge=0, lt=1)
     scan: ScanBackend = "auto"
+    lora: LoraSetting = NoLoraConfig()
 
     @model_validator(mode="after")
     def _one_width_per_stage(self) -> VMambaConfig:
@@ -230,6 +232,7 @@ class VMambaConfig(Config):
         encoder.apply(_initialise_linear)
         if self.path is not None and saved is None:
             encoder.left_aside = load_published(encoder, self.path, rename_published, ignored=("classifier.head.",))
+        adapt(encoder, self.lora)
         return encoder
 
     def _stages(self) -> list[Stage]:
