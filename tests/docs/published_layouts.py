@@ -38,7 +38,8 @@ def _model(name: str, config: str, **sizes: Any) -> Callable[[Path], None]:
 def _with_words(name: str, config: str, **sizes: Any) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         folder.mkdir()
-        _model(name, config, vocab_size=_words(folder), **sizes)(folder)
+        # Published models have rows to spare; a tokenizer of some families adds marks of its own when it is loaded.
+        _model(name, config, vocab_size=_words(folder) + 8, **sizes)(folder)
 
     return write
 
@@ -97,6 +98,7 @@ CHECKPOINTS: dict[str, Callable[[Path], None]] = {
     "vssm_base_0229_ckpt_epoch_237.pth": _torch_file,
     "resnet_18_23dataset.pth": _torch_file,
     "ct-clip.pt": _torch_file,
+    "VoCo_B_SSL_head.pt": _torch_file,
     "rad-dino": _model("Dinov2Model", "Dinov2Config", image_size=518, patch_size=14, **DINO),
     "dinov2-base": _model("Dinov2Model", "Dinov2Config", image_size=518, patch_size=14, **DINO),
     "dinov3-vitb16": _model("DINOv3ViTModel", "DINOv3ViTConfig", num_register_tokens=4, **VISION),

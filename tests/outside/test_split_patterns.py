@@ -36,6 +36,12 @@ def test_published_and_plain_patterns_split_texts_of_every_kind_whole(pattern: s
         assert "".join(piece for piece, _ in split.pre_tokenize_str(long)) == long
 
 
+def test_a_line_end_may_stand_as_itself() -> None:
+    """DeepSeek V3's tokenizer.json holds line ends where the other files hold their escapes."""
+    assert cannot_backtrack(PUBLISHED["DeepSeek V3"].replace(r"\r", "\r").replace(r"\n", "\n"))
+    assert not cannot_backtrack("(\n+)+$")
+
+
 def tokenizer_with(pattern: str, folder: Path) -> Path:
     save_tokenizer(BpeTokenizerConfig(vocab_size=300).build(["Clear lungs."]), folder)
     content = json.loads((folder / "tokenizer.json").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,27 +14,32 @@ if TYPE_CHECKING:
     from radweave.runs.started import Started
 
 
-def show_dry_run(started: Started) -> None:
-    """Check data set, configuration and every path, then print stages, parameters and memory."""
+def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: bool) -> None:
+    """Check data set, configuration, every path and the run folder ``to``, then print stages, parameters and memory.
+
+    Raises:
+        InputError: as the training would, but for what only images or the numbers of weights tell.
+    """
     from radweave.data.dataset import Dataset
-    from radweave.data.examples import refuse_empty_splits
     from radweave.estimate import build_on_meta, estimate_of, part_sizes
     from radweave.methods import resolve
-    from radweave.runs.prepare import (
-        refuse_long_reports,
-        refuse_misfit,
-        refuse_missing_checkpoints,
-        refuse_unknown_sets,
-    )
+    from radweave.runs.place import refuse_place
+    from radweave.runs.prepare import refuse_long_reports, refuse_unfit
     from radweave.runs.stages import refuse_impossible_stages
+    from radweave.train.sizes import refuse_giant
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
     dataset = Dataset.open(started.dataset, limit=experiment.data.limit)
-    refuse_misfit(experiment, dataset)
-    refuse_empty_splits(dataset)
-    refuse_unknown_sets(experiment, dataset)
-    refuse_missing_checkpoints(experiment)
-    model = build_on_meta(experiment)
+    if to is not None:
+        refuse_place(to, overwrite=overwrite, resume=resume)
+    refuse_unfit(experiment, dataset)
+    # One that is learnt from the reports fits the model that is built for it.
+    own, words = experiment.language_checkpoint, experiment.data.tokenizer
+    brought = own is not None or words.kind == "pretrained"
+    texts = (study.report or "" for study in dataset.studies("train"))
+    model = build_on_meta(experiment, words.build(texts, own=own) if brought else None)
+    if not any(getattr(part, "path", None) for _, part in experiment.model):
+        refuse_giant(model)
     refuse_impossible_stages(experiment, model)
     refuse_long_reports(experiment, model)
     studies = {split: sum(1 for _ in dataset.studies(split)) for split in ("train", "val")}

@@ -76,7 +76,7 @@ def train(
         passes = _for_all_stages(method, preset, epochs) if epochs else ()
         started = _asked(method, dataset, out, preset, (*passes, *short, *(overrides or ())), config, dry_run)
     if dry_run:
-        _show(started)
+        _show(started, started.out if dataset is None else out, overwrite=overwrite, resume=resume)
         return
     is_first = os.environ.get("RANK", "0") == "0"
     board = open_board(log, started.out) if log is not None and is_first else None
@@ -122,10 +122,10 @@ def _asked(
     return Started(method, dataset, out or Path("run"), preset, tuple(overrides), config)
 
 
-def _show(started: Started) -> None:
+def _show(started: Started, to: Path | None, *, overwrite: bool, resume: bool) -> None:
     from radweave.cli.dry_run import show_dry_run
 
-    show_dry_run(started)
+    show_dry_run(started, to, overwrite=overwrite, resume=resume)
 
 
 def _for_all_stages(method: str, preset: str, epochs: int) -> Sequence[str]:

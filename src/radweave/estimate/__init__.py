@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,11 +19,14 @@ from radweave.contract.stage import Trainability, apply_finetune
 from radweave.estimate.kept import language_pass, most_kept, vision_pass
 from radweave.estimate.published_shapes import PUBLISHED
 from radweave.methods import resolve
-from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel, PretrainedBertDecoderConfig
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.lora import MARK
 from radweave.nn.pretrained import Quantization, text_shape
 from radweave.outside.models import make_shape, read_shape
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 GRADIENT_BYTES = 4
 ADAMW_BYTES = 8
@@ -152,16 +155,21 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int 
     return Estimate(parts, stage.batch_size, tokens, kept, cache, ranks)
 
 
-def build_on_meta(experiment: Experiment) -> ReportModel:
-    """The model without any weights."""
-    tokenizer = _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
+def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | None = None) -> ReportModel:
+    """The model without any weights; ``tokenizer`` is its own, or one of its size stands in.
+
+    Raises:
+        InputError: for a checkpoint whose shape is not known here, or that does not fit.
+    """
+    stand_in = _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
     with tempfile.TemporaryDirectory() as folder:
         for name, record in experiment.model:
             if getattr(record, "path", None) is not None:
-                _write_shape(record, Path(folder) / name, tokenizer)
+                _write_shape(record, Path(folder) / name, stand_in)
         classes = CLASSES[experiment.data.label_set]
         data = experiment.data
-        context = BuildContext(tokenizer, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
+        words = stand_in if tokenizer is None else tokenizer
+        context = BuildContext(words, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
         with torch.device("meta"):
             return experiment.model.build(context)
 
@@ -233,7 +241,7 @@ def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
     else:
         config = read_shape(record.path, what="the shape of a checkpoint")
         config = text_shape(config) if hasattr(record, "token_dropout") else config
-    if hasattr(record, "lora") and config.model_type == "bert":
+    if isinstance(record, PretrainedBertDecoderConfig):
         config.is_decoder = config.add_cross_attention = True
     config.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from radweave.base.errors import InputError
 from radweave.outside.open_clip import SETTINGS, has_open_clip_layout, open_clip_weights
 from radweave.outside.tokenizer_files import refuse_endless_steps, refuse_long_texts
+from radweave.outside.whole_files import refuse_stub
 
 Files = Literal["shape", "tokenizer", "weights"]
 """What is wanted of a folder."""
@@ -46,16 +47,22 @@ def refuse_incomplete(folder: Path, files: Files, *, what: str) -> None:
         InputError: naming what is missing; weights that are no safetensors count as missing.
     """
     if files == "tokenizer":
-        if not any((folder / name).is_file() for name in _WORDS):
+        there = [folder / name for name in _WORDS if (folder / name).is_file()]
+        if not there:
             raise InputError(f"cannot load {what}: none is in this folder", file=folder, expected=" or ".join(_WORDS))
+        for file in there:
+            refuse_stub(file, what=what)
         return
     if has_open_clip_layout(folder):
         if files == "weights":
-            open_clip_weights(folder, what=what)
+            refuse_stub(open_clip_weights(folder, what=what), what=what)
         return
     if not (folder / "config.json").is_file():
         raise InputError(f"cannot load {what}: config.json is missing", file=folder)
-    if files == "shape" or (folder / "model.safetensors").is_file():
+    if files == "shape":
+        return
+    if (folder / "model.safetensors").is_file():
+        refuse_stub(folder / "model.safetensors", what=what)
         return
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
@@ -69,6 +76,7 @@ def refuse_incomplete(folder: Path, files: Files, *, what: str) -> None:
     for name in _shards(index):
         if not (folder / name).is_file():
             raise InputError(f"cannot load {what}: a part of the weights is missing: {name}", file=folder)
+        refuse_stub(folder / name, what=what)
 
 
 def refuse_hostile(folder: Path, files: Files, *, what: str) -> None:

@@ -90,7 +90,7 @@ def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
         aside = aside_of(out)
         pending = aside.is_dir()
         if pending and not (resume or overwrite):
-            raise InputError("holds a training that was stopped; go on with --resume, or give --overwrite", file=aside)
+            raise _stopped(aside)
         replaces = pending if resume else overwrite and not _is_empty(out)
         place = RunPlace(out, aside if replaces else out)
         fresh = not (resume and pending) and (replaces or _is_empty(out))
@@ -154,9 +154,33 @@ def _kind(folder: Path) -> FolderKind:
     return _FINISHED if (folder / "run.json").is_file() else _UNFINISHED
 
 
+def refuse_place(out: Path, *, overwrite: bool, resume: bool) -> None:
+    """Refuse a place that a run could not be written to, without touching it.
+
+    Raises:
+        InputError: if something else is there, or it lies in a data set's folder or where nothing may be written.
+    """
+    out = out.resolve()
+    if is_finished(out) and resume:
+        return
+    _refuse(out, overwrite=overwrite, resume=resume)
+    if aside_of(out).is_dir() and not (resume or overwrite):
+        raise _stopped(aside_of(out))
+
+
+def _stopped(aside: Path) -> InputError:
+    return InputError("holds a training that was stopped; go on with --resume, or give --overwrite", file=aside)
+
+
 def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError("is no folder; a run does not replace it", file=out)
+    for place in (out, *out.parents):
+        if (place / "dataset.json").is_file():
+            raise InputError("lies in the folder of a data set; give a place outside of it", file=out, field="--out")
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise InputError("nothing can be written there", file=there, field="--out")
     if resume or _is_empty(out):
         return
     refuse_existing(out, overwrite=overwrite, ours=_kind(out))

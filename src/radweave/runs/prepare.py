@@ -16,6 +16,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import (
     PreparedSplit,
     prepare_split,
+    refuse_empty_splits,
 )
 from radweave.data.tokenizer import encode
 from radweave.labels import get_labeler
@@ -28,6 +29,18 @@ from radweave.outside.models import locate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+def refuse_unfit(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse, before anything large is read, what this data set, its splits and the paths of weights make impossible.
+
+    Raises:
+        InputError: naming the field and what was expected.
+    """
+    refuse_misfit(experiment, dataset)
+    refuse_empty_splits(dataset)
+    refuse_unknown_sets(experiment, dataset)
+    refuse_missing_checkpoints(experiment)
 
 
 def refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:

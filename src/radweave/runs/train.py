@@ -23,7 +23,6 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import (
     PreparedSplit,
     no_usable_study,
-    refuse_empty_splits,
     refuse_leaks,
     refuse_same_pixels,
 )
@@ -57,8 +56,7 @@ from radweave.runs.prepare import (
     prepare,
     refuse_long_reports,
     refuse_misfit,
-    refuse_missing_checkpoints,
-    refuse_unknown_sets,
+    refuse_unfit,
 )
 from radweave.runs.started import Started, write_started
 
@@ -165,10 +163,7 @@ def _prepare(
     else:
         write_text(config_path, to_yaml(experiment))
     # What is quick to find out comes before the images, which may take hours to decode.
-    refuse_misfit(experiment, dataset)
-    refuse_empty_splits(dataset)
-    refuse_unknown_sets(experiment, dataset)
-    refuse_missing_checkpoints(experiment)
+    refuse_unfit(experiment, dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = (study.report or "" for study in dataset.studies("train"))
     tokenizer = experiment.data.tokenizer.build(texts, own=experiment.language_checkpoint)

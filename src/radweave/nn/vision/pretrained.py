@@ -73,16 +73,16 @@ def _wrap(backbone: nn.Module, dim: int, channels: int, lora: NoLoraConfig | Lor
     return TransformersEncoder(adapt(backbone, lora), dim=dim, channels=channels, mean=mean, std=std)
 
 
-def _pretrained(path: Path | str, expected: type) -> Any:
-    """Load a checkpoint's configuration, and refuse another architecture."""
-    config = read_shape(path, what=WHAT)
+def _pretrained(path: str, saved: Path | None, expected: type) -> Any:
+    """Load a checkpoint's configuration, or the one that was kept of it, and refuse another architecture."""
+    config = read_shape(saved or path, what=WHAT)
     if not isinstance(config, expected):
         raise InputError(
             "the checkpoint is of another architecture",
             file=path,
             field="vision_encoder.path",
             got=config.model_type,
-            expected=expected.model_type,  # type: ignore[attr-defined]
+            expected=f"{expected.model_type}, or model.vision_encoder=transformers",  # type: ignore[attr-defined]
         )
     return config
 
@@ -114,7 +114,7 @@ class ResNetConfig(Config):
         from transformers import ResNetModel
 
         if self.path is not None:
-            config = _pretrained(saved or self.path, HFConfig)
+            config = _pretrained(self.path, saved, HFConfig)
             backbone = ResNetModel(config) if saved else _with_weights(self.path, ResNetModel)
         else:
             config = HFConfig(
@@ -162,7 +162,7 @@ class SwinConfig(Config):
         from transformers import SwinModel
 
         if self.path is not None:
-            config = _pretrained(saved or self.path, HFConfig)
+            config = _pretrained(self.path, saved, HFConfig)
             if saved:
                 backbone = SwinModel(config, add_pooling_layer=False)
             else:
@@ -200,7 +200,7 @@ class ViTConfig(Config):
         from transformers import ViTModel
 
         if self.path is not None:
-            config = _pretrained(saved or self.path, HFConfig)
+            config = _pretrained(self.path, saved, HFConfig)
             if saved:
                 backbone = ViTModel(config, add_pooling_layer=False)
             else:

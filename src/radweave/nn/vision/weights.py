@@ -15,9 +15,11 @@ from radweave.base.config import Config
 from radweave.base.errors import InputError
 from radweave.base.json_files import write_json
 from radweave.outside.models import refuse_unusable_weights
+from radweave.outside.whole_files import refuse_stub
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 FIELD = "vision_encoder.path"
+WHAT = "a vision encoder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,19 @@ def find_weights(path: Path) -> Path:
     """The weights file: ``path`` itself, or the only one in that folder, safetensors before others.
 
     Raises:
-        InputError: if there is none, or no single one.
+        InputError: if there is none, or no single one, or something else was downloaded in its place.
     """
-    if path.is_file():
-        return path
+    file = path if path.is_file() else _only_one(path)
+    try:
+        refuse_stub(file, what=WHAT)
+    except InputError as error:
+        raise InputError(error.reason, file=file, field=FIELD, got=error.got, expected=error.expected) from None
+    return file
+
+
+def _only_one(path: Path) -> Path:
     if not path.is_dir():
-        raise InputError("cannot load a vision encoder: no such file or folder", file=path, field=FIELD)
+        raise InputError(f"cannot load {WHAT}: no such file or folder", file=path, field=FIELD)
     found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
     safe = [file for file in found if file.suffix == ".safetensors"]
     choice = safe or found

@@ -1,0 +1,155 @@
+"""A dry run finds what the training would stumble over: wrong checkpoints, half downloads, a place for no run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from checkpoints import write_encoder, write_language_model
+from command_line import radweave
+from radweave.data.dataset import Dataset
+from radweave.runs.train import train
+from toys import TOY_OVERRIDES
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9877989586\n"
+OVERRIDES = [option for option in TOY_OVERRIDES if "vocab_size" not in option and "image_size" not in option]
+
+
+def _pointer(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(POINTER) and None
+
+
+def _without_words(folder: Path) -> None:
+    for file in folder.glob("token*"):
+        file.unlink()
+
+
+def _lost_part(folder: Path) -> None:
+    names = list(load_file(folder / "model.safetensors"))
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    index = {
+        "weight_map": {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(names)}
+    }
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def _cut(folder: Path) -> None:
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("brought")
+    write_encoder("vit", folder / "vit")
+    write_language_model("llama", folder / "llama")
+    bert = folder / "bert"
+    shutil.copytree(folder / "llama", bert)
+    config = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    (bert / "config.json").write_text(json.dumps({**config, "vocab_size": 310, "intermediate_size": 8}))
+    few = folder / "few"
+    shutil.copytree(folder / "llama", few)
+    config = json.loads((few / "config.json").read_text())
+    (few / "config.json").write_text(json.dumps({**config, "vocab_size": 40}))
+    return folder
+
+
+DAMAGED: list[tuple[str, Callable[[Path], None], str]] = [
+    ("llama", _without_words, "cannot load a tokenizer: none is in this folder"),
+    ("llama", _pointer("tokenizer.json"), "the file was not downloaded (got a pointer of Git LFS"),
+    ("llama", _pointer("model.safetensors"), "the file was not downloaded (got a pointer of Git LFS"),
+    ("llama", _lost_part, "a part of the weights is missing: model-00002-of-00002.safetensors"),
+    ("llama", _cut, "not a whole safetensors file"),
+    ("vit", _pointer("model.safetensors"), "the file was not downloaded (got a pointer of Git LFS"),
+]
+
+
+@pytest.mark.parametrize(("part", "damage", "words"), DAMAGED, ids=lambda case: getattr(case, "__name__", None))
+def test_a_damaged_folder_is_refused_by_dry_run_and_training_alike(
+    part: str,
+    damage: Callable[[Path], None],
+    words: str,
+    checkpoints: Path,
+    toy_dataset: Dataset,
+    tmp_path: Path,
+) -> None:
+    for name in ("vit", "llama"):
+        shutil.copytree(checkpoints / name, tmp_path / name)
+    damage(tmp_path / part)
+    assert words in _refused(tmp_path / "vit", tmp_path / "llama", toy_dataset, tmp_path / "run")
+
+
+def _refused(encoder: Path, words: Path, dataset: Dataset, out: Path) -> str:
+    """What a dry run says; the training says the same, and neither leaves anything behind."""
+    overrides = [
+        "model.vision_encoder=transformers", f"model.vision_encoder.path={encoder}",
+        "model.language_model=pretrained", f"model.language_model.path={words}", *OVERRIDES,
+    ]  # fmt: skip
+    asked = ["train", "baseline", str(dataset.path), *overrides, "--out", str(out)]
+    dry, real = radweave(*asked, "--dry-run"), radweave(*asked)
+    assert (dry.returncode, real.returncode) == (2, 2)
+    said = [done.stderr.strip().splitlines()[-1] for done in (dry, real)]
+    assert said[0] == said[1]
+    assert not out.exists()
+    return said[0]
+
+
+def test_another_kind_of_model_is_refused_by_dry_run_and_training_alike(
+    checkpoints: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    vit, llama, out = checkpoints / "vit", checkpoints / "llama", tmp_path / "run"
+    assert "not a causal language model (got bert" in _refused(vit, checkpoints / "bert", toy_dataset, out)
+    assert "not a vision model (got llama" in _refused(llama, llama, toy_dataset, out)
+    few = _refused(vit, checkpoints / "few", toy_dataset, out)
+    assert "the tokenizer does not belong to this language model" in few
+    assert "expected at most 40" in few
+
+
+def test_weights_that_are_a_page_are_refused(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "resnet.pth").write_text("<!DOCTYPE html><title>404</title>")
+    options = [f"model.vision_encoder.path={tmp_path / 'resnet.pth'}", "--preset", "tiny-ct", "--dry-run"]
+    done = radweave("train", "baseline", toy_ct_dataset.path, *options)
+    assert done.returncode == 2
+    assert "field 'model.vision_encoder.path'" in done.stderr
+    assert "the file was not downloaded (got a web page" in done.stderr
+
+
+def test_a_dry_run_looks_at_the_run_folder_too(toy_dataset: Dataset, toy_run: Path, tmp_path: Path) -> None:
+    def said(out: Path, *more: str) -> str:
+        options = [
+            "train",
+            "baseline",
+            str(toy_dataset.path),
+            "--preset",
+            "tiny",
+            "--dry-run",
+            "--out",
+            str(out),
+            *more,
+        ]
+        before = sorted(tmp_path.rglob("*"))
+        done = radweave(*options)
+        assert sorted(tmp_path.rglob("*")) == before
+        assert (done.returncode == 2) == bool(done.stderr), done.stderr
+        return done.stderr
+
+    shutil.copytree(toy_run, tmp_path / "run")
+    (tmp_path / "file").write_text("mine")
+    assert said(tmp_path / "new") == ""
+    assert "exists already; give --overwrite" in said(tmp_path / "run")
+    assert said(tmp_path / "run", "--overwrite") == ""
+    assert "is no folder" in said(tmp_path / "file")
+    assert "nothing can be written there" in said(tmp_path / "file" / "run")
+    assert "lies in the folder of a data set" in said(toy_dataset.path / "run")
+    assert not (toy_dataset.path / "run").exists()
+
+
+def test_no_run_is_trained_into_a_data_set(toy_dataset: Dataset) -> None:
+    with pytest.raises(Exception, match="lies in the folder of a data set"):
+        train("baseline", toy_dataset.path, toy_dataset.path / "runs" / "one")
+    assert not (toy_dataset.path / "runs").exists()
