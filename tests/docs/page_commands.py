@@ -71,6 +71,6 @@ def _in_prose(page: Path) -> Iterator[Command]:
 def _words(text: str) -> tuple[str, ...]:
     """The arguments: without comments, launcher, and the marks of what may be left out or repeated."""
     plain = re.sub(r"\[key=value \.\.\.\]|(?<=\w)\.\.\.|(?<= )\.\.\.(?= |$)", "", text)
-    plain = re.sub(r"\[(-[^\]]*|[A-Z]+)\]", r"\1", plain)
+    plain = re.sub(r"(?<!=)\[(-[^\]]*|[A-Z]+)\]", r"\1", plain)
     words = shlex.split(plain, comments=True)
     return tuple(words[words.index("radweave") + 1 :])
