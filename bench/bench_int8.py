@@ -76,7 +76,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     asked = sys.argv[1:] or [kind for kind in KINDS if "torchao" not in kind or find_spec("torchao")]
-    print("| build | kind | batch | prompt, ms | report, ms | prompt, times | report, times |\n|---|---|---|---|---|---|---|")
+    print(
+        "| build | kind | batch | prompt, ms | report, ms | prompt, times | report, times |\n|---|---|---|---|---|---|---|"
+    )
     for preset in ("tiny", "small"):
         whole = language_model(preset)
         models = {kind: KINDS[kind](copy.deepcopy(whole)) for kind in asked}

@@ -48,16 +48,17 @@ def kept_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int
 def most_kept(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int:
     """The same at its greatest: with gradient checkpointing the backward pass computes one layer again and keeps it."""
     kept = kept_bytes(part, run, half=half)
-    models = [module for module in part.modules() if getattr(module, "is_gradient_checkpointing", False)]
-    whole: list[Any] = [model for model in models if hasattr(model, "gradient_checkpointing_disable")]
+    models: list[Any] = [module for module in part.modules() if hasattr(module, "gradient_checkpointing_disable")]
+    # Not the property that says so of a model: its name changes between versions of transformers, which warn of it.
+    whole = [model for model in models if any(getattr(one, "gradient_checkpointing", False) for one in model.modules())]
     if not whole:
         return kept
     shaped: Any = part
     config = shaped.architecture
-    layers = int(getattr(config, "num_hidden_layers", None) or sum(config.depths))
+    layers = getattr(config, "num_hidden_layers", None) or getattr(config, "depth", None) or sum(config.depths)
     for model in whole:
         model.gradient_checkpointing_disable()
-    return kept + (kept_bytes(part, run, half=half) - kept) // layers
+    return kept + (kept_bytes(part, run, half=half) - kept) // int(layers)
 
 
 def vision_pass(encoder: nn.Module, data: DataConfig, batch: int) -> Callable[[], Tensor]:
