@@ -76,14 +76,13 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     asked = sys.argv[1:] or [kind for kind in KINDS if "torchao" not in kind or find_spec("torchao")]
-    print(
-        "| build | kind | batch | prompt, ms | report, ms | prompt, times | report, times |\n|---|---|---|---|---|---|---|"
-    )
+    print("| build | kind | batch | prompt, ms | report, ms | prompt, times | report, times |")
+    print("|---|---|---|---|---|---|---|")
     for preset in ("tiny", "small"):
         whole = language_model(preset)
         models = {kind: KINDS[kind](copy.deepcopy(whole)) for kind in asked}
         for rows in (1, 8):
-            best = {kind: (1e9, 1e9) for kind in asked}
+            best = dict.fromkeys(asked, (1e9, 1e9))
             for turn in range(ROUNDS + 1):  # the first one compiles and warms up
                 for kind, model in models.items():
                     taken = seconds(model, rows)

@@ -55,9 +55,8 @@ def rows(folder: Path) -> None:
     for name, shape in paths.items():
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(shape))
-    print(
-        "| all figures estimated | tokens before the report | as written | LoRA | LoRA in 4 bit | full | writing reports |"
-    )
+    columns = ("tokens before the report", "as written", "LoRA", "LoRA in 4 bit", "full", "writing reports")
+    print(f"| all figures estimated | {' | '.join(columns)} |")
     print("|---|---|---|---|---|---|---|")
     for label, (method, tokens, changes) in COMMANDS.items():
         base = [change.format(**{name: folder / name for name in paths}) for change in changes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from radweave.base.ontology import CLASSES
 from radweave.contract.experiment import BuildContext, Experiment
 from radweave.contract.model import ReportModel, parts_of
 from radweave.contract.stage import Trainability, apply_finetune
-from radweave.estimate.kept import language_pass, most_kept, vision_pass
+from radweave.estimate.kept import UNCOUNTABLE, language_pass, most_kept, vision_pass
 from radweave.estimate.published_shapes import PUBLISHED
 from radweave.methods import resolve
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel, PretrainedBertDecoderConfig
@@ -151,7 +152,12 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int 
             run = vision_pass(part, experiment.data, batch)
         else:
             continue
-        kept[name] = most_kept(part, run, half=stage.precision == "bfloat16")
+        try:
+            kept[name] = most_kept(part, run, half=stage.precision == "bfloat16")
+        except UNCOUNTABLE:  # Qwen-VL's tower
+            warnings.warn(
+                f"the activations of {name} hang on numbers, not on shapes, and are not counted", stacklevel=2
+            )
     return Estimate(parts, stage.batch_size, tokens, kept, cache, ranks)
 
 

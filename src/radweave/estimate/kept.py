@@ -11,10 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from radweave.contract.experiment import DataConfig
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.language_model import CausalLanguageModel
+
+UNCOUNTABLE = (DataDependentOutputException, DynamicOutputShapeException)
+"""What a pass raises whose shapes hang on numbers."""
 
 
 def kept_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int:
@@ -25,8 +29,6 @@ def kept_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int
         run: a forward pass through the part that makes its own inputs; it runs without numbers.
         half: whether the pass is in mixed precision, as a stage with ``precision=bfloat16``.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     storages: dict[int, Any] = {}
 
     def keep(tensor: Tensor) -> Tensor:
