@@ -13,7 +13,6 @@ from image_files import CANARY, chest, write_dicom
 from radweave.base.study import LabelState
 from radweave.hospital.finished import (
     Finding,
-    FindingMap,
     FinishedReport,
     Flagged,
     Model,
@@ -45,7 +44,7 @@ def identity(**changes: Any) -> Identity:
 
 
 def finished(**changes: Any) -> FinishedReport:
-    """A draft of two sections, three classes, one picture and one map."""
+    """A draft of two sections, three classes and one picture."""
     grey = np.rint(chest(96, 80) * 255).astype(np.uint8)
     report = FinishedReport(
         study_id="chest",
@@ -62,7 +61,6 @@ def finished(**changes: Any) -> FinishedReport:
         written=WRITTEN,
         sources=(identity(),),
         pictures=(Picture("View 1, PA", grey),),
-        maps=(FindingMap("Cardiomegaly", 0, np.linspace(0, 3, 96 * 80, dtype=np.float32).reshape(96, 80)),),
     )
     return replace(report, **changes)
 

@@ -86,7 +86,7 @@ def draw(
     gallery.plain = [gallery.add(panel, f"view_{number}", panel.title) for number, panel in enumerate(panels, start=1)]
     maps = {}
     for name, values in (evidence.get("attention_maps") or {}).items():
-        read = maps_of(values, subjects)
+        read = _read(values, subjects)
         if read is None:
             gallery.notes.append(f"The map of {name} does not fit the pictures and is not shown.")
         else:
@@ -121,7 +121,7 @@ def choose(names: Sequence[str], findings: Mapping[str, Finding]) -> list[str]:
     return [name for name in ranked if name in wanted]
 
 
-def maps_of(values: Any, subjects: Sequence[Subject]) -> list[Floats] | None:
+def _read(values: Any, subjects: Sequence[Subject]) -> list[Floats] | None:
     """One map per picture; None if this is no such thing. Rows for absent views at the end are left out."""
     try:
         stack = np.asarray(values, dtype=np.float64)

@@ -52,7 +52,6 @@ DEVICE_SERIAL: Final = Code("121016", "DCM", "Device Observer Serial Number")
 PROCESSING: Final = Code("109102", "DCM", "Processing Equipment")
 CHEST_IMAGING: Final = Code("413815006", "SCT", "Chest imaging")
 PROBABILITY: Final = Code("122157", "DCM", "Probability")
-SALIENCY: Final = Code("130404", "DCM", "Saliency")
 IN_THE_REPORT: Final = Code("STATED", OURS, "Stated in the report")
 NO_UNITS: Final = Code("1", "UCUM", "no units")
 

@@ -66,18 +66,6 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class FindingMap:
-    """Where the model looked for a class: ``weights`` (H, W) >= 0 over all of the image, in a unit of its own.
-
-    ``image`` is the place of the image in ``FinishedReport.sources``.
-    """
-
-    name: str
-    image: int
-    weights: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
 class Model:
     """What wrote the report. ``digest`` is a SHA-256 over every file of the run: it changes when the model does."""
 
@@ -111,7 +99,6 @@ class FinishedReport:
         written: when, with its zone.
         sources: the images it is about; () where they were no DICOM files, and so nobody's.
         pictures: the images, for people.
-        maps: where the model looked.
         signature: None for a draft.
     """
 
@@ -125,7 +112,6 @@ class FinishedReport:
     written: datetime
     sources: tuple[Identity, ...] = ()
     pictures: tuple[Picture, ...] = ()
-    maps: tuple[FindingMap, ...] = ()
     signature: Signature | None = None
     notice: str = RESEARCH_ONLY
 

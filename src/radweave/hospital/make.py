@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from radweave.base.hashes import sha256_json
 from radweave.base.study import Report
 from radweave.data.sections import parse_sections
 from radweave.explain import subject_of
-from radweave.explain.figures import choose, maps_of
-from radweave.explain.maps import RadiographSubject, Subject
 from radweave.explain.support import Support, Verdict, find_support
 from radweave.generate.pictures import Picture as ReadPicture
 from radweave.generate.pictures import view_of
 from radweave.generate.predictor import Predictor
-from radweave.hospital.finished import Finding, FindingMap, FinishedReport, Flagged, Model, Picture, Section
+from radweave.hospital.finished import Finding, FinishedReport, Flagged, Model, Picture, Section
 from radweave.hospital.identity import read_identities
 from radweave.labels import get_labeler
 from radweave.runs.folder import RunCard
@@ -62,7 +57,6 @@ def finished_report(
         written=datetime.now().astimezone().replace(microsecond=0),
         sources=sources,
         pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
-        maps=_maps(report.evidence, support, subjects) if len(sources) == len(views) else (),
     )
 
 
@@ -93,19 +87,3 @@ def sections_of(text: str, target: str) -> tuple[Section, ...]:
 def _findings(support: Support) -> tuple[Finding, ...]:
     rows = [Finding(row.name, row.probability, row.threshold, row.said, row.flag) for row in support.findings]
     return tuple(sorted(rows, key=lambda row: -1.0 if row.probability is None else row.probability, reverse=True))
-
-
-def _maps(evidence: Mapping[str, Any], support: Support, subjects: Sequence[Subject]) -> tuple[FindingMap, ...]:
-    """The maps that matter, over radiographs; where those of a scan lie among its slices is not known well enough."""
-    if not all(isinstance(subject, RadiographSubject) for subject in subjects):
-        return ()
-    read = {name: maps_of(values, subjects) for name, values in (evidence.get("attention_maps") or {}).items()}
-    maps = {name: found for name, found in read.items() if found is not None}
-    known = {row.name: row for row in support.findings}
-    made = []
-    for name in choose(list(maps), known):
-        for image, (weights, subject) in enumerate(zip(maps[name], subjects, strict=True)):
-            (panel,) = subject.panels_with(weights)
-            assert panel.heat is not None
-            made.append(FindingMap(name, image, panel.heat.astype(np.float32)))
-    return tuple(made)
