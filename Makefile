@@ -37,7 +37,7 @@ test-hospital: $(READY)
 	  && command -v pdftotext >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
 	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PROGRAMS); } \
 	  || echo "some of $(PROGRAMS) are missing: the tests that need them are skipped"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m programs tests/hospital
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m programs tests/hospital tests/serve
 
 check: $(READY)
 	$(BIN)/ruff check src tests bench

@@ -34,6 +34,9 @@ def start(
     data: DataInstead = None,
     split: SplitName = "test",
     watch: Annotated[Path | None, typer.Option("--watch", help="Folder whose new files become studies.")] = None,
+    hospital: Annotated[
+        Path | None, typer.Option("--hospital", help="YAML: what an archive may send here, and where reports are sent.")
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port to listen on.", min=1, max=65_535)] = 8765,
     database: Database = None,
@@ -59,8 +62,8 @@ def start(
     from radweave.serve.settings import Limits, Settings
 
     settings = Settings(
-        run=run, state=_state(run), data=data, split=whole,
-        watch=watch, host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,
+        run=run, state=_state(run), data=data, split=whole, watch=watch, hospital=hospital,
+        host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,
         limits=Limits(waiting=queue, body_bytes=upload_mib << 20, files=upload_files),
     )  # fmt: skip
     if verify_log:

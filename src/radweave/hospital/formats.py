@@ -74,6 +74,15 @@ _FORMATS: Final = (
     Format("text", ".txt", "plain_text.write_text", b"", RESEARCH_ONLY.encode(), needs_dicom=False),
 )
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType({found.name: found for found in _FORMATS})
+MEDIA_TYPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        ".dcm": "application/dicom",
+        ".pdf": "application/pdf",
+        ".json": "application/fhir+json",
+        ".hl7": "x-application/hl7-v2+er7; charset=utf-8",
+        ".txt": "text/plain; charset=utf-8",
+    }
+)
 BY_SUFFIX: Final[Mapping[str, Format]] = MappingProxyType(
     {found.suffix: found for found in reversed(_FORMATS) if found.suffix != ".txt"}
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
-from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -90,11 +91,10 @@ def read_identities(files: Sequence[Path]) -> tuple[tuple[Identity, ...], tuple[
         return (), ()
     identities: list[Identity] = []
     warnings: dict[str, None] = {}
-    with closing(Sandbox(PARSERS, size=1)) as pool:
-        for file in dicom:
-            identity, said = _read(file, pool)
-            identities.append(identity)
-            warnings |= dict.fromkeys(said)
+    for file in dicom:
+        identity, said = _read(file, _child())
+        identities.append(identity)
+        warnings |= dict.fromkeys(said)
     for field in _ONE_PATIENT:
         values = {getattr(identity, field) for identity in identities}
         if len(values) > 1:
@@ -106,6 +106,14 @@ def read_identities(files: Sequence[Path]) -> tuple[tuple[Identity, ...], tuple[
                 expected="one",
             )
     return tuple(identities), tuple(warnings)
+
+
+@lru_cache(maxsize=1)
+def _child() -> Sandbox:
+    """One process that stays: starting it takes longer than reading hundreds of headers."""
+    child = Sandbox(PARSERS, size=1)
+    atexit.register(child.close)
+    return child
 
 
 def _dicom_files(path: Path) -> list[Path]:

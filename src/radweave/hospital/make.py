@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from radweave.base.hashes import sha256_json
 from radweave.base.study import Report
 from radweave.data.sections import parse_sections
 from radweave.explain import subject_of
@@ -18,6 +17,7 @@ from radweave.generate.pictures import view_of
 from radweave.generate.predictor import Predictor
 from radweave.hospital.finished import Finding, FinishedReport, Flagged, Model, Picture, Section
 from radweave.hospital.identity import read_identities
+from radweave.hospital.model import model_facts, model_from
 from radweave.labels import get_labeler
 from radweave.runs.folder import RunCard
 from radweave.runs.restore import Run
@@ -67,7 +67,7 @@ def writable(text: str) -> str:
 
 def model_of(card: RunCard) -> Model:
     """What wrote a draft, with a digest over all files of its run."""
-    return Model(card.method, card.preset, card.versions["radweave"], sha256_json(dict(card.files)))
+    return model_from(model_facts(card))
 
 
 def sections_of(text: str, target: str) -> tuple[Section, ...]:

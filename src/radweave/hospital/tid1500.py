@@ -25,6 +25,7 @@ from highdicom.sr import (
 from pydicom.dataset import Dataset
 from pydicom.uid import Comprehensive3DSRStorage
 
+from radweave.base.errors import InputError
 from radweave.hospital import codes, document
 from radweave.hospital.basic_sr import SECTION_CODES
 from radweave.hospital.codes import Code, code_of
@@ -41,8 +42,10 @@ def write_tid1500(report: FinishedReport) -> bytes:
     """The report as a file.
 
     Raises:
-        InputError: if its images do not say whose they are, or of which study.
+        InputError: if its images do not say whose they are, or of which study, or no class of findings is known.
     """
+    if not report.findings:
+        raise InputError("there is no class of findings to code; sr-basic holds the text", field="--format", got=KIND)
     dataset = document.document(report, Comprehensive3DSRStorage, kind=KIND, number=SERIES_NUMBER)
     device = ObserverContext(_concept(codes.DEVICE), _device(report))
     (content,) = MeasurementReport(

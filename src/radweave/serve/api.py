@@ -6,16 +6,18 @@ from typing import Annotated, Any, Literal
 
 import sqlalchemy as sa
 from fastapi import APIRouter, HTTPException, Query, Request
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
 from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY
-from radweave.serve import drafts, log, store
+from radweave.hospital.formats import FORMATS, MEDIA_TYPES
+from radweave.serve import drafts, log, outbox, store
 from radweave.serve.access import Admin, Asking, Here, station
 from radweave.serve.drafts import Edit
+from radweave.serve.reports import stored_report, with_images
 from radweave.serve.schema import now
 from radweave.serve.station import Station
 from radweave.serve.uploads import from_stream
@@ -128,6 +130,35 @@ def evidence(study: str, user: Asking, here: Here) -> dict[str, Any]:
     if given is None:
         raise HTTPException(404, "there is no draft")
     return {**given, "notice": RESEARCH_ONLY}
+
+
+@router.get("/studies/{study}/report", tags=["studies"])
+def report(
+    study: str, user: Asking, here: Here, format: Annotated[str, Query(pattern="^[a-z0-9-]{1,20}$")] = "pdf"
+) -> Response:
+    """The newest version as other systems read it: pdf, text, fhir, fhir-r5, hl7, sr-basic, sr-tid1500, pdf-dicom."""
+    if format not in FORMATS:
+        raise InputError("no such format", field="format", expected=", ".join(FORMATS))
+    with here.database.reading() as connection:
+        row = find_study(connection, study, user)
+        if row.version == 0:
+            raise HTTPException(404, "there is no draft")
+        made, files = stored_report(connection, row, row.version)
+    data = FORMATS[format].bytes_of(with_images(made, files))
+    name = f"report{FORMATS[format].suffix}"
+    return Response(
+        data,
+        media_type=MEDIA_TYPES[FORMATS[format].suffix],
+        headers={"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "private, no-store"},
+    )
+
+
+@router.get("/studies/{study}/sent", tags=["studies"])
+def sent(study: str, user: Asking, here: Here) -> list[dict[str, Any]]:
+    """What is to be sent of a study to archives, and what has been, with its receipt."""
+    with here.database.reading() as connection:
+        find_study(connection, study, user)
+        return outbox.of_study(connection, study)
 
 
 @router.get("/studies/{study}/versions/{version}", tags=["studies"])

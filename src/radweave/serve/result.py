@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from radweave.base.hashes import sha256_json
 from radweave.base.study import LabelState, Report, Study
+from radweave.hospital.model import model_facts
 
 if TYPE_CHECKING:
     from radweave.explain.support import Claim, Finding, Sentence, Support
@@ -66,17 +66,8 @@ def result_of(report: Report, card: RunCard, labeler: Labeler, known: Known) -> 
         "findings": [_finding(finding, found) for finding in found.findings],
         "evidence": json_value({**report.evidence, "study": known.as_json(found, before)}),
         "warnings": list(report.warnings),
-        "model": model_of(card),
+        "model": model_facts(card),
     }
-
-
-def model_of(card: RunCard) -> dict[str, Any]:
-    """What made a draft, for every record of it. ``bank`` is one hash over all files with training reports."""
-    banks = {name: kept for name, kept in card.files.items() if name.startswith(("memories/", "drafting/"))}
-    return {
-        "method": card.method, "preset": card.preset, "weights": card.files.get("weights.safetensors"),
-        "bank": sha256_json(banks) if banks else None, "radweave": card.versions["radweave"],
-    }  # fmt: skip
 
 
 def _finding(finding: Finding, found: Support) -> dict[str, Any]:

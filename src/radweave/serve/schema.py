@@ -147,6 +147,29 @@ signoffs = sa.Table(
     sa.Column("draft_sentences", sa.Integer, nullable=False),
 )  # fmt: skip
 
+# Studies that came from an archive or a scanner: reports of these are sent.
+arrivals = sa.Table(
+    "arrivals", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+)  # fmt: skip
+
+# What is to be sent, once for each study, target, format and event. ``version`` is the draft's; ``receipt`` what the
+# archive said, or why it is not there yet.
+outbox = sa.Table(
+    "outbox", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("target", sa.String(40), primary_key=True),
+    sa.Column("format", sa.String(20), primary_key=True),
+    sa.Column("event", sa.String(20), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(20), nullable=False, index=True),
+    sa.Column("tries", sa.Integer, nullable=False, default=0),
+    sa.Column("due", Utc, nullable=False),
+    sa.Column("receipt", sa.Text),
+    sa.Column("changed", Utc, nullable=False),
+    sa.CheckConstraint("state IN ('waiting', 'sent', 'refused')", name="known_sending"),
+)  # fmt: skip
+
 log = sa.Table(
     "log", meta,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
@@ -193,7 +216,12 @@ def _sections(connection: sa.Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections}
+def _sending(connection: sa.Connection) -> None:
+    """What came from an archive, and what goes back."""
+    meta.create_all(connection, tables=[arrivals, outbox])
+
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending}
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
 

@@ -42,6 +42,7 @@ class Settings(Record):
     data: Path | None = None
     split: Split = "test"
     watch: Path | None = None
+    hospital: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8765, ge=0, le=65_535)
     database: str | None = None
@@ -61,6 +62,11 @@ class Settings(Record):
     def files(self) -> Path:
         """Where uploaded files lie, a folder for each upload."""
         return self.state / "files"
+
+    @property
+    def incoming(self) -> Path:
+        """Where images that an archive sends lie until their study is whole."""
+        return self.state / "incoming"
 
     @property
     def pixels(self) -> Path:

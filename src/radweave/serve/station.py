@@ -20,14 +20,16 @@ from radweave.base.storage import remove_leftovers
 from radweave.base.study import Modality, Split, Study
 from radweave.data.dataset import Dataset
 from radweave.generate.predictor import UNTRAINED
+from radweave.hospital.model import model_facts
+from radweave.hospital.plan import Plan, read_plan
 from radweave.runs.folder import read_card
-from radweave.serve import log, store, users
+from radweave.serve import log, outbox, store, users
 from radweave.serve.database import Database
 from radweave.serve.events import say
 from radweave.serve.inference import Inference, Target
+from radweave.serve.joined import Joined, refuse_unusable
 from radweave.serve.kept import Kept
 from radweave.serve.metrics import Metrics
-from radweave.serve.result import model_of
 from radweave.serve.settings import Settings
 from radweave.serve.store import NewStudy
 from radweave.serve.uploads import Incoming, take_in
@@ -64,10 +66,12 @@ class Station:
         if not (card.is_trained or settings.untrained):
             raise InputError(UNTRAINED, file=settings.run)
         self.settings = settings
-        self.model = model_of(card)
+        self.model = model_facts(card)
         self.modality: Modality = "ct" if card.dataset.modality == "ct" else "xray"
         if settings.watch is not None and not settings.watch.is_dir():
             raise InputError("no such folder", file=settings.watch, field="--watch")
+        plan = Plan() if settings.hospital is None else read_plan(settings.hospital)
+        refuse_unusable(plan)
         self.dataset = None if settings.data is None else Dataset.open(settings.data)
         self.database = Database(settings.url)
         self.database.hold.keep()
@@ -77,6 +81,7 @@ class Station:
         self.metrics = Metrics()
         self.kept = Kept(settings.pixels, settings.limits.kept_bytes)
         self.inference = Inference(settings, self.database, self.metrics, target=target)
+        self._joined = Joined(plan, settings, self.database, self.metrics, self._take_arrived)
         self._watcher = None if settings.watch is None else Watcher(settings.watch, self._take_watched)
 
     def start(self) -> None:
@@ -85,6 +90,7 @@ class Station:
         if self.dataset is not None:
             self._add_dataset(self.dataset)
         self.inference.start()
+        self._joined.start()
         if self._watcher is not None:
             self._watcher.start()
 
@@ -92,6 +98,7 @@ class Station:
         """Finish what is being drafted; the rest waits in the database."""
         if self._watcher is not None:
             self._watcher.stop()
+        self._joined.stop()
         self.inference.stop()
         self.database.close()
 
@@ -119,9 +126,17 @@ class Station:
                 raise QueueFullError
 
     def submit(
-        self, incoming: Sequence[Incoming], *, owner: int | None, one_study: bool = False, key: str | None = None
+        self,
+        incoming: Sequence[Incoming],
+        *,
+        owner: int | None,
+        one_study: bool = False,
+        key: str | None = None,
+        arrived: bool = False,
     ) -> list[str]:
         """Take files in as studies and return these. A second call with the same ``key`` is refused.
+
+        Reports of studies that ``arrived`` from an archive go back to it.
 
         Raises:
             InputError: for what is not taken, naming the limit; KnownError for a key that came before.
@@ -141,6 +156,8 @@ class Station:
                     source = None if key is None else _source(owner, number, key)
                     made = NewStudy(study.name, study.files, source=source, refused=study.refused)
                     ids.append(store.add(connection, made, owner=owner))
+                    if arrived:
+                        outbox.arrived(connection, ids[-1])
         except IntegrityError:  # two with one key at once
             shutil.rmtree(folder, ignore_errors=True)
             raise KnownError(*_KNOWN) from None
@@ -206,6 +223,18 @@ class Station:
             with self.database.writing() as connection:
                 refused = NewStudy(incoming[0].name, source=_source(None, 0, key), refused=error.reason)
                 store.add(connection, refused, owner=None)
+        return True
+
+    def _take_arrived(self, incoming: Sequence[Incoming], key: str) -> bool:
+        """Take in a study that an archive sent; whether it is done with."""
+        try:
+            self.submit(incoming, owner=None, key=f"arrived/{key}", arrived=True)
+        except KnownError:
+            self.metrics.count("studies_again")
+        except QueueFullError:
+            return False
+        except InputError:
+            self.metrics.count("studies_refused")
         return True
 
     def check_log(self) -> log.Checked:

@@ -1,0 +1,142 @@
+"""How a workstation is joined to a hospital's systems: what it receives and from whom, where it sends what.
+
+receive:
+  ae_title: RADWEAVE
+  port: 11112
+  peers: {SCANNER: 10.0.0.5}
+  routes: [{modality: [CR, DX], body_part: [CHEST, THORAX, ""]}]
+send:
+  - name: archive
+    formats: [sr-basic, pdf-dicom]
+    events: [drafted, signed]
+    web: {url: "https://archive.example/dicom-web", user: radweave, password_file: /run/secrets/archive}
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from radweave.base.config import first_problem, read_yaml
+from radweave.base.errors import InputError
+from radweave.base.study import Record, View
+from radweave.hospital.formats import FORMATS
+
+Event = Literal["drafted", "signed"]
+
+
+def _ae_title(text: str) -> str:
+    """PS3.5 Table 6.2-1, AE."""
+    if not (0 < len(text.strip()) <= 16 and text.isascii() and text.isprintable() and "\\" not in text):
+        raise ValueError("not an AE title: 1 to 16 printable ASCII characters, no backslash")
+    return text.strip()
+
+
+def _format(name: str) -> str:
+    if name not in FORMATS or FORMATS[name].suffix != ".dcm":
+        raise ValueError(f"not one of {', '.join(one for one, kind in FORMATS.items() if kind.suffix == '.dcm')}")
+    return name
+
+
+AeTitle = Annotated[str, AfterValidator(_ae_title)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+
+
+class Tls(Record):
+    """Files in PEM: our certificate with its key, and the authority that the other side's must be signed by."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+class Route(Record):
+    """Images that are taken: each list holds what is let through, "" an image that does not say; no list lets all."""
+
+    modality: tuple[str, ...] | None = None
+    body_part: tuple[str, ...] | None = None
+    view: tuple[View, ...] | None = None
+
+    def fits(self, modality: str, body_part: str, view: str) -> bool:
+        """Whether an image of these may pass."""
+        return (
+            (self.modality is None or modality in self.modality)
+            and (self.body_part is None or body_part in self.body_part)
+            and (self.view is None or view in self.view)
+        )
+
+
+class Receive(Record):
+    """The C-STORE receiver. Only ``peers`` (AE title: address) may send; a study is whole after ``quiet_s``."""
+
+    ae_title: AeTitle
+    port: Port
+    host: str = "127.0.0.1"
+    peers: dict[AeTitle, str] = Field(min_length=1)
+    routes: tuple[Route, ...] = (Route(),)
+    quiet_s: float = Field(default=10.0, ge=0.1)
+    associations: int = Field(default=16, ge=1)
+    tls: Tls | None = None
+
+
+class Web(Record):
+    """An archive's DICOMweb service. The password stands in a file, so that the plan can be shown."""
+
+    url: str = Field(pattern="^https?://")
+    user: str | None = None
+    password_file: Path | None = None
+    authority: Path | None = None
+
+
+class Dicom(Record):
+    """An archive's C-STORE service, and what we call ourselves."""
+
+    host: str
+    port: Port
+    ae_title: AeTitle
+    calling: AeTitle = "RADWEAVE"
+    tls: Tls | None = None
+
+
+class Target(Record):
+    """A place that reports are sent to: by ``web`` or by ``dicom``."""
+
+    name: Name
+    formats: tuple[Annotated[str, AfterValidator(_format)], ...] = Field(min_length=1)
+    events: tuple[Event, ...] = Field(default=("signed",), min_length=1)
+    web: Web | None = None
+    dicom: Dicom | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Target:
+        if (self.web is None) == (self.dicom is None):
+            raise ValueError("give web or dicom")
+        return self
+
+
+class Plan(Record):
+    """See above."""
+
+    receive: Receive | None = None
+    send: tuple[Target, ...] = ()
+
+    @model_validator(mode="after")
+    def _names(self) -> Plan:
+        if len({target.name for target in self.send}) < len(self.send):
+            raise ValueError("send: two targets have one name")
+        return self
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan.
+
+    Raises:
+        InputError: if the file is none, naming the first field that is wrong.
+    """
+    try:
+        return Plan.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=path) from None

@@ -1,0 +1,115 @@
+"""What is to be sent to archives, and what has been: in the database, so that a server that is killed forgets none.
+
+    waiting -> sent (with the receipt)
+       |
+       +-> refused (with the reason): no report can be made of the study
+
+A row is there once for each study, target, format and event. Where the archive is away it waits longer after each try.
+A server that ends between an archive's receipt and the row sends once more: the same bytes with the same instance UID,
+of which an archive keeps one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from radweave.hospital.plan import Target
+from radweave.serve import log
+from radweave.serve.schema import arrivals, now, outbox, signoffs, studies
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 600.0
+_DRAFTED: Final = ("drafted", "edited", "signed")
+
+
+def arrived(connection: sa.Connection, study: str) -> None:
+    """Note that a study came from an archive, in the transaction that puts it on the work list."""
+    connection.execute(arrivals.insert().values(study_id=study))
+
+
+def enqueue(connection: sa.Connection, targets: Sequence[Target]) -> int:
+    """Put on the list what is ready and is not there yet; how many rows that are."""
+    made = 0
+    for target in targets:
+        for event in target.events:
+            for name in target.formats:
+                made += _enqueue(connection, target.name, name, event)
+    return made
+
+
+def _enqueue(connection: sa.Connection, target: str, name: str, event: str) -> int:
+    known = sa.exists().where(
+        outbox.c.study_id == studies.c.id,
+        outbox.c.target == target,
+        outbox.c.format == name,
+        outbox.c.event == event,
+    )
+    asked = sa.select(studies.c.id).join(arrivals, arrivals.c.study_id == studies.c.id).where(~known)
+    if event == "signed":
+        asked = asked.add_columns(signoffs.c.version).join(signoffs, signoffs.c.study_id == studies.c.id)
+    else:
+        asked = asked.add_columns(sa.literal(1)).where(studies.c.state.in_(_DRAFTED))
+    rows = [
+        {"study_id": study, "target": target, "format": name, "event": event, "version": version, "state": "waiting",
+         "tries": 0, "due": now(), "changed": now()}
+        for study, version in connection.execute(asked).all()
+    ]  # fmt: skip
+    if rows:
+        connection.execute(outbox.insert(), rows)
+    return len(rows)
+
+
+def due(connection: sa.Connection, targets: Sequence[Target], most: int) -> Sequence[sa.Row[Any]]:
+    """The rows whose turn it is, the oldest first."""
+    asked = sa.select(outbox).where(
+        outbox.c.state == "waiting", outbox.c.due <= now(), outbox.c.target.in_([target.name for target in targets])
+    )
+    return connection.execute(asked.order_by(outbox.c.due, outbox.c.study_id, outbox.c.format).limit(most)).all()
+
+
+def sent(connection: sa.Connection, row: sa.Row[Any], receipt: str) -> None:
+    """Keep a receipt."""
+    _change(connection, row, state="sent", receipt=receipt, tries=row.tries + 1)
+    details = {"target": row.target, "format": row.format, "event": row.event, "version": row.version}
+    log.append(connection, "sent", study=row.study_id, details=details)
+
+
+def refused(connection: sa.Connection, row: sa.Row[Any], reason: str) -> None:
+    """Say that no report of this kind can be made of the study."""
+    _change(connection, row, state="refused", receipt=reason)
+    log.append(connection, "not sent", study=row.study_id, details={"target": row.target, "format": row.format})
+
+
+def later(connection: sa.Connection, row: sa.Row[Any], reason: str) -> None:
+    """Let a row wait, longer after each try."""
+    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(row.tries, 20))
+    due_then = now() + timedelta(seconds=pause)
+    _change(connection, row, state="waiting", receipt=reason, tries=row.tries + 1, due=due_then)
+
+
+def _change(connection: sa.Connection, row: sa.Row[Any], **values: Any) -> None:
+    keys = ("study_id", "target", "format", "event")
+    this = [outbox.c[key] == getattr(row, key) for key in keys]
+    connection.execute(outbox.update().where(*this).values(changed=now(), **values))
+
+
+def of_study(connection: sa.Connection, study: str) -> list[dict[str, Any]]:
+    """What is to be sent of a study, and what has been, as JSON values."""
+    asked = sa.select(outbox).where(outbox.c.study_id == study).order_by(outbox.c.target, outbox.c.format)
+    names = ("target", "format", "event", "version", "state", "tries", "receipt")
+    return [
+        {**{name: getattr(row, name) for name in names}, "changed": row.changed.isoformat()}
+        for row in connection.execute(asked)
+    ]
+
+
+def counts(connection: sa.Connection) -> dict[str, int]:
+    """How many rows there are of each state."""
+    found = dict.fromkeys(("waiting", "sent", "refused"), 0)
+    for state, number in connection.execute(sa.select(outbox.c.state, sa.func.count()).group_by(outbox.c.state)):
+        found[state] = number
+    return found

@@ -1,0 +1,97 @@
+"""The thread that sends what waits in the outbox, one object after the other."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from radweave.base.errors import InputError
+from radweave.hospital.formats import FORMATS
+from radweave.hospital.plan import Target
+from radweave.hospital.sending import NotKeptError, send
+from radweave.serve import outbox, reports
+from radweave.serve.database import Database
+from radweave.serve.events import say, say_failure
+from radweave.serve.metrics import Metrics
+from radweave.serve.schema import studies
+
+PAUSE_S: Final = 0.5
+_AT_ONCE: Final = 16
+
+
+class Sender:
+    """Sends to ``targets``; ``step`` is one look, ``start`` looks again and again."""
+
+    def __init__(self, database: Database, targets: tuple[Target, ...], metrics: Metrics) -> None:
+        self._database, self._metrics = database, metrics
+        self._targets = {target.name: target for target in targets}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the object that is being sent."""
+        self._stopping.set()
+        if self._thread.ident:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if not self.step():
+                    self._stopping.wait(PAUSE_S)
+            except Exception as error:  # a database that is away for a moment must not end the sender
+                say_failure("sending-failed", error)
+                self._stopping.wait(PAUSE_S)
+
+    def step(self) -> int:
+        """Enqueue what is ready and try what is due; how many rows were tried."""
+        targets = tuple(self._targets.values())
+        with self._database.writing() as connection:
+            outbox.enqueue(connection, targets)
+            rows = outbox.due(connection, targets, _AT_ONCE)
+        tried = 0
+        for row in rows:
+            if self._stopping.is_set():
+                break
+            self._try(row)
+            tried += 1
+        return tried
+
+    def _try(self, row: sa.Row[Any]) -> None:
+        try:
+            receipt = send(self._targets[row.target], self._object(row))
+        except InputError as error:  # no report can be made of it, now or later
+            with self._database.writing() as connection:
+                outbox.refused(
+                    connection, row, error.reason if error.field is None else f"{error.field}: {error.reason}"
+                )
+            self._count("reports_refused", row)
+        except NotKeptError as error:
+            self._again(row, str(error))
+        except Exception as error:  # one object that cannot be made must not keep the others
+            say_failure("sending-failed", error, study=row.study_id)
+            self._again(row, f"it could not be made ({type(error).__name__})")
+        else:
+            with self._database.writing() as connection:
+                outbox.sent(connection, row, receipt)
+            self._count("reports_sent", row)
+
+    def _again(self, row: sa.Row[Any], reason: str) -> None:
+        with self._database.writing() as connection:
+            outbox.later(connection, row, reason)
+        self._count("sending_failures", row)
+
+    def _object(self, row: sa.Row[Any]) -> bytes:
+        with self._database.reading() as connection:
+            study = connection.execute(sa.select(studies).where(studies.c.id == row.study_id)).one()
+            report, files = reports.stored_report(connection, study, row.version)
+        return FORMATS[row.format].bytes_of(reports.with_images(report, files))
+
+    def _count(self, what: str, row: sa.Row[Any]) -> None:
+        self._metrics.count(what)
+        say(what.replace("_", "-"), study=row.study_id)
