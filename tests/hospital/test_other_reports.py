@@ -177,3 +177,13 @@ def test_a_report_that_would_be_nobodys_is_refused_where_that_matters(name: str)
 )
 def test_names_are_shown_as_people_read_them(name: str, spoken: str) -> None:
     assert spoken_name(name) == spoken
+
+
+def test_what_needs_no_extra_is_written_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radweave.base.extras.EXTRAS", {"hospital": ("no_such_package",)})
+    for name, chosen in FORMATS.items():
+        if chosen.needs_extra:
+            with pytest.raises(InputError, match=r"no_such_package.*radweave\[hospital\]"):
+                chosen.bytes_of(finished())
+        else:
+            assert chosen.bytes_of(finished()), name

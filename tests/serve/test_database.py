@@ -150,7 +150,7 @@ def test_edit_distance(before: str, after: str, distance: int) -> None:
 
 
 def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("radweave.serve._PACKAGES", ("no_such_package",))
+    monkeypatch.setattr("radweave.base.extras.EXTRAS", {"serve": ("no_such_package",)})
     done = radweave("serve", tmp_path)
     assert done.returncode == 2
     assert "pip install 'radweave[serve]'" in done.stderr

@@ -20,7 +20,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "faiss": ("faiss",),
         "serve": ("fastapi", "starlette", "uvicorn", "h11", "jinja2", "sqlalchemy", "argon2", "python_multipart"),
         "postgres": ("psycopg",),
-        "hospital": ("highdicom", "reportlab", "pynetdicom", "dicomweb_client"),
+        "hospital": ("highdicom", "reportlab", "pynetdicom", "dicomweb_client", "requests"),
     }
 )
 """Extra, as pyproject.toml has it -> the modules that its packages bring, in the same order."""

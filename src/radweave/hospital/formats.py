@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from radweave.base.errors import InputError
+from radweave.base.extras import refuse_without
 from radweave.base.extras import install_line
 from radweave.base.replacing import FileKind
 from radweave.base.storage import write_aside
@@ -36,6 +37,11 @@ class Format:
     mark: bytes
     needs_dicom: bool
 
+    @property
+    def needs_extra(self) -> bool:
+        """Whether more than the core's libraries write it."""
+        return self.name not in ("sr-basic", "hl7", "text")
+
     def bytes_of(self, report: FinishedReport) -> bytes:
         """The report as a file of this format.
 
@@ -46,18 +52,11 @@ class Format:
             raise InputError("the draft is empty: there is nothing to write", field="--format", got=self.name)
         if self.needs_dicom:
             report.patient  # noqa: B018 - refuses a report that is nobody's
+        if self.needs_extra:
+            refuse_without("hospital", f"--format {self.name}", field="--format")
         module, function = self.writer.split(".")
-        write: Callable[[FinishedReport], bytes] = getattr(_module(module), function)
+        write: Callable[[FinishedReport], bytes] = getattr(import_module(f"radweave.hospital.{module}"), function)
         return write(report)
-
-
-def _module(name: str) -> object:
-    try:
-        return import_module(f"radweave.hospital.{name}")
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("radweave"):
-            raise
-        raise InputError(f"{error.name} is not installed: {install_line('hospital')}", field="--format") from None
 
 
 _DICOM = b"\0" * 128 + b"DICM"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from radweave.base.errors import InputError
+from radweave.base.extras import refuse_without
 from radweave.hospital.plan import Plan
 from radweave.serve.database import Database
 from radweave.serve.events import JsonHandler
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from radweave.serve.arrivals import Arrivals, Submit
     from radweave.serve.sender import Sender
 
-_PACKAGES: Final = ("pynetdicom", "dicomweb_client", "highdicom", "reportlab")
 _QUOTING: Final = ("pynetdicom", "dicomweb_client", "pydicom", "highdicom", "urllib3")
 """Libraries whose log may quote a header or an address with a patient's id."""
 
@@ -69,9 +68,7 @@ def refuse_unusable(plan: Plan) -> None:
     """
     if plan.receive is None and not plan.send:
         return
-    for package in _PACKAGES:
-        if find_spec(package) is None:
-            raise InputError(f"this plan needs {package}, which is not installed: pip install 'radweave[hospital]'")
+    refuse_without("hospital", "this plan", field="--hospital")
     from radweave.hospital.sending import client_context, server_context
 
     if plan.receive is not None:
