@@ -11,7 +11,6 @@ from typing import Final
 
 from radweave.base.errors import InputError
 from radweave.base.extras import refuse_without
-from radweave.base.extras import install_line
 from radweave.base.replacing import FileKind
 from radweave.base.storage import write_aside
 from radweave.base.study import RESEARCH_ONLY
