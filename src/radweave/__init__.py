@@ -20,11 +20,16 @@ if TYPE_CHECKING:
     from radweave.evaluation.commands.label import label
     from radweave.evaluation.score import score
     from radweave.generate.predictor import Predictor
+    from radweave.runs.studies import StudyDataset as Dataset
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "label", "load", "score"]
+__all__ = ["Dataset", "__version__", "label", "load", "score"]
 # Where each name lives. It is imported when it is asked for: 'import radweave' stays light.
-_PLACES = {"label": "radweave.evaluation.commands.label", "score": "radweave.evaluation.score"}
+_PLACES = {
+    "Dataset": ("radweave.runs.studies", "StudyDataset"),
+    "label": ("radweave.evaluation.commands.label", "label"),
+    "score": ("radweave.evaluation.score", "score"),
+}
 
 
 def load(
@@ -63,7 +68,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'radweave' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(_PLACES[name]), name)
+    module, attribute = _PLACES[name]
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

@@ -103,7 +103,7 @@ def test_the_package_is_imported_in_a_moment_and_names_what_it_has() -> None:
         "try: radweave.scores\nexcept AttributeError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "'label', 'load', 'score'" in done.stdout
+    assert "'Dataset', '__version__', 'label', 'load', 'score'" in done.stdout
     assert "module 'radweave' has no attribute 'scores'" in done.stdout
 
 

@@ -1,0 +1,38 @@
+"""The Python of docs/python.md, run block by block as it stands there, in a folder that has what it names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radweave.data.dataset import Dataset
+from toys import ROOT
+
+LINES_OF_THE_LOOP = 38
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_runs_and_its_model_learns_to_write(
+    toy_run: Path, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(toy_run, "run")
+    shutil.copytree(toy_dataset.path, "data")
+    shutil.copyfile(toy_dataset.image_path("images/1_0.png"), "chest.png")
+    first, loop = blocks(ROOT / "docs/python.md")
+    names: dict[str, Any] = {}
+    exec(compile(first, "docs/python.md", "exec"), names)
+    assert names["report"].text
+    assert len([line for line in loop.splitlines() if line.strip()]) <= LINES_OF_THE_LOOP
+    found: dict[str, Any] = {}
+    exec(compile(loop, "docs/python.md", "exec"), found)
+    assert found["loss"].item() < 3.0, "untrained it is the logarithm of the number of words, 3.3 or more"
+    assert set(found["drafts"]) == {study.study_id for study in toy_dataset.studies("test")}
+    assert found["evaluation"].corpus["BLEU_1"].value is not None
