@@ -7,8 +7,9 @@ authority that the plan names (or the system knows).
 from __future__ import annotations
 
 import io
+import socket
 import ssl
-from typing import Final
+from typing import Any, Final
 
 import requests
 from dicomweb_client.api import DICOMwebClient
@@ -81,13 +82,25 @@ def _store_web(web: Web, dataset: Dataset) -> str:
     return "STOW-RS: kept"
 
 
+class _LateHandshake(ssl.SSLContext):
+    """Shakes hands when a connection is read first, by the thread that serves it.
+
+    pynetdicom would do so in the one that accepts connections, so that who connects and says nothing keeps all others
+    waiting.
+    """
+
+    def wrap_socket(self, sock: socket.socket, server_side: bool = False, **more: Any) -> ssl.SSLSocket:  # type: ignore[override]
+        sock.settimeout(TIMEOUT_S)
+        return super().wrap_socket(sock, server_side=server_side, **{**more, "do_handshake_on_connect": False})
+
+
 def client_context(tls: Tls) -> ssl.SSLContext:
     """What a connection of ours is encrypted with, and who may answer it.
 
     Raises:
         InputError: if a file is missing or no PEM.
     """
-    return _context(tls, ssl.Purpose.SERVER_AUTH)
+    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls)
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
@@ -96,15 +109,15 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     Raises:
         InputError: if a file is missing or no PEM.
     """
-    context = _context(tls, ssl.Purpose.CLIENT_AUTH)
+    context = _loaded(_LateHandshake(ssl.PROTOCOL_TLS_SERVER), tls)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def _context(tls: Tls, purpose: ssl.Purpose) -> ssl.SSLContext:
+def _loaded(context: ssl.SSLContext, tls: Tls) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(purpose, cafile=str(tls.authority))
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cafile=tls.authority)
         context.load_cert_chain(tls.certificate, tls.key)
     except (OSError, ssl.SSLError):
         raise InputError("the certificate, its key or the authority cannot be used", field="tls") from None
