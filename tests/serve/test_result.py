@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from radweave.base.study import Report, Study
+from radweave.hospital.model import model_facts
 from radweave.labels import get_labeler
 from radweave.runs.folder import read_card
-from radweave.serve.result import Known, model_of, result_of
+from radweave.serve.result import Known, result_of
 
 TEXT = "There is a new pleural effusion. No pneumothorax. The heart is large."
 EVIDENCE = {
@@ -68,4 +69,4 @@ def test_the_bank_has_one_hash_which_changes_with_any_of_its_files(toy_run: Path
     first = next(name for name in card.files if name.startswith("drafting/"))
     changed = card.model_copy(update={"files": {**card.files, first: "0" * 64}})
     other = card.model_copy(update={"files": {**card.files, "config.yaml": "0" * 64}})
-    assert model_of(card)["bank"] == model_of(other)["bank"] != model_of(changed)["bank"]
+    assert model_facts(card)["bank"] == model_facts(other)["bank"] != model_facts(changed)["bank"]
