@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-postgres test-hospital check bench fuzz mutants eyes results reference package sbom clean
+.PHONY: setup demo test test-postgres test-browser test-hospital check bench fuzz mutants eyes results reference package sbom clean
 
 setup: $(READY)
 
@@ -27,7 +27,17 @@ test: $(READY)
 
 # The workstation's tests with its databases on a PostgreSQL server that is started for them: Debian's postgresql is needed.
 test-postgres: $(READY)
-	RADWEAVE_TEST_POSTGRES=1 $(PYTEST) tests/serve
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
+	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; } \
+	  || { echo "PostgreSQL is missing (Debian: apt-get install postgresql)"; exit 1; }
+	RADWEAVE_TEST_POSTGRES=1 $(PYTEST) -m "not gpu" tests/serve
+
+# The workstation's pages in a real browser: Debian's Chromium, which is installed where root and apt answer.
+test-browser: $(READY)
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
+	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+	  || { echo "Chromium is missing (Debian: apt-get install chromium)"; exit 1; }
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser tests/browser
 
 # Reports against the programs of others: an archive, a validator, DCMTK. They are installed where root and apt answer;
 # where they cannot be had, the tests skip with a reason.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from fastapi.testclient import TestClient
 from stand_ins import IMAGE, stand_in
 
 from radweave.serve.app import create_app
+from radweave.serve.server import listener
 from radweave.serve.settings import Settings
 from radweave.serve.station import Station
 
@@ -29,6 +32,30 @@ def running(settings: Settings, target: Any = stand_in) -> Iterator[tuple[TestCl
     headers = {} if station.token is None else {"Authorization": f"Bearer {station.token}"}
     with TestClient(create_app(station), base_url=ORIGIN, headers=headers) as client:
         yield client, station
+
+
+@contextmanager
+def listening(settings: Settings, target: Any = stand_in) -> Iterator[tuple[int, str]]:
+    """A workstation on a port of its own: the port and a token."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    settings.state.mkdir(exist_ok=True)
+    station = Station(settings.model_copy(update={"port": port}), target=target)
+    assert station.token is not None
+    server = listener(station.settings, station)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    end = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    try:
+        yield port, station.token
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def upload(client: TestClient, *files: tuple[str, bytes], **more: Any) -> Any:

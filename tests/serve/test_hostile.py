@@ -5,20 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from stand_ins import stand_in
-from stations import one_draft
+from stations import listening, one_draft
 
-from radweave.serve.server import listener
 from radweave.serve.settings import Settings
-from radweave.serve.station import Station
 
 STRANGE: tuple[Any, ...] = (
     "\0", "\ud800", "' OR 1=1 --", "x" * 3_000, 1 << 31, 1 << 63, 1 << 70, -1, None, [[]], {"\ud800": "\0"},
@@ -86,30 +81,6 @@ def test_a_body_that_is_no_json(body: bytes, client: TestClient) -> None:
             assert "application/json" in answer.headers["content-type"]
 
 
-@contextmanager
-def _listening(settings: Settings) -> Iterator[tuple[int, str]]:
-    """A workstation on a port of its own: the port and a token."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    settings.state.mkdir(exist_ok=True)
-    station = Station(settings.model_copy(update={"port": port}), target=stand_in)
-    assert station.token is not None
-    server = listener(station.settings, station)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    end = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    try:
-        yield port, station.token
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
 def _sent(port: int, data: bytes, *, last: bytes = b"") -> bytes:
     """What comes back until the server closes the connection; ``last`` is sent again and again."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
@@ -135,7 +106,7 @@ def _sent(port: int, data: bytes, *, last: bytes = b"") -> bytes:
 
 def test_connections_that_say_nothing_or_little_are_ended(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.serve.patience.LINGER_S", 0.2)
-    with _listening(settings.model_copy(update={"head_s": 0.3, "body_s": 0.3})) as (port, token):
+    with listening(settings.model_copy(update={"head_s": 0.3, "body_s": 0.3})) as (port, token):
         head = f"POST /api/v1/studies HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n"
         form = "Content-Type: multipart/form-data; boundary=x\r\n"
         assert _sent(port, b"") == b""
@@ -154,7 +125,7 @@ def test_connections_that_say_nothing_or_little_are_ended(settings: Settings, mo
 
 
 def test_a_body_that_is_too_large_is_not_waited_for(settings: Settings) -> None:
-    with _listening(settings) as (port, token):
+    with listening(settings) as (port, token):
         head = f"POST /api/v1/studies HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n"
         stated = _sent(port, f"{head}Content-Length: {2 << 30}\r\n\r\n".encode(), last=b"a")
         assert b" 413 " in stated.splitlines()[0]

@@ -6,12 +6,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from load import Killed, Load, free_port
 from stand_ins import IMAGE
 
 from radweave.serve.settings import Limits, Settings
 
 
+@pytest.mark.slow  # four processes are started; make test-postgres runs it too
 def test_kills_under_load_lose_and_double_nothing(settings: Settings, tmp_path: Path) -> None:
     given = settings.model_copy(update={"port": free_port(), "limits": Limits(waiting=12)})
     command = [sys.executable, str(Path(__file__).with_name("stand_in_server.py")), given.model_dump_json()]
