@@ -17,7 +17,7 @@ export function nameOf(image) {
 
 export class Pane {
   /** `images` to choose from; `on` are listeners: chosen(name), active(), drawn(). */
-  constructor(images, on) {
+  constructor(label, images, on) {
     this.on = on;
     this.image = null;
     this.words = null;
@@ -31,11 +31,11 @@ export class Pane {
     this.pending = 0;
     this.grey = document.createElement("canvas");
     this.canvas = made("canvas", { class: "rv-canvas" });
-    this.pick = choice("Image", images.map((image) => [image.name, nameOf(image)]), (name) => on.chosen(name), { class: "rv-pick" });
+    this.pick = choice(`Image of ${label.toLowerCase()}`, images.map((image) => [image.name, nameOf(image)]), (name) => on.chosen(name), { class: "rv-pick" });
     this.corners = Object.fromEntries(["top", "left", "right", "bottom"].map((side) => [side, made("div", { class: `rv-corner rv-${side}`, "aria-hidden": "true" })]));
     this.stage = made("div", { class: "rv-stage", tabindex: "0", role: "application", "aria-roledescription": "radiograph", "aria-describedby": "rv-keys", onfocus: () => on.active() },
       this.canvas, Object.values(this.corners));
-    this.element = made("section", { class: "rv-pane", "aria-label": "Radiograph" }, this.pick, this.stage);
+    this.element = made("section", { class: "rv-pane", "aria-label": label }, this.pick, this.stage);
     this.observer = new ResizeObserver(() => this.redraw());
     this.observer.observe(this.stage);
   }

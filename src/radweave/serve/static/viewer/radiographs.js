@@ -9,7 +9,7 @@ const KEYS = [
   [["←", "→", "↑", "↓"], "move the image"],
   [["+", "-"], "zoom in and out"],
   [["1"], "one pixel of the image on one of the screen"],
-  [["Shift ↑", "Shift ↓"], "level: darker, brighter"],
+  [["Shift ↑", "Shift ↓"], "level: lower, higher"],
   [["Shift ←", "Shift →"], "width: more, less contrast"],
   [["n"], "next window preset"],
   [["i"], "invert"],
@@ -78,13 +78,13 @@ export class Radiographs {
     return made("div", { class: "rv-tools", role: "toolbar", "aria-label": "Images" },
       this.presets, made("label", {}, "Level ", this.level), made("label", {}, "Width ", this.width), this.inverting,
       push("−", () => this.zoomBy(1 / FASTER), { "aria-label": "Zoom out" }), push("+", () => this.zoomBy(FASTER), { "aria-label": "Zoom in" }),
-      push("1:1", () => this.actualSize(), { "aria-label": "Actual pixels" }), push("Reset", () => this.reset()), this.mover, this.beside, this.before, this.linking);
+      push("1:1", () => this.actualSize(), { "aria-label": "1:1, actual pixels" }), push("Reset", () => this.reset()), this.mover, this.beside, this.before, this.linking);
   }
 
   /** One more pane with an image. */
   add(index) {
     const place = this.panes.length;
-    const pane = new Pane(this.images, {
+    const pane = new Pane(`Radiograph ${place + 1}`, this.images, {
       chosen: (name) => this.load(place, name),
       active: () => this.activate(place),
       drawn: () => this.panes[this.active] === pane && this.refresh(),

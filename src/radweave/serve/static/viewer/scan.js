@@ -15,7 +15,7 @@ const KEYS = [
   [["Page ↑", "Page ↓"], "to the front, to the back"],
   [["1", "2", "3", "4"], "three planes, axial, coronal, sagittal"],
   [["n"], "next window preset"],
-  [["Shift ↑", "Shift ↓"], "level: darker, brighter"],
+  [["Shift ↑", "Shift ↓"], "level: lower, higher"],
   [["Shift ←", "Shift →"], "width: more, less contrast"],
   [["i"], "invert"],
   [["+", "-"], "zoom in and out"],
