@@ -49,7 +49,7 @@ function draw() {
   at("name").textContent = study.name;
   redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
   redraw(at("state"), chip(study.state));
-  redraw(at("warnings"), study.warnings?.length && h("div", { class: "alert" }, h("h2", {}, "Warnings"),
+  redraw(at("warnings"), study.warnings?.length > 0 && h("div", { class: "alert" }, h("h2", {}, "Warnings"),
     h("ul", {}, study.warnings.map((text) => h("li", {}, text)))));
   drawDraft(page);
   drawSign(page);
