@@ -72,6 +72,7 @@ class Predictor:
         if run.card.without:
             lost = "; ".join(run.card.without)
             warnings.append(f"exported without training reports, it does not draft as its run does: {lost}")
+        warnings += run.card.cautions
         data = run.experiment.data
         return cls(
             model=run.model,

@@ -87,7 +87,8 @@ class RunCard(Record):
     """``run.json``. ``trained_steps`` has a stage per row, in the order in which they ran; ``fitted`` is set of a
     method that has nothing to train. ``starts_from`` says it where the encoder began with weights that the package
     brings. ``memories`` has the rows of each bank in ``memories/``, and of what it drafts from (``drafting``).
-    ``without`` says what an export left behind that its run drafts with.
+    ``without`` says what an export left behind that its run drafts with. ``cautions`` are what was known of the model
+    when its training ended; a card without any does not have the field, as older ones.
     """
 
     format: str = FORMAT
@@ -107,6 +108,7 @@ class RunCard(Record):
     views: dict[str, Count] = Field(default_factory=dict)
     memories: dict[str, Count] = Field(default_factory=dict)
     without: tuple[Annotated[str, Field(max_length=200)], ...] = ()
+    cautions: tuple[Annotated[str, Field(max_length=400)], ...] = ()
     dataset: DatasetFacts
     versions: dict[str, str]
     files: dict[FileName, Sha256]
@@ -150,6 +152,8 @@ def _hashed_files(folder: Path) -> Iterator[Path]:
 def card_text(card: RunCard) -> str:
     """The text of ``run.json``: the card and, last, the SHA-256 of its canonical JSON."""
     values = card.model_dump(mode="json")
+    if not card.cautions:
+        del values["cautions"]
     return json.dumps({**values, "digest": sha256_json(values)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

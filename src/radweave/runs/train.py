@@ -32,6 +32,7 @@ from radweave.data.loader import VIEW_KINDS
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.methods import resolve
+from radweave.runs.cautions import cautions_of
 from radweave.runs.drafting import save_for_drafting
 from radweave.runs.folder import DatasetFacts, RunCard, hash_files, read_card, write_card
 from radweave.runs.licences import keep_licences
@@ -121,7 +122,10 @@ def train(
             _save_familiarity(training, folder / "familiarity")
             save_for_drafting(training, training_view(training))
             keep_licences(experiment, folder / "licences")
-            write_card(folder, _card(training, preset, tuple(overrides), steps, validation))
+            card = _card(training, preset, tuple(overrides), steps, validation)
+            write_card(folder, card)
+            for sentence in card.cautions:
+                training.watch.note(f"mind: {sentence}")
             place.finish()
         ranks.wait()
     return out
@@ -249,6 +253,7 @@ def _card(
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
         views=_views(training.splits["train"]),
         memories=rows_of_memories(training.folder),
+        cautions=cautions_of(training, list(steps.values())[-1]),
         dataset=DatasetFacts(
             name=card.name,
             fingerprint=training.dataset.fingerprint(),
