@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radweave.base.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, build_candidates, split_sentences
+from radweave.drafting.candidates import CandidateOptions, build_candidates, denies_all, split_sentences
 from radweave.labels import NO_FINDING, get_labeler
 
 LABELER = get_labeler("chexpert14")
@@ -81,3 +81,32 @@ def test_one_report_is_enough_and_none_is_refused() -> None:
     assert only.text == NORMAL
     with pytest.raises(ValueError, match="no training report"):
         build_candidates(["XXXX XXXX."], LABELER)
+
+
+def test_a_consistent_draft_neither_contradicts_itself_nor_says_that_all_is_well() -> None:
+    torn = "There is a small left pleural effusion. No pleural effusion or pneumothorax."
+    plain, consistent = (
+        build_candidates([*REPORTS, torn], LABELER, options=CandidateOptions(consistent=consistent))
+        for consistent in (False, True)
+    )
+    assert torn in {candidate.text for candidate in plain}
+    assert torn not in {candidate.text for candidate in consistent}
+    beside = "There is a left basilar opacity. The heart is normal in size. The lungs are clear."
+    assert any(candidate.text.startswith(beside) for candidate in plain)
+    for candidate in consistent:
+        if candidate.is_composed and "opacity" in candidate.text:
+            assert "lungs are clear" not in candidate.text
+
+
+def test_where_all_reports_contradict_themselves_something_is_still_said() -> None:
+    torn = "There is a pleural effusion. There is no pleural effusion."
+    assert [one.text for one in build_candidates([torn], LABELER, options=CandidateOptions(consistent=True))] == [torn]
+
+
+def test_what_says_that_all_is_well() -> None:
+    lungs, heart = frozenset({"Lung Opacity"}), frozenset({"Cardiomegaly"})
+    assert denies_all("The lungs are clear.", lungs)
+    assert not denies_all("The lungs are clear.", heart)
+    assert not denies_all("The lungs are otherwise clear.", lungs)
+    assert denies_all("No acute cardiopulmonary abnormality.", heart)
+    assert not denies_all("No acute cardiopulmonary abnormality.", frozenset())

@@ -8,7 +8,7 @@ from radweave.drafting.candidates import Candidate, Sentence
 from radweave.drafting.choice import Choice
 from radweave.drafting.proposals import NO_ROW, Proposals
 from radweave.evaluation.metrics.pairwise import WordingWeights
-from radweave.labels import get_labeler
+from radweave.labels import NO_FINDING, get_labeler
 
 REPORTS = [
     "The heart is normal in size. The lungs are clear.",
@@ -22,8 +22,11 @@ NONE_BARRED = np.zeros(3, dtype=bool)
 def proposals(*, marks: bool = False) -> Proposals:
     labeler = get_labeler("chexpert14")
     thresholds = np.full(len(labeler.classes), 0.3)
+    counts = np.array([name != NO_FINDING for name in labeler.classes], dtype=np.float64)
     weights = WordingWeights(1.0, 5.0, 0.0)
-    return Proposals(REPORTS, labeler, thresholds=thresholds, weights=weights, point=None, beta=6.0, marks=marks)
+    return Proposals(
+        REPORTS, labeler, counts=counts, thresholds=thresholds, weights=weights, point=None, beta=6.0, marks=marks
+    )
 
 
 def chosen(texts: list[str], weights: list[float], *, likely: str | None = None, has_prior: bool = False) -> Choice:

@@ -216,6 +216,18 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_briefly(monkeypatch: pytes
     assert asked[0] <= 5
 
 
+def test_a_gated_model_says_how_it_is_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.errors import GatedRepoError
+
+    def closed(*_: object, **__: object) -> None:
+        raise GatedRepoError.__new__(GatedRepoError)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: None)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", closed)
+    with pytest.raises(InputError, match=r"accepted its terms.*hf auth login"):
+        load_tokenizer("someone/gated")
+
+
 def test_a_hub_name_is_downloaded_without_pickles_and_then_read_as_a_folder(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,15 @@ def test_the_real_process_is_killed_and_every_study_drafted_once(settings: Setti
             assert row["draft"]["text"] == " ".join(one["text"] for one in row["draft"]["sentences"])
             assert row["findings"]
             assert row["model"]["method"] == "baseline"
+            # A map would lie over a square that holds the image, whichever its sides are.
+            (view,) = client.get(f"/api/v1/studies/{row['id']}/evidence").json()["evidence"]["views"]
+            (about,) = client.get(f"/api/v1/studies/{row['id']}/images").json()["images"]
+            sides = [
+                extent * side
+                for (_, extent), side in zip(view["covers"], (about["rows"], about["columns"]), strict=True)
+            ]
+            assert view["image"] == 0
+            assert sides == pytest.approx([max(about["rows"], about["columns"])] * 2, rel=0.05)
             actions = [entry["action"] for entry in client.get(f"/api/v1/studies/{row['id']}/log").json()["entries"]]
             assert actions.count("drafted") == 1
         assert str(settings.files) not in found[2]["reason"]

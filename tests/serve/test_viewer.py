@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+from base64 import b64decode
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,25 +27,31 @@ VENDORED = {
     "LICENSES-OF-PARTS.txt": "2c9eb351ce59fcf59362ceff5f98f0731cfa8b75f85abc184f6128fb75b287dc",
 }
 _RUN = """
-import {{ greyTable, moved }} from {module};
-const cases = {cases};
-console.log(JSON.stringify(cases.map(([about, preset, inverted]) => [...greyTable(about, preset, {{ inverted }})])));
-const from = {{ function: "LINEAR", center: 100, width: 200 }};
-console.log(JSON.stringify(moved(from, 0.5, -0.25, {{ low: 0, size: 1000 }})));
+import { greyTable, moved } from MODULE;
+const cases = CASES;
+const packed = (bytes) => Buffer.from(bytes).toString("base64");
+console.log(JSON.stringify(cases.map(([about, preset, inverted]) => packed(greyTable(about, preset, { inverted })))));
+const from = { function: "LINEAR", center: 100, width: 200 };
+console.log(JSON.stringify(moved(from, 0.5, -0.25, { low: 0, size: 1000 })));
 """
 
 
-def in_node(cases: list[Any], folder: Path) -> list[Any]:
+def run_in_node(name: str, script: str, folder: Path) -> list[Any]:
+    """The lines that a script prints, as JSON values; ``MODULE`` in it is a module of the viewer."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs node, to run the viewer's arithmetic")
-    script = folder / "run.mjs"
     # The file is a module by its place in a page, not by its name.
-    copied = folder / "window.mjs"
-    copied.write_text((STATIC / "viewer" / "window.js").read_text())
-    script.write_text(_RUN.format(module=json.dumps(copied.as_uri()), cases=json.dumps(cases)))
-    done = subprocess.run([node, str(script)], capture_output=True, text=True, timeout=60, check=True)
+    copied = folder / f"{name}.mjs"
+    copied.write_text((STATIC / "viewer" / f"{name}.js").read_text())
+    (folder / "run.mjs").write_text(script.replace("MODULE", json.dumps(copied.as_uri())))
+    done = subprocess.run([node, str(folder / "run.mjs")], capture_output=True, text=True, timeout=60, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def in_node(cases: list[Any], folder: Path) -> list[Any]:
+    greys, window = run_in_node("window", _RUN.replace("CASES", json.dumps(cases)), folder)
+    return [[np.frombuffer(b64decode(row), np.uint8) for row in greys], window]
 
 
 def test_windows_are_python_s(tmp_path: Path) -> None:
@@ -63,7 +71,7 @@ def test_windows_are_python_s(tmp_path: Path) -> None:
     for (about, preset, turned), found in zip(cases, greys, strict=True):
         expected = pixels.shown_bytes(words, about, preset, inverted=turned)
         np.testing.assert_array_equal(found, expected, err_msg=str((preset, turned)))
-        assert len(set(found)) > 1
+        assert len(np.unique(found)) > 1
     assert window == {"name": None, "function": "LINEAR", "center": 50, "width": 300}
 
 
@@ -72,7 +80,7 @@ def test_a_sigmoid_is_python_s_within_a_step(tmp_path: Path) -> None:
     read = pixels.read_words(write_dicom(tmp_path / "chest.dcm", **kind))
     greys, _ = in_node([[read.about, read.about["presets"][0], False]], tmp_path)
     expected = pixels.shown_bytes(np.arange(65_536, dtype=np.uint16), read.about, read.about["presets"][0])
-    assert np.abs(np.array(greys[0]) - expected.astype(int)).max() <= 1
+    assert np.abs(greys[0] - expected.astype(int)).max() <= 1
 
 
 def test_what_is_vendored_is_what_it_was() -> None:
@@ -99,8 +107,6 @@ def test_nothing_of_ours_makes_code_or_elements_from_text() -> None:
 
 
 def test_every_module_that_is_imported_is_there() -> None:
-    import re
-
     for path in (STATIC / "viewer").glob("*.js"):
         for name in re.findall(r'(?:from|import) ?\(?"(\.[^"]+)"', path.read_text()):
             assert (path.parent / name).is_file(), (path.name, name)
@@ -115,3 +121,32 @@ def test_the_colours_are_those_of_explain() -> None:
     assert f"LINE_AT = {LINE_AT}" in text
     lightness = [0.2126 * red + 0.7152 * green + 0.0722 * blue for _, (red, green, blue) in RAMP]
     assert lightness == sorted(lightness)
+
+
+_LEVELS = """
+import { levelsOf, visible } from MODULE;
+const words = Uint16Array.from(WORDS);
+const levels = levelsOf(words, 700, 901, 65535);
+console.log(JSON.stringify(levels.map((level) => [level.columns, level.rows])));
+console.log(JSON.stringify([...levels[1].words]));
+const part = (placed) => {
+  const found = visible(levels, placed, [400, 300]);
+  return [found.number, found.x, found.y, found.wide, found.tall, ...found.at];
+};
+console.log(JSON.stringify([part([-10, -20, 700, 901]), part([50, 40, 175, 225.25]), part([0, 0, 7000, 9010])]));
+"""
+
+
+def test_what_is_drawn_small_is_the_mean_of_what_is_there(tmp_path: Path) -> None:
+    words = np.random.default_rng(0).integers(0, 65_536, (901, 700))
+    words[0, 0] = 65_535
+    script = _LEVELS.replace("WORDS", json.dumps(words.ravel().tolist()))
+    sizes, half, parts = run_in_node("levels", script, tmp_path)
+    assert sizes == [[700, 901], [350, 451]]
+    padded = np.vstack([words, words[-1:]]).reshape(451, 2, 350, 2)
+    means = (padded.sum(axis=(1, 3)) + 2) >> 2
+    means[(padded == 65_535).any(axis=(1, 3))] = 65_535
+    np.testing.assert_array_equal(np.reshape(half, (451, 350)), means)
+    assert parts[0] == [0, 9, 19, 402, 302, -1, -1, 402, 302]  # one to one: the part on the screen and one pixel more
+    assert parts[1][:5] == [1, 0, 0, 350, 451]
+    assert parts[2][:5] == [0, 0, 0, 41, 31]

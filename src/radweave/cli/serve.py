@@ -16,7 +16,13 @@ class _OrStart(TyperGroup):
     """``radweave serve RUN`` starts a workstation: what is no verb is what ``start`` takes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args if args[:1] and args[0] in self.commands else ["start", *args])
+        return super().parse_args(ctx, self._with_verb(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, self._with_verb(args))
+
+    def _with_verb(self, args: list[str]) -> list[str]:
+        return args if args and args[0] in self.commands else ["start", *args]
 
 
 app = typer.Typer(cls=_OrStart)

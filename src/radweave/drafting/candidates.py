@@ -26,6 +26,32 @@ _SAME_WORDS = 0.8
 """Templates that share more than this part of their words count as one."""
 
 
+_CLEAR_LUNGS = re.compile(
+    r"\b(lungs?|lung fields?|airspaces?)\b.*\b(clear|normal|unremarkable)\b|\bclear lungs?\b", re.IGNORECASE
+)
+_BUT_FOR_THAT = re.compile("otherwise|remain", re.IGNORECASE)
+_ALL_WELL = re.compile(
+    r"\b(normal chest|no acute (cardiopulmonary|cardio-pulmonary|pulmonary|disease|findings?|abnormalit))",
+    re.IGNORECASE,
+)
+_OF_THE_LUNGS = frozenset(
+    {
+        *("Lung Opacity", "Lung Lesion", "Edema", "Consolidation", "Pneumonia", "Atelectasis"),
+        *("Lung opacity", "Lung nodule", "Emphysema", "Pulmonary fibrotic sequela", "Mosaic attenuation pattern"),
+        *("Peribronchial thickening", "Bronchiectasis", "Interlobular septal thickening"),
+        *("Infiltration", "Mass", "Nodule", "Fibrosis"),
+    }
+)
+"""Classes of the label sets that clear lungs do not have."""
+
+
+def denies_all(text: str, stated: frozenset[str]) -> bool:
+    """Whether a sentence says that all is well where these classes are stated: labelers read no denial in it."""
+    if stated & _OF_THE_LUNGS and _CLEAR_LUNGS.search(text) and not _BUT_FOR_THAT.search(text):
+        return True
+    return bool(stated) and _ALL_WELL.search(text) is not None
+
+
 SentenceKind = Literal["report", "template", "finding", "language_model"]
 
 
@@ -60,12 +86,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateOptions:
-    """How many templates, and how many sentences per finding; ``marks`` keeps de-identification marks."""
+    """How many templates, and how many sentences per finding; ``marks`` keeps de-identification marks.
+
+    ``consistent``: no report in which one sentence affirms what another denies, and no composite that states a finding
+    beside a sentence of the template that all is well.
+    """
 
     num_templates: int = 30
     sentences_per_class: int = 3
     pairs: bool = True
     composites: bool = True
+    consistent: bool = False
     marks: bool = False
 
 
@@ -90,7 +121,19 @@ def build_candidates(
     whole = _distinct(_usable(row, report, options, clean) for row, report in enumerate(reports))
     if not whole:
         raise ValueError("no training report has a sentence that a draft could use")
-    return [*whole, *(_composites(whole, labeler, options) if options.composites else ())]
+    labels = SentenceLabels(labeler)
+    if options.composites or options.consistent:
+        labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)
+    if options.consistent:
+        # Where all contradict themselves, a draft still has to say something.
+        whole = [candidate for candidate in whole if not _contradicts_itself(candidate, labels)] or whole
+    return [*whole, *(_composites(whole, labels, options) if options.composites else ())]
+
+
+def _contradicts_itself(candidate: Candidate, labels: SentenceLabels) -> bool:
+    """Whether one sentence affirms a class that another denies."""
+    texts = [sentence.text for sentence in candidate.sentences]
+    return any(labels.affirmed(one) & labels.denied(other) for one in texts for other in texts if one is not other)
 
 
 def _usable(row: int, report: str, options: CandidateOptions, clean: Callable[[str], str]) -> Candidate:
@@ -136,9 +179,7 @@ class SentenceLabels:
         return self.known[text][1]
 
 
-def _composites(whole: Sequence[Candidate], labeler: Labeler, options: CandidateOptions) -> list[Candidate]:
-    labels = SentenceLabels(labeler)
-    labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)
+def _composites(whole: Sequence[Candidate], labels: SentenceLabels, options: CandidateOptions) -> list[Candidate]:
     normal = [c for c in whole if not any(labels.affirmed(sentence.text) for sentence in c.sentences)]
     templates = _templates(normal, options.num_templates)
     stated = _finding_sentences(whole, labels, options.sentences_per_class)
@@ -146,7 +187,9 @@ def _composites(whole: Sequence[Candidate], labeler: Labeler, options: Candidate
     if options.pairs:
         sets += list(itertools.combinations([sentences[0] for sentences in stated.values()], 2))
     known = {candidate.text for candidate in whole}
-    composed = _distinct(_compose(template, chosen, labels) for template in templates for chosen in sets)
+    composed = _distinct(
+        _compose(template, chosen, labels, consistent=options.consistent) for template in templates for chosen in sets
+    )
     return [candidate for candidate in composed if candidate.text not in known]
 
 
@@ -188,12 +231,19 @@ def _finding_sentences(whole: Sequence[Candidate], labels: SentenceLabels, most:
     return found
 
 
-def _compose(template: Candidate, stated: Sequence[Sentence], labels: SentenceLabels) -> Candidate:
+def _compose(
+    template: Candidate, stated: Sequence[Sentence], labels: SentenceLabels, *, consistent: bool = False
+) -> Candidate:
     """The template with the stated sentences: in place of what denies them, else before everything."""
     sentences = [Sentence(s.text, "template", s.row) for s in template.sentences]
     for new in reversed(stated):
         names = labels.affirmed(new.text)
-        places = [i for i, old in enumerate(sentences) if labels.denied(old.text) & names]
+        places = [
+            i
+            for i, old in enumerate(sentences)
+            if labels.denied(old.text) & names
+            or (consistent and old.kind == "template" and denies_all(old.text, names))
+        ]
         kept = [old for i, old in enumerate(sentences) if i not in places]
         kept.insert(places[0] if places else 0, new)
         sentences = kept

@@ -38,7 +38,7 @@ class ExpectedUtility:
 
     Args:
         candidates: what may be said.
-        asserts: (M, K) 1 where a candidate states a class.
+        asserts: (M, K) above 0 where a candidate states a class: what that counts, 1 for each where all count alike.
         wording: (M, J) utility of each candidate's words for each training report.
         classes: names of the K classes.
         thresholds: (K,) probability above which asserting a class pays off.

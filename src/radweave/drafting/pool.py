@@ -20,7 +20,7 @@ from radweave.nn.decoding import ExpectedUtilityConfig
 
 def candidate_options(config: ExpectedUtilityConfig, *, marks: bool = False) -> dict[str, bool]:
     """The options that decide which candidates there are; with ``marks`` those with de-identification marks too."""
-    return {"composites": config.composites, "marks": marks}
+    return {"composites": config.composites, "consistent": config.consistent, "marks": marks}
 
 
 def wording_options(config: ExpectedUtilityConfig) -> dict[str, float]:

@@ -13,7 +13,7 @@ from radweave.drafting.nearby import NEAREST, Floats, nearest_rows, prepared, sh
 from radweave.drafting.pool import stated
 from radweave.evaluation.metrics.frequencies import ReportStatistics
 from radweave.evaluation.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
-from radweave.labels import NO_FINDING, Labeler
+from radweave.labels import Labeler
 from radweave.labels.marks import MARK
 from radweave.labels.unprompted import remove_comparisons
 
@@ -25,7 +25,8 @@ class Proposals:
     """Chooses between a draft and reports that were written for the same study, by the same expected utility.
 
     Words are worth what they are for the reports with the greatest weights, of the draft as of the others. Sentences
-    with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior.
+    with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior. ``counts``
+    (K,) is what stating a class counts, 0 for one that is no finding.
     """
 
     def __init__(
@@ -33,13 +34,14 @@ class Proposals:
         reports: Sequence[str],
         labeler: Labeler,
         *,
+        counts: Floats,
         thresholds: Floats,
         weights: WordingWeights,
         point: BleuPoint | None,
         beta: float,
         marks: bool,
     ) -> None:
-        self.labeler, self.thresholds, self.beta, self.marks = labeler, thresholds, beta, marks
+        self.labeler, self.counts, self.thresholds, self.beta, self.marks = labeler, counts, thresholds, beta, marks
         self.weights = WordingWeights(weights.cider, weights.rouge_l, weights.bleu if point is not None else 0.0)
         self.point, self.bank = point, ReportStatistics.of(prepared(reports), MAX_ORDER)
 
@@ -70,9 +72,7 @@ class Proposals:
         said = [candidate.text for candidate in candidates]
         rows = nearest_rows(weights, barred, NEAREST)
         wording = self._worth(said, rows) @ shares(weights, barred, rows).astype(np.float32)
-        # That nothing was found is no finding.
-        found = np.array([name != NO_FINDING for name in self.labeler.classes], dtype=np.float64)
-        asserts = stated(said, self.labeler) * found
+        asserts = stated(said, self.labeler) * self.counts
         gains = self.beta * (asserts @ (probabilities - self.thresholds))
         best = int((wording + gains).argmax())
         if best == 0:

@@ -18,6 +18,7 @@ from radweave.base.config import first_problem
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_json_object, write_json
 from radweave.base.study import Record
+from radweave.drafting.balance import Balance
 from radweave.drafting.calibration import FEWEST_POSITIVES, Floats, PlattCalibration, pays_off_from
 from radweave.evaluation.metrics.reliability import reliability
 from radweave.labels import NO_FINDING
@@ -26,7 +27,7 @@ FILE = "calibration.json"
 Source = Literal["model", "stack", "heads", "smoothers"]
 LOG_ODDS: frozenset[Source] = frozenset({"stack", "heads"})
 """Sources whose scores are log-odds; the others' are about 0 to 1."""
-Rule = Literal["pooled", "per_class"]
+Rule = Literal["pooled", "per_class", "balanced"]
 Number = Field(allow_inf_nan=False)
 FEWEST_ALIKE, MOST_BINS = 20, 10
 """Studies are told apart by probability into at most so many bins, each of at least so many studies."""
@@ -42,12 +43,17 @@ class Reliability(Record):
 
 
 class ClassCalibration(Record):
-    """One class: its curve, from which probability on asserting it pays off, and what became of the studies."""
+    """One class: its curve, from which probability on asserting it pays off, and what became of the studies.
+
+    ``balanced`` and ``weight`` are those of ``radweave.drafting.balance``.
+    """
 
     slope: float = Number
     offset: float = Number
     threshold: float = Field(ge=0, le=1)
     positives: int = Field(ge=0)
+    balanced: float | None = Field(default=None, ge=0, le=1)
+    weight: float = Field(default=1.0, ge=1, allow_inf_nan=False)
     reliability: tuple[Reliability, ...]
 
 
@@ -86,6 +92,11 @@ class RunCalibration(Record):
         curves = fit(scores, labels)
         said = curves(scores)
         counted = [name != NO_FINDING for name in names]
+        positives = labels.sum(axis=0)
+        enough = np.minimum(positives, len(labels) - positives) >= FEWEST_POSITIVES
+        found = np.flatnonzero(counted)
+        balance = Balance.fit(said[:, found], labels[:, found], enough[found])
+        of_class = dict(zip(found.tolist(), zip(balance.thresholds, balance.weights, strict=True), strict=True))
         num_bins = max(1, min(MOST_BINS, len(scores) // FEWEST_ALIKE))
         return cls(
             source=source,
@@ -97,7 +108,9 @@ class RunCalibration(Record):
                     slope=float(curves.slope[k]),
                     offset=float(curves.offset[k]),
                     threshold=pays_off_from(said[:, [k]], labels[:, [k]]),
-                    positives=int(labels[:, k].sum()),
+                    positives=int(positives[k]),
+                    balanced=float(of_class[k][0]) if k in of_class else None,
+                    weight=float(of_class[k][1]) if k in of_class else 1.0,
                     reliability=tuple(
                         Reliability(said=one.said, seen=one.seen, count=one.count, low=one.low)
                         for one in reliability(said[:, k], labels[:, k], num_bins=num_bins)
@@ -114,12 +127,18 @@ class RunCalibration(Record):
         return curves(scores)
 
     def thresholds(self, rule: Rule) -> Floats:
-        """From which probability on asserting pays off, (K,): one for all findings, or each its own.
+        """From which probability on asserting pays off, (K,): one for all findings, each its own, or between both.
 
         No Finding is no finding, and far more frequent: it has its own in either case.
         """
         own = {name: rule == "per_class" or name == NO_FINDING for name in self.classes}
-        return np.array([one.threshold if own[name] else self.threshold for name, one in self.classes.items()])
+        fair = {name: self.threshold if one.balanced is None else one.balanced for name, one in self.classes.items()}
+        rest = fair if rule == "balanced" else dict.fromkeys(self.classes, self.threshold)
+        return np.array([one.threshold if own[name] else rest[name] for name, one in self.classes.items()])
+
+    def weights(self, rule: Rule) -> Floats:
+        """What stating each class counts (K,) beside the others."""
+        return np.array([one.weight if rule == "balanced" else 1.0 for one in self.classes.values()])
 
     def is_calibrated(self, name: str) -> bool:
         """Whether there were enough studies with the class and without."""

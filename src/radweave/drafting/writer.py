@@ -68,7 +68,7 @@ class UtilityWriter:
         if not same:
             pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config, marks=marks)
         # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
-        found = np.array([name != NO_FINDING for name in facts.classes], dtype=np.float64)
+        found = np.array([name != NO_FINDING for name in facts.classes]) * calibration.weights(config.thresholds)
         thresholds = calibration.thresholds(config.thresholds)
         self._proposals: Proposals | None = None
         weights = WordingWeights(config.cider, config.rouge_l, config.bleu)
@@ -76,6 +76,7 @@ class UtilityWriter:
             Proposals,
             store.texts,
             get_labeler(facts.label_set),
+            counts=found,
             thresholds=thresholds,
             weights=weights,
             point=facts.bleu_point,

@@ -20,18 +20,21 @@ class ExpectedUtilityConfig(Config):
 
     A candidate is worth ``cider``, ``rouge_l`` and ``bleu`` times those of its words for what the training reports
     say, and ``findings`` times how far the probability of each finding that it states is above a threshold: one for
-    all (``pooled``, for F1 over all findings), or each finding its own (``per_class``, which asserts rare ones more
-    often: better for the mean over classes). ``composites`` lets sentences that state findings stand in reports that
-    are normal otherwise. ``written`` lets reports join that a language model wrote for the study, of methods that have
-    one for it; without, every sentence is one that a radiologist wrote.
+    all (``pooled``, for F1 over all findings), each finding its own (``per_class``, which asserts rare ones more often:
+    better for the mean over classes), or ``balanced``, which asserts a finding where it pays off for both means
+    together and lets rare ones count more. ``composites`` lets sentences that state findings stand in reports that are
+    normal otherwise. ``consistent`` leaves out reports that contradict themselves, and lets sentences that all is well
+    give way in a composite to a finding. ``written`` lets reports join that a language model wrote for the study, of
+    methods that have one for it; without, every sentence is one that a radiologist wrote.
     """
 
     findings: float = Field(default=6.0, ge=0)
     cider: float = Field(default=1.0, ge=0)
     rouge_l: float = Field(default=5.0, ge=0)
     bleu: float = Field(default=0.3, ge=0)
-    thresholds: Literal["pooled", "per_class"] = "pooled"
+    thresholds: Literal["pooled", "per_class", "balanced"] = "pooled"
     composites: bool = True
+    consistent: bool = False
     written: bool = True
 
 

@@ -85,6 +85,7 @@ def _like(name: str) -> Path | None:
 
 def _downloaded(name: str, files: Files, *, what: str) -> Path:
     from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import GatedRepoError
 
     patterns = list(_DOWNLOADED[files])
     try:
@@ -103,6 +104,12 @@ def _downloaded(name: str, files: Files, *, what: str) -> Path:
         return Path(
             snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], etag_timeout=_HUB_TIMEOUT_S)
         )
+    except GatedRepoError:
+        raise InputError(
+            f"cannot load {what}: the hub gives it only to those who have accepted its terms",
+            file=name,
+            expected="its terms accepted on its page, then 'hf auth login'; or a folder",
+        ) from None
     except Exception as error:
         raise InputError(
             f"cannot load {what}: there is no such folder, and the hub did not give it ({type(error).__name__})",

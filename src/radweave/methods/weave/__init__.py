@@ -12,7 +12,7 @@ from radweave.methods.weave.config import WeaveExperiment, WeaveModelConfig, Wea
 from radweave.methods.weave.heads import NoSourceConfig, TokenSourceConfig
 from radweave.methods.weave.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.decoding import DecodingConfig
+from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.disease_tokens import DiseaseTokensConfig
 from radweave.nn.finding_words import DiagnosisTextConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
@@ -43,7 +43,8 @@ def eyes(plain: StageConfig) -> StageConfig:
 
 def by_utility(tokens: int) -> DecodingConfig:
     """Drafts are chosen by expected utility; the language model's own are greedy."""
-    return DecodingConfig(kind="expected_utility", max_new_tokens=tokens)
+    chosen = ExpectedUtilityConfig(thresholds="balanced", consistent=True)
+    return DecodingConfig(kind="expected_utility", expected_utility=chosen, max_new_tokens=tokens)
 
 
 def tiny() -> WeaveExperiment:

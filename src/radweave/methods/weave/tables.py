@@ -25,13 +25,20 @@ ABLATIONS: dict[str, list[str]] = {
     **WITHOUT,
     "w/o stack": ["model.stack=equal"],
     "w/o drafting": ["decoding.kind=likelihood"],
+    "one threshold": ["decoding.expected_utility.thresholds=pooled"],
+    "contradictions left": ["decoding.expected_utility.consistent=false"],
     NO_LANGUAGE_MODEL: ["model.language_model=none"],
     "two members": ["model.members=2"],
 }
 
-# A run whose decoding alone differs is trained once.
+AT_DECODING = {
+    "w/o drafting": ("kind=likelihood",),
+    "one threshold": ("expected_utility.thresholds=pooled",),
+    "contradictions left": ("expected_utility.consistent=false",),
+}
+"""A run of which the decoding alone differs is trained once."""
 ROWS = tuple(
-    Row(name, run_of="full", decoding=("kind=likelihood",)) if name == "w/o drafting" else Row(name, name)
+    Row(name, run_of="full", decoding=AT_DECODING[name]) if name in AT_DECODING else Row(name, name)
     for name in ABLATIONS
     if name not in ("full", "two members")
 )

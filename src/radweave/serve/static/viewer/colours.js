@@ -14,9 +14,9 @@ export function colourOf(share) {
 
 export const RAMP = Array.from({ length: 256 }, (_, step) => colourOf(step / 255));
 
-/** The ramp as niivue takes it. */
+/** The ramp as niivue takes it, which makes what is low clear by itself. */
 export const COLOUR_MAP = {
-  R: RAMP.map((row) => row[0]), G: RAMP.map((row) => row[1]), B: RAMP.map((row) => row[2]), A: RAMP.map((row) => row[3]),
+  R: RAMP.map((row) => row[0]), G: RAMP.map((row) => row[1]), B: RAMP.map((row) => row[2]), A: RAMP.map((_, step) => (step ? 255 : 0)),
   I: RAMP.map((_, step) => step),
 };
 

@@ -2,6 +2,7 @@
 
 import { drawGrid } from "./colours.js";
 import { choice, made } from "./elements.js";
+import { levelsOf, visible } from "./levels.js";
 import { greyTable, moved } from "./window.js";
 
 const LEAST = 0.2;
@@ -59,9 +60,8 @@ export class Pane {
   show(image, words, table) {
     this.image = image;
     [this.words, this.table, this.map] = [words, table, null];
+    this.levels = levelsOf(words, image.columns, image.rows, image.padding);
     this.pick.value = image.name;
-    Object.assign(this.grey, { width: image.columns, height: image.rows });
-    this.pixels = new ImageData(image.columns, image.rows);
     this.reset();
   }
 
@@ -149,7 +149,6 @@ export class Pane {
     pen.fillStyle = "#000";
     pen.fillRect(0, 0, across, down);
     if (!this.words || !across || !down) return;
-    if (this.stale) this.paint();
     const [width, height] = this.size().map((length) => length * this.zoom * dots);
     const scale = width / this.image.columns;
     const exact = Math.abs(scale - 1) < 1e-6 && this.image.pixel_ratio === 1;
@@ -157,22 +156,32 @@ export class Pane {
     const left = Math.round(across / 2 - this.middle[0] * drawnWidth);
     const top = Math.round(down / 2 - this.middle[1] * drawnHeight);
     pen.imageSmoothingEnabled = !exact && scale < SMOOTH_BELOW;
-    pen.imageSmoothingQuality = "high";
-    pen.drawImage(this.grey, left, top, drawnWidth, drawnHeight);
+    pen.imageSmoothingQuality = "medium";
+    const part = visible(this.levels, [left, top, drawnWidth, drawnHeight], [across, down]);
+    if (part.wide > 0 && part.tall > 0) {
+      this.paint(part);
+      pen.drawImage(this.grey, ...part.at);
+    }
     if (this.map) this.drawMap(pen, left, top, drawnWidth, drawnHeight);
     this.describe(scale, left, top);
   }
 
-  paint() {
-    const greys = greyTable(this.image, this.preset, { inverted: this.inverted, table: this.table });
-    const colours = new Uint32Array(greys.length);
-    const bytes = new Uint8Array(colours.buffer);
-    for (let word = 0; word < greys.length; word += 1) bytes.set([greys[word], greys[word], greys[word], 255], 4 * word);
-    const target = new Uint32Array(this.pixels.data.buffer);
-    const { words } = this;
-    for (let place = 0; place < words.length; place += 1) target[place] = colours[words[place]];
-    this.grey.getContext("2d").putImageData(this.pixels, 0, 0);
-    this.stale = false;
+  /** The part of a level in grey, if it is not there already. */
+  paint({ number, x, y, wide, tall }) {
+    const key = [this.image.name, number, x, y, wide, tall].join();
+    if (!this.stale && this.painted === key) return;
+    if (this.stale) this.colours = coloursOf(greyTable(this.image, this.preset, { inverted: this.inverted, table: this.table }));
+    const { colours } = this;
+    const { words, columns } = this.levels[number];
+    const pixels = new ImageData(wide, tall);
+    const target = new Uint32Array(pixels.data.buffer);
+    for (let row = 0; row < tall; row += 1) {
+      const from = (y + row) * columns + x;
+      for (let column = 0; column < wide; column += 1) target[row * wide + column] = colours[words[from + column]];
+    }
+    Object.assign(this.grey, { width: wide, height: tall });
+    this.grey.getContext("2d").putImageData(pixels, 0, 0);
+    [this.stale, this.painted] = [false, key];
   }
 
   drawMap(pen, left, top, width, height) {
@@ -210,6 +219,14 @@ export class Pane {
     Object.assign(this.canvas.dataset, facts);
     this.on.drawn();
   }
+}
+
+/** Of each word its grey, three times and opaque, as canvases have it. */
+function coloursOf(greys) {
+  const bytes = new Uint8Array(4 * greys.length);
+  for (let word = 0; word < greys.length; word += 1) bytes.fill(greys[word], 4 * word, 4 * word + 3);
+  for (let place = 3; place < bytes.length; place += 4) bytes[place] = 255;
+  return new Uint32Array(bytes.buffer);
 }
 
 /** Five figures that count, and no more. */

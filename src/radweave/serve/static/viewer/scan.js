@@ -8,6 +8,7 @@ import "../vendor/niivue/niivue.umd.js";
 const { Niivue, SLICE_TYPE, SHOW_RENDER, DRAG_MODE } = globalThis.niivue;
 const FONT = new URL("../vendor/niivue/roboto.png", import.meta.url).href;
 const RAMP = "radweave";
+const TRANSLUCENT_BELOW_MIN = 1; // niivue exports no name for it; its volumes take 1 for what its meshes call 2
 const PLANES = [["three", "three planes", SLICE_TYPE.MULTIPLANAR], ["axial", "axial", SLICE_TYPE.AXIAL], ["coronal", "coronal", SLICE_TYPE.CORONAL], ["sagittal", "sagittal", SLICE_TYPE.SAGITTAL]];
 const KEYS = [
   [["↑", "↓"], "to the head, to the feet"],
@@ -30,7 +31,7 @@ export class Scan {
   constructor(element, source, list) {
     [this.source, this.list, this.images] = [source, list, [...list.images, ...list.prior]];
     this.image = list.images[0];
-    [this.finding, this.kept, this.opacity, this.asked] = [null, null, 0.5, 0];
+    [this.finding, this.kept, this.opacity, this.asked] = [null, null, 0.75, 0];
     this.maps = new MapTools(list.maps, this.opacity, {
       show: (name) => this.showFinding(name), hide: () => this.hideMaps(), faded: (opacity) => this.setOpacity(opacity),
     });
@@ -48,7 +49,7 @@ export class Scan {
     this.nv = new Niivue({
       dragAndDropEnabled: false, isRadiologicalConvention: true, isCornerOrientationText: false, backColor: [0, 0, 0, 1],
       multiplanarShowRender: SHOW_RENDER.NEVER, sliceType: SLICE_TYPE.MULTIPLANAR, crosshairWidth: 0.3, crosshairWidthUnit: "percent", crosshairColor: [0.66, 0.8, 0.95, 0.7],
-      dragMode: DRAG_MODE.contrast, loadingText: "", scrollRequiresFocus: true, showAllOrientationMarkers: true, fontColor: [0.9, 0.92, 0.95, 1], logLevel: "error",
+      dragMode: DRAG_MODE.contrast, loadingText: "", scrollRequiresFocus: true, showAllOrientationMarkers: true, fontColor: [1, 0.72, 0.2, 1], logLevel: "error",
     });
     // Its pictures come as data in addresses, which the content security policy forbids; the font is a file of ours.
     this.nv.DEFAULT_FONT_GLYPH_SHEET = FONT;
@@ -216,8 +217,9 @@ export class Scan {
       if (this.image.name !== String(map.grids[0].image)) return this.say("The map is of the other scan.");
       await this.nv.loadFromArrayBuffer(buffer, "map.nii.gz");
       const laid = this.nv.volumes[1];
-      Object.assign(laid, { cal_min: 0, cal_max: 255 });
-      this.nv.setColormap(laid.id, RAMP);
+      this.nv.setColormap(laid.id, RAMP); // which sets the range by what it finds: ours comes after it
+      // From 0 to the peak, ever clearer below it; else low values would have edges.
+      Object.assign(laid, { cal_min: 255, cal_max: 255, colormapType: TRANSLUCENT_BELOW_MIN });
       this.setOpacity(this.opacity);
       this.jump(map.grids[0]);
       this.kept = name;
