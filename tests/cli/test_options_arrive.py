@@ -178,8 +178,8 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
     assert asked == {"untrained": True, "decoding": ["a=1"]}
     assert args[2:] == (P("d"), "s", P("o"))
     assert named == {"threshold": 0.3, "force": True, "overwrite": True}
-    args, named = given_to(monkeypatch, "radweave.export.export", "export r o --overwrite --no-bank")
-    assert (args, named) == ((P("r"), P("o")), {"overwrite": True, "bank": False})
+    args, named = given_to(monkeypatch, "radweave.export.export", "export r o --overwrite --no-bank --scores e")
+    assert (args, named) == ((P("r"), P("o")), {"overwrite": True, "bank": False, "scores": P("e")})
 
 
 def test_every_option_of_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,9 @@ def export(
     no_bank: Annotated[
         bool, typer.Option("--no-bank", help="Leave out all that is made of single training studies.")
     ] = False,
+    scores: Annotated[
+        Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
     """Write a trained run as one self-contained folder that opens on a machine without the data."""
@@ -23,7 +26,7 @@ def export(
     from radweave.export import export as export_run
     from radweave.export import held
 
-    folder = export_run(run, out, overwrite=overwrite, bank=not no_bank)
+    folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
     holds = held(folder)

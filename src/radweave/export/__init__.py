@@ -35,6 +35,7 @@ from radweave.data.tokenizer import load_tokenizer
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.drafting.run_calibration import load_calibration, save_calibration
 from radweave.drafting.store import BANK as DRAFTING_BANK
+from radweave.export.measured import scores_page
 from radweave.export.model_card import licence_notes, model_card
 from radweave.generate.predictor import UNTRAINED
 from radweave.memory.bank import Bank, load_bank, save_bank
@@ -78,28 +79,29 @@ class Preprocessing(Record):
     thresholds: dict[str, float]
 
 
-def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True) -> Path:
+def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, scores: Path | None = None) -> Path:
     """Write a trained run as one self-contained folder, whole or not at all.
 
     The folder is opened once before it gets its name, so that what is there can be loaded.
 
     Without ``bank`` everything stays behind that is made of single training studies: the reports that a run drafts
     from, and the memories of its method, whose parts that read them are absent then. Card, model card and every draft
-    say so.
+    say so. ``scores`` is the ``evaluation.json`` of its test predictions, for the model card.
 
     Raises:
-        InputError: if the run is unfinished, untrained or damaged, or ``out`` exists; or if ``bank`` is not set and the
-            method is nothing without its memory.
+        InputError: if the run is unfinished, untrained or damaged, ``scores`` are none, or ``out`` exists; or if
+            ``bank`` is not set and the method is nothing without its memory.
     """
     _refuse_overlap(run, out)
     card = read_card(run)
     if not card.is_trained:
         raise InputError(UNTRAINED.split(":")[0], file=run)
+    measured = "" if scores is None else scores_page(scores)
     kept = _kept(run, card, bank=bank)
     # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
     remove_leftovers(out.parent)
     with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as partial:
-        _fill(run, card, partial, kept)
+        _fill(run, card, partial, kept, measured)
         restore(partial)
     return out
 
@@ -172,7 +174,7 @@ def _banks(card: RunCard, place: str) -> list[str]:
     return sorted({name.split("/")[1] for name in card.files if name.startswith(f"{place}/")})
 
 
-def _fill(run: Path, card: RunCard, folder: Path, kept: Kept) -> None:
+def _fill(run: Path, card: RunCard, folder: Path, kept: Kept, measured: str) -> None:
     for name in card.files:
         if name.startswith(AS_THEY_ARE):
             _copy(run / name, folder / name, card.files[name])
@@ -186,7 +188,7 @@ def _fill(run: Path, card: RunCard, folder: Path, kept: Kept) -> None:
     write_text(folder / "LICENSES.md", licence_notes(card, weight_sources(public), licences_of(card.files), rows))
     card = card.model_copy(update={"without": kept.lost})
     holds = _held(list(banks.values()), card).sentence
-    write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder), holds))
+    write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder), holds, measured))
     files = {path.relative_to(folder).as_posix(): sha256_file(path) for path in _files(folder)}
     values = {name: getattr(card, name) for name in type(card).model_fields}
     ours = {"files": files, "memories": rows_of_memories(folder), "overrides": (), "validation": _best(card)}

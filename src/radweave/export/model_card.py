@@ -14,7 +14,12 @@ from radweave.runs.folder import RunCard, StageFigures
 
 
 def model_card(
-    card: RunCard, experiment: Experiment, memories: Mapping[str, int], files: Mapping[str, int], holds: str
+    card: RunCard,
+    experiment: Experiment,
+    memories: Mapping[str, int],
+    files: Mapping[str, int],
+    holds: str,
+    measured: str = "",
 ) -> str:
     """The README of an exported model.
 
@@ -24,6 +29,7 @@ def model_card(
         memories: rows of each memory.
         files: bytes of each file.
         holds: what it holds of training studies, in words.
+        measured: test scores with floors as Markdown, if there are any.
     """
     decoding = experiment.decoding
     changed = decoding.model_dump(exclude_defaults=True)
@@ -38,6 +44,7 @@ def model_card(
         memories=memories,
         files=files,
         holds=holds,
+        measured=Markdown(measured),
     )
 
 
