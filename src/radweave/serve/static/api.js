@@ -56,6 +56,14 @@ async function isOtherSession() {
   return true;
 }
 
+/** A file of the interface: its bytes, and what it is to be called. Throws Refused. */
+export async function fetched(path) {
+  const answer = await fetch(base + path).catch(() => { throw new Refused(0); });
+  if (!answer.ok) throw refused(answer.status, await answer.text(), Number(answer.headers.get("Retry-After")) || null);
+  const name = /filename="([^"]+)"/.exec(answer.headers.get("Content-Disposition") ?? "")?.[1] ?? "report";
+  return { blob: await answer.blob(), name };
+}
+
 /** Send files as one form, telling `progress` the share that is sent. */
 export function send(files, { one, key, progress }) {
   const form = new FormData();

@@ -45,7 +45,7 @@ function drawSection(page, section, rows, given) {
   const here = open?.op === "insert" && open.section === section;
   if (!rows.length && !given && !here) return null;
   const first = here && open.after === null && canEdit(page) && drawEditor(page);
-  return h("section", { class: "part", "aria-labelledby": `part-${section}` },
+  return h("div", { class: "part", role: "group", "aria-labelledby": `part-${section}` },
     h("h3", { id: `part-${section}` }, title(section)),
     given && h("p", { class: "given" }, given, h("span", { class: "soft" }, " – came with the study")),
     first && h("div", { class: "sentence" }, first),

@@ -21,7 +21,7 @@ export function drawFindings(page) {
     h("td", {}, recalledOf(page, row))));
   redraw(at("findings"), h("h2", { id: "findings-title" }, "Findings"),
     h("p", { class: "soft" }, "From its threshold on the classifier takes a finding to be there. A map says where the model looked; it is not a lesion's outline."),
-    rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Findings" }, h("table", {},
+    rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of findings" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Finding", "Probability", "Threshold", "The model's draft", "What that is worth", "Map", "Recalled cases"].map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, shown))) : h("p", {}, "The model names no findings."));
 }
@@ -52,7 +52,8 @@ function recalledOf(page, row) {
   const said = (row.recalled ?? []).filter((one) => one.says !== "not mentioned");
   const words = ["affirmed", "denied", "left open"].map((state) => [said.filter((one) => one.says === state).length, state]).filter(([count]) => count);
   if (!words.length) return h("span", { class: "soft" }, "do not mention it");
-  return button(words.map(([count, state]) => `${count} ${state}`).join(", "), () => compare(page, row.name), { focus: `cases-${row.name}`, "aria-label": `Recalled cases about ${row.name}` });
+  const label = words.map(([count, state]) => `${count} ${state}`).join(", ");
+  return button(label, () => compare(page, row.name), { focus: `cases-${row.name}`, "aria-label": `${label}: recalled cases about ${row.name}` });
 }
 
 function compare(page, name) {

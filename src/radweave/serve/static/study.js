@@ -3,6 +3,7 @@
 import { ask, csrf, repeat } from "./api.js";
 import { alarm, at, h, redraw, time } from "./dom.js";
 import { drawDraft, hasUnsaved, insertRecalled, keysOfDraft } from "./draft.js";
+import { drawExports } from "./exports.js";
 import { drawDifference, showDifference } from "./difference.js";
 import { drawFindings, drawPrior, drawRecalled } from "./findings.js";
 import "./frame.js";
@@ -55,7 +56,7 @@ function draw() {
   drawSign(page);
   drawHistory(page);
   if (study.draft) drawEvidence();
-  for (const part of ["findings", "recalled", "prior", "difference", "history"]) at(part).hidden = !at(part).hasChildNodes();
+  for (const part of ["findings", "recalled", "prior", "difference", "exports", "history"]) at(part).hidden = !at(part).hasChildNodes();
 }
 
 function drawEvidence() {
@@ -63,6 +64,7 @@ function drawEvidence() {
   drawRecalled(page, { insert: (case_, text) => insertRecalled(page, case_, text) });
   drawPrior(page);
   drawDifference(page);
+  drawExports(page);
   drawFooter(page.study);
 }
 
