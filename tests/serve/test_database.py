@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from command_line import radweave
 from radweave.base.errors import InputError
-from radweave.serve import log
+from radweave.serve import log, outbox
 from radweave.serve.database import Database
 from radweave.serve.drafts import edit_distance
 from radweave.serve.schema import NEWEST, migrate, tokens, users
@@ -203,3 +203,16 @@ def test_writers_that_take_things_in_another_order_do_not_meet(database: Databas
     assert failed == []
     with database.reading() as connection:
         assert log.verify(connection) == log.Checked(43, log.verify(connection).hash)
+
+
+def test_a_database_from_before_reports_were_sent_gets_what_that_needs(url: str) -> None:
+    opened = Database(url)
+    with opened.writing() as connection:
+        for statement in ("DROP TABLE outbox", "DROP TABLE arrivals", "UPDATE schema_version SET version = 2"):
+            connection.exec_driver_sql(statement)
+    opened.close()
+    again = Database(url)
+    with again.reading() as connection:
+        assert outbox.counts(connection) == {"waiting": 0, "sent": 0, "refused": 0}
+        assert connection.exec_driver_sql("SELECT version FROM schema_version").scalar_one() == NEWEST
+    again.close()
