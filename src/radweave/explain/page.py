@@ -13,6 +13,8 @@ from radweave.base.study import RESEARCH_ONLY, LabelState, Report
 from radweave.explain.colours import LINE_AT, RAMP, opacity
 from radweave.explain.figures import Gallery, draw
 from radweave.explain.maps import Subject
+from radweave.explain.sources import KEY as SOURCES
+from radweave.explain.sources import source_rows
 from radweave.explain.support import SAID, Finding, Recalled, Support, Verdict, find_support
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.marks import MARK
@@ -61,6 +63,7 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         lstrip_blocks=True,
         finalize=_visible,
     )
+    sources = source_rows(report.evidence)
     html = environment.get_template("explain.html.j2").render(
         notice=RESEARCH_ONLY,
         banner=explained.banner,
@@ -78,7 +81,8 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         counts=[(verdict, support.count(verdict)) for verdict in Verdict if support.count(verdict)],
         missing=_missing(support, gallery),
         groups=_groups(support),
-        others=_others(report.evidence),
+        sources=sources,
+        others=_others(report.evidence, shown=bool(sources[1])),
         has_marks=any(MARK.search(text) for case in support.recalled if (text := case.text))
         or bool(explained.reference and MARK.search(explained.reference)),
         marks=_MARKS,
@@ -137,9 +141,10 @@ def _missing(support: Support, gallery: Gallery) -> list[str]:
     return [name for name, is_absent in absent.items() if is_absent]
 
 
-def _others(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _others(evidence: Mapping[str, Any], *, shown: bool) -> list[tuple[str, str]]:
     """Whatever else a method has to show, as short text."""
-    return [(name.replace("_", " "), _brief(value)) for name, value in evidence.items() if name not in _SHOWN_ELSEWHERE]
+    elsewhere = _SHOWN_ELSEWHERE | {SOURCES} if shown else _SHOWN_ELSEWHERE
+    return [(name.replace("_", " "), _brief(value)) for name, value in evidence.items() if name not in elsewhere]
 
 
 def _brief(value: Any) -> str:
