@@ -103,7 +103,6 @@ def test_at_200_percent_nothing_is_cut_off(station: tuple[str, str], watched: Ca
     page.goto("/login")
     _assert_fits(page)
     page.goto(f"/login#token={token}")
-    page.reload()
     page.wait_for_url("**/studies")
     upload(page, "chest.dcm", dicom())
     page.locator("tr[data-state=drafted]").wait_for()

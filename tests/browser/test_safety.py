@@ -70,7 +70,6 @@ def test_axe_finds_nothing_serious(
     page.goto("/login")
     _look(page, "login")
     page.goto(f"/login#token={token}")
-    page.reload()
     page.wait_for_url("**/studies")
     page.wait_for_load_state("networkidle")
     _look(page, "empty list")
