@@ -328,7 +328,7 @@ def test_of_two_imports_into_one_new_folder_the_second_is_refused(tmp_path: Path
     (source / "data.csv").write_text("image,report\na.png,Clear.\n")
     inner: list[Dataset] = []
 
-    def meanwhile(_: int) -> None:
+    def meanwhile(_: int, total: int) -> None:
         if not inner:
             inner.append(import_dataset("folder", source, tmp_path / "out", options=ImportOptions(split="test")))
 

@@ -237,12 +237,14 @@ def test_a_run_that_is_being_trained_is_refused_at_once_and_not_harmed(
             assert contents(tmp_path / "runs") == before
             refused.append(str(error.value))
 
-    train("baseline", toy_dataset.path, out, overrides=OVERRIDES, watch=TrainingWatch(stage=lambda _: Watch(second)))
+    train(
+        "baseline", toy_dataset.path, out, overrides=OVERRIDES, watch=TrainingWatch(stage=lambda _: Watch(step=second))
+    )
     assert len(refused) == 1
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 6 + 2
     refused.clear()
     # Trained aside it is held as well.
-    again = TrainingWatch(stage=lambda _: Watch(second))
+    again = TrainingWatch(stage=lambda _: Watch(step=second))
     train("baseline", toy_dataset.path, out, overrides=OVERRIDES, overwrite=True, watch=again)
     assert len(refused) == 1
     assert [path.name for path in out.parent.iterdir()] == ["run"]

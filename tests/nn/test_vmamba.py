@@ -340,7 +340,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         build(tmp_path)
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"\xff" * 64)
-    with pytest.raises(InputError, match="not a readable weights file"):
+    with pytest.raises(InputError, match="not a whole safetensors file"):
         build(damaged)
     empty = tmp_path / "empty.pth"
     torch.save({"model": {}}, empty)

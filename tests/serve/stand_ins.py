@@ -50,3 +50,22 @@ def stand_in(pipe: Connection, run: str, data: str | None, untrained: bool) -> N
                 answer = drafted(job["id"])
             pipe.send_bytes(json.dumps(answer).encode())
         pipe.send_bytes(json.dumps({"kind": "done"}).encode())
+
+
+def with_maps(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+    """Drafts that have a map."""
+    pipe.send_bytes(json.dumps({"kind": "ready", "modality": "xray"}).encode())
+    while True:
+        try:
+            jobs = json.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        for job in jobs:
+            is_scan = any(Path(file).is_dir() for file in job["files"])
+            covers = [[0, 1]] * 3 if is_scan else [[-0.1, 1.2], [0, 1]]
+            view = {"file": "file00000.dcm", "image": 0, "view": "AP", "covers": covers}
+            values = [[[[0.5, 1.0]]]] if is_scan else [[[0.5, 1.0]]]
+            given = {"views": [view] if job["files"] else [], "attention_maps": {"Lung / Opacity": values}}
+            answer = {**drafted(job["id"]), "evidence": given, "model": {"method": "dast"}}
+            pipe.send_bytes(json.dumps(answer).encode())
+        pipe.send_bytes(json.dumps({"kind": "done"}).encode())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
-from stand_ins import drafted
+from stand_ins import with_maps
 from stations import running, upload, wait_for
 
 from image_files import chest, dataset, save, thorax_hu, write_dicom, write_series
@@ -267,27 +267,6 @@ def test_a_map_of_a_scan_covers_what_the_model_saw() -> None:
     peak = np.argwhere(grid == 255)
     assert (peak.min(axis=0) == [48, 0, 0]).all()
     assert (peak.max(axis=0) == [63, 15, 15]).all()
-
-
-def with_maps(pipe: Any, run: str, data: str | None, untrained: bool) -> None:
-    """A worker whose drafts have a map."""
-    import json
-
-    pipe.send_bytes(json.dumps({"kind": "ready", "modality": "xray"}).encode())
-    while True:
-        try:
-            jobs = json.loads(pipe.recv_bytes())
-        except EOFError:
-            return
-        for job in jobs:
-            is_scan = any(Path(file).is_dir() for file in job["files"])
-            covers = [[0, 1]] * 3 if is_scan else [[-0.1, 1.2], [0, 1]]
-            view = {"file": "file00000.dcm", "image": 0, "view": "AP", "covers": covers}
-            values = [[[[0.5, 1.0]]]] if is_scan else [[[0.5, 1.0]]]
-            given = {"views": [view] if job["files"] else [], "attention_maps": {"Lung / Opacity": values}}
-            answer = {**drafted(job["id"]), "evidence": given, "model": {"method": "dast"}}
-            pipe.send_bytes(json.dumps(answer).encode())
-        pipe.send_bytes(json.dumps({"kind": "done"}).encode())
 
 
 def test_maps_over_the_interface(settings: Settings, tmp_path: Path) -> None:

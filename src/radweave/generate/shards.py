@@ -121,6 +121,7 @@ def shards_to_compute(plan: Plan, ranks: Ranks) -> Iterator[int]:
     yield from missing[ranks.rank :: ranks.size]
     ranks.wait()
     _refuse_missing(plan)
+    ranks.wait()  # the first may remove the shards now: all have looked
 
 
 def compute_on_ray(plan: Plan, recipe: Recipe, *, workers: int, finished: Callable[[int], None] | None = None) -> None:

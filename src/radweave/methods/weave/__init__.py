@@ -62,7 +62,7 @@ def tiny() -> WeaveExperiment:
         stages=WeaveStages(
             eyes=eyes(EYES_STAGE),
             sources=stage(HEADS, SOURCES, warm(1e-3, 50), epochs=6, augment=False),
-            report=stage(WRITING, REPORT, warm(2e-3, 50), epochs=6, augment=False),
+            report=stage(WRITING, REPORT, warm(2e-3, 50), epochs=8, augment=False),
         ),
         decoding=by_utility(96),
     )
