@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,29 +32,15 @@ def drafted(study: str) -> dict[str, Any]:
 
 def stand_in(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Answer as the word in a study's first file says."""
-    pipe.send_bytes(json.dumps({"kind": "ready", "modality": "xray"}).encode())
-    while True:
-        try:
-            jobs = json.loads(pipe.recv_bytes())
-        except EOFError:
-            return
-        for job in jobs:
-            content = Path(job["files"][0]).read_bytes()
-            if b"crash" in content:
-                raise SystemExit(1)
-            if b"hang" in content:
-                time.sleep(60)
-            if b"refuse" in content:
-                reason = f"{Path(job['files'][0]).name}: is no image"
-                answer = {"kind": "refused", "id": job["id"], "reason": reason}
-            else:
-                answer = drafted(job["id"])
-            pipe.send_bytes(json.dumps(answer).encode())
-        pipe.send_bytes(json.dumps({"kind": "done"}).encode())
+    _serve(pipe, _as_the_file_says)
 
 
 def with_maps(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Drafts that have a map."""
+    _serve(pipe, _with_a_map)
+
+
+def _serve(pipe: Connection, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     pipe.send_bytes(json.dumps({"kind": "ready", "modality": "xray"}).encode())
     while True:
         try:
@@ -61,11 +48,25 @@ def with_maps(pipe: Connection, run: str, data: str | None, untrained: bool) -> 
         except EOFError:
             return
         for job in jobs:
-            is_scan = any(Path(file).is_dir() for file in job["files"])
-            covers = [[0, 1]] * 3 if is_scan else [[-0.1, 1.2], [0, 1]]
-            view = {"file": "file00000.dcm", "image": 0, "view": "AP", "covers": covers}
-            values = [[[[0.5, 1.0]]]] if is_scan else [[[0.5, 1.0]]]
-            given = {"views": [view] if job["files"] else [], "attention_maps": {"Lung / Opacity": values}}
-            answer = {**drafted(job["id"]), "evidence": given, "model": {"method": "dast"}}
-            pipe.send_bytes(json.dumps(answer).encode())
+            pipe.send_bytes(json.dumps(answer(job)).encode())
         pipe.send_bytes(json.dumps({"kind": "done"}).encode())
+
+
+def _as_the_file_says(job: dict[str, Any]) -> dict[str, Any]:
+    content = Path(job["files"][0]).read_bytes()
+    if b"crash" in content:
+        raise SystemExit(1)
+    if b"hang" in content:
+        time.sleep(60)
+    if b"refuse" in content:
+        return {"kind": "refused", "id": job["id"], "reason": f"{Path(job['files'][0]).name}: is no image"}
+    return drafted(job["id"])
+
+
+def _with_a_map(job: dict[str, Any]) -> dict[str, Any]:
+    is_scan = any(Path(file).is_dir() for file in job["files"])
+    covers = [[0, 1]] * 3 if is_scan else [[-0.1, 1.2], [0, 1]]
+    view = {"file": "file00000.dcm", "image": 0, "view": "AP", "covers": covers}
+    values = [[[[0.5, 1.0]]]] if is_scan else [[[0.5, 1.0]]]
+    given = {"views": [view] if job["files"] else [], "attention_maps": {"Lung / Opacity": values}}
+    return {**drafted(job["id"]), "evidence": given, "model": {"method": "dast"}}

@@ -70,6 +70,8 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
             failed += failures
         say("scoring and writing pages")
         sets = {suite.name: set_results(suite, records[suite.name]) for suite in suites}
+        for name in (name for name, results in sets.items() if not results.full):
+            say(f"{name}: no finished run of this configuration and code; its pages stay as they are")
         if request.train and request.pace:
             for suite in suites:
                 known = sets[suite.name]

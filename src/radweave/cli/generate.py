@@ -100,16 +100,13 @@ def generate(
         with bulk("reports") as (ranks, seen, progress):
             done = generate_split(
                 restored, predictor, data, whole, out, batch_size=batch_size, overwrite=overwrite, images=seen,
-                progress=progress, shard_size=shard_size, ranks=ranks, ray_workers=ray,
-                at_test=at_test or (),
+                progress=progress, shard_size=shard_size, ranks=ranks, ray_workers=ray, at_test=at_test or (),
             )  # fmt: skip
         if ranks.is_first:
             _say_done(done, out)
         return
     if chosen is not None and out is not None:
-        write_finished(
-            restored, predictor, images or [], out, chosen, one_study=one_study, views=views, force=force
-        )  # fmt: skip
+        write_finished(restored, predictor, images or [], out, chosen, one_study=one_study, views=views, force=force)
         return
     groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
     rows = []

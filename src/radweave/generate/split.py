@@ -96,15 +96,7 @@ def generate_split(
         identity = _identity(run, predictor, dataset, split, batch_size) | {"images": cache.digest}
         with ranks.first_goes_first():
             plan = open_plan(shards_of(out), study_ids, shard_size=shard_size, identity=identity)
-        counts: Counter[str] = Counter()
-        done = len(study_ids) - sum(len(plan.shards[number]) for number in plan.missing())
-
-        def count(more: int) -> None:
-            nonlocal done
-            done += more
-            if progress is not None and ranks.is_first:
-                progress(done, len(study_ids))
-
+        count = _counter(plan, progress if ranks.is_first else None)
         if ray_workers:
             decoding = predictor.decoding.model_dump(mode="json")
             recipe = ReportRecipe(
@@ -115,6 +107,7 @@ def generate_split(
             rows = Rows(predictor, {example.study_id: example for example in prepared.examples}, batch_size, count)
             for number in shards_to_compute(plan, ranks):
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
+        counts: Counter[str] = Counter()
         if ranks.is_first:
             floors = floor_reports(dataset, cache, prepared.examples)
             facts = {"modality": data.modality, "dataset": dataset.card.name}
@@ -124,6 +117,20 @@ def generate_split(
     return BulkResult(
         written=len(study_ids), left_out=prepared.left_out, unlike=counts["unlike"], compared=counts["compared"]
     )
+
+
+def _counter(plan: Plan, progress: Callable[[int, int], None] | None) -> Callable[[int], None]:
+    """Tell ``progress`` how many studies of the plan are done, more by more; those of finished shards are."""
+    total = sum(map(len, plan.shards))
+    done = total - sum(len(plan.shards[number]) for number in plan.missing())
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done, total)
+
+    return count
 
 
 def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, batch_size: int) -> dict[str, Any]:

@@ -116,12 +116,7 @@ def train(
         ranks.refuse_difference("experiment, data set or tokenizer", training.fingerprint)
         steps, validation = run_stages(training)
         if ranks.is_first:
-            with write_aside(folder / "weights.safetensors") as partial:
-                save_weights(training.model, partial, training.classes)
-            _save_shapes(training.model, folder / "parts")
-            _save_familiarity(training, folder / "familiarity")
-            save_for_drafting(training, training_view(training))
-            keep_licences(experiment, folder / "licences")
+            _save_parts(training, folder)
             card = _card(training, preset, tuple(overrides), steps, validation)
             write_card(folder, card)
             for sentence in card.cautions:
@@ -136,6 +131,16 @@ def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:
     card = read_card(run)
     same = from_yaml(type(experiment), run / "config.yaml") == experiment if card.method == experiment.method else False
     return same and card.dataset.fingerprint == dataset.fingerprint()
+
+
+def _save_parts(training: Training, folder: Path) -> None:
+    """Write what the run restores from; its card comes last, and makes it one."""
+    with write_aside(folder / "weights.safetensors") as partial:
+        save_weights(training.model, partial, training.classes)
+    _save_shapes(training.model, folder / "parts")
+    _save_familiarity(training, folder / "familiarity")
+    save_for_drafting(training, training_view(training))
+    keep_licences(training.experiment, folder / "licences")
 
 
 def _save_shapes(model: ReportModel, folder: Path) -> None:

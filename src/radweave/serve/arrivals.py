@@ -9,7 +9,6 @@ not taken again: images that come later, or twice, are dropped and counted.
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from radweave.base.hashes import sha256_bytes
 from radweave.data.reading.dicom import read_dicom
 from radweave.hospital.plan import Receive
 from radweave.hospital.receiver import OPEN
-from radweave.serve.events import say_failure
+from radweave.serve.again import Again
 from radweave.serve.uploads import Incoming, from_path
 
 PAUSE_S: Final = 0.5
@@ -28,32 +27,16 @@ Submit = Callable[[Sequence[Incoming], str], bool]
 Count = Callable[[str], None]
 
 
-class Arrivals:
+class Arrivals(Again):
     """Looks through ``folder``; gives whole studies to ``submit``, which says whether they are done with."""
 
     def __init__(self, plan: Receive, folder: Path, submit: Submit, count: Count) -> None:
         self._plan, self._folder, self._submit, self._count = plan, folder, submit, count
         self._studies = folder / "studies"
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="arrivals", daemon=True)
+        super().__init__("arrivals", pause_s=PAUSE_S, failed="arrivals-failed")
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.ident:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(PAUSE_S):
-            try:
-                self.look()
-            except Exception as error:  # a disk that is full for a moment must not end it
-                say_failure("arrivals-failed", error)
-
-    def look(self) -> None:
-        """Sort what came, and submit the studies to which nothing came for a while."""
+    def look(self) -> int:
+        """Sort what came, and submit the studies to which nothing came for a while; 0, for what is left must wait."""
         self._studies.mkdir(parents=True, exist_ok=True)
         for place in sorted(self._folder.iterdir()):
             if place.is_dir() and place != self._studies and not place.name.endswith(OPEN):
@@ -63,6 +46,7 @@ class Arrivals:
             newest = max((file.stat().st_mtime for file in (study, *files)), default=0.0)
             if time.time() - newest >= self._plan.quiet_s and self._take(study.name, files):
                 shutil.rmtree(study, ignore_errors=True)
+        return 0
 
     def _sort(self, place: Path) -> None:
         """Lay each object that may pass into its study's folder; the same instance twice is there once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -12,6 +11,7 @@ from radweave.hospital.formats import FORMATS
 from radweave.hospital.plan import Target
 from radweave.hospital.sending import NotKeptError, send
 from radweave.serve import outbox, reports
+from radweave.serve.again import Again
 from radweave.serve.database import Database
 from radweave.serve.events import say, say_failure
 from radweave.serve.metrics import Metrics
@@ -21,34 +21,15 @@ PAUSE_S: Final = 0.5
 _AT_ONCE: Final = 16
 
 
-class Sender:
-    """Sends to ``targets``; ``step`` is one look, ``start`` looks again and again."""
+class Sender(Again):
+    """Sends to ``targets``. Where it is stopped it ends after the object that is being sent."""
 
     def __init__(self, database: Database, targets: tuple[Target, ...], metrics: Metrics) -> None:
         self._database, self._metrics = database, metrics
         self._targets = {target.name: target for target in targets}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+        super().__init__("sender", pause_s=PAUSE_S, failed="sending-failed")
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the object that is being sent."""
-        self._stopping.set()
-        if self._thread.ident:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                if not self.step():
-                    self._stopping.wait(PAUSE_S)
-            except Exception as error:  # a database that is away for a moment must not end the sender
-                say_failure("sending-failed", error)
-                self._stopping.wait(PAUSE_S)
-
-    def step(self) -> int:
+    def look(self) -> int:
         """Enqueue what is ready and try what is due; how many rows were tried."""
         targets = tuple(self._targets.values())
         with self._database.writing() as connection:

@@ -6,12 +6,11 @@ is taken is copied; the folder itself is never written to. The same thing is tak
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from radweave.base.hashes import sha256_json
-from radweave.serve.events import say_failure
+from radweave.serve.again import Again
 from radweave.serve.uploads import Incoming, from_path
 
 INTERVAL_S = 2.0
@@ -19,33 +18,17 @@ INTERVAL_S = 2.0
 Take = Callable[[Sequence[Incoming], str], bool]
 
 
-class Watcher:
+class Watcher(Again):
     """A thread that gives what is new to ``take``, with a key that is the same after a restart."""
 
     def __init__(self, folder: Path, take: Take, *, interval_s: float = INTERVAL_S) -> None:
-        self._folder, self._take, self._interval_s = folder, take, interval_s
-        self._stopping = threading.Event()
+        self._folder, self._take = folder, take
         self._seen: dict[str, str] = {}
         self._done: dict[str, str] = {}
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        super().__init__("watch", pause_s=interval_s, failed="watch-failed")
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.ident:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._interval_s):
-            try:
-                self.look()
-            except Exception as error:  # a folder that is away for a moment comes back
-                say_failure("watch-failed", error)
-
-    def look(self) -> None:
-        """Look once: take what is as it was at the last look."""
+    def look(self) -> int:
+        """Take what is as it was at the last look; 0, for what is new must wait for the next."""
         there = {path.name: path for path in sorted(self._folder.iterdir()) if not path.name.startswith(".")}
         for name in self._seen.keys() - there.keys():
             del self._seen[name]
@@ -61,6 +44,7 @@ class Watcher:
             incoming = [from_path(file, file.relative_to(self._folder).as_posix()) for file in files]
             if self._take(incoming, key):
                 self._done[name] = key
+        return 0
 
 
 def _files(path: Path) -> list[Path]:
