@@ -60,6 +60,14 @@ def test_the_gradient_of_the_chunks_is_that_of_the_plain_formula(monkeypatch: py
     assert torch.autograd.gradcheck(lambda q, v: recall(q, Patterns(v, owners), askers), (queries, values))
 
 
+def test_the_gradient_sees_the_patterns_normalised_as_the_average_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopfield, "MAX_SCORES", 12)
+    queries, values, weight = draw(4, 3).requires_grad_(), draw(11, 3, seed=1, scale=3) + 1, draw(4, 3, seed=2)
+    ours = torch.autograd.grad((recall(queries, Patterns(values, normalised=True)) * weight).sum(), queries)
+    plain = torch.autograd.grad((plain_average(queries, F.layer_norm(values, (3,))) * weight).sum(), queries)
+    torch.testing.assert_close(ours[0], plain[0], **CLOSE)
+
+
 def test_scores_beyond_a_chunk_are_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopfield, "MAX_SCORES", 64)
     seen: list[int] = []
