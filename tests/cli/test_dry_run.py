@@ -12,7 +12,9 @@ from safetensors.torch import load_file
 
 from checkpoints import write_encoder, write_language_model
 from command_line import radweave
+from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
+from radweave.runs.place import claimed, refuse_place
 from radweave.runs.train import train
 from toys import TOY_OVERRIDES
 
@@ -153,3 +155,87 @@ def test_no_run_is_trained_into_a_data_set(toy_dataset: Dataset) -> None:
     with pytest.raises(Exception, match="lies in the folder of a data set"):
         train("baseline", toy_dataset.path, toy_dataset.path / "runs" / "one")
     assert not (toy_dataset.path / "runs").exists()
+
+
+def _link_as_lock(out: Path) -> None:
+    out.mkdir()
+    (out.parent / "other").write_text("")
+    (out / ".lock").symlink_to(out.parent / "other")
+
+
+def _folder_as_lock(out: Path) -> None:
+    (out / ".lock").mkdir(parents=True)
+
+
+def _file_of_the_user(out: Path) -> None:
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+
+
+def _stopped_aside(out: Path) -> None:
+    aside = out.with_name(f".{out.name}.training")
+    aside.mkdir()
+    (aside / ".aside").touch()
+
+
+def _killed_between_two_names(out: Path) -> None:
+    _file_of_the_user(out)
+    out.rename(out.with_name(f".{out.name}.before"))
+
+
+@pytest.mark.parametrize("option", ["", "overwrite", "resume"])
+@pytest.mark.parametrize(
+    "made",
+    [Path.mkdir, _file_of_the_user, _stopped_aside, _killed_between_two_names, _link_as_lock, _folder_as_lock],
+    ids=lambda made: made.__name__,
+)
+def test_a_dry_run_refuses_each_folder_that_the_training_refuses(
+    made: Callable[[Path], None], option: str, tmp_path: Path
+) -> None:
+    said = []
+    for name, asks in (("dry", refuse_place), ("real", _claim)):
+        folder = tmp_path / name
+        folder.mkdir()
+        made(folder / "run")
+        try:
+            asks(folder / "run", overwrite=option == "overwrite", resume=option == "resume")
+        except InputError as error:
+            said.append(str(error).replace(str(folder), ""))
+        else:
+            said.append("")
+    assert said[0] == said[1]
+    assert bool(said[0]) == ((made.__name__, option) in REFUSED)
+
+
+REFUSED = {
+    *((name, option) for name in ("_link_as_lock", "_folder_as_lock") for option in ("", "overwrite", "resume")),
+    *((name, option) for name in ("_file_of_the_user", "_killed_between_two_names") for option in ("", "overwrite")),
+    ("_stopped_aside", ""),
+}
+
+
+def _claim(out: Path, *, overwrite: bool, resume: bool) -> None:
+    with claimed(out, overwrite=overwrite, resume=resume):
+        pass
+
+
+def test_a_dry_run_sees_that_another_process_trains_the_run(tmp_path: Path) -> None:
+    with claimed(tmp_path / "run", overwrite=False, resume=False) as place:
+        place.began = True
+        with pytest.raises(InputError, match="another process is writing this run"):
+            refuse_place(tmp_path / "run", overwrite=False, resume=True)
+    refuse_place(tmp_path / "run", overwrite=False, resume=True)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_dry_run_refuses_to_go_on_with_other_options(
+    finished: bool, toy_dataset: Dataset, toy_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(toy_run, tmp_path / "run")
+    if not finished:
+        (tmp_path / "run" / "run.json").unlink()
+    options = ["train", "baseline", str(toy_dataset.path), "seed=7", "--out", str(tmp_path / "run"), "--resume"]
+    dry, real = radweave(*options, "--dry-run"), radweave(*options)
+    assert (dry.returncode, real.returncode) == (2, 2)
+    assert dry.stderr.splitlines()[-1] == real.stderr.splitlines()[-1]
+    assert ("other options" if finished else "the options the run was started with") in dry.stderr

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from radweave.base.errors import InputError
 from radweave.base.places import refuse_foreign
 
 
@@ -22,6 +23,8 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
         InputError: if the lock is no regular file.
     """
     refuse_foreign(path)
+    if path.is_dir():
+        raise InputError("is a folder, where a lock file goes", file=path)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)

@@ -25,13 +25,16 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     from radweave.methods import resolve
     from radweave.runs.place import refuse_place
     from radweave.runs.prepare import refuse_long_reports, refuse_unfit
+    from radweave.runs.resuming import found_by_resume
     from radweave.runs.stages import refuse_impossible_stages
     from radweave.train.sizes import refuse_giant
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
     dataset = Dataset.open(started.dataset, limit=experiment.data.limit)
     if to is not None:
-        refuse_place(to, overwrite=overwrite, resume=resume)
+        found = found_by_resume(to, experiment, dataset, overwrite=overwrite) if resume else "other"
+        if found != "finished":
+            refuse_place(to, overwrite=overwrite, resume=found == "unfinished")
     refuse_unfit(experiment, dataset)
     # One that is learnt from the reports fits the model that is built for it.
     own, words = experiment.language_checkpoint, experiment.data.tokenizer

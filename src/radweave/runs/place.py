@@ -89,8 +89,6 @@ def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
         _settle(out)
         aside = aside_of(out)
         pending = aside.is_dir()
-        if pending and not (resume or overwrite):
-            raise _stopped(aside)
         replaces = pending if resume else overwrite and not _is_empty(out)
         place = RunPlace(out, aside if replaces else out)
         fresh = not (resume and pending) and (replaces or _is_empty(out))
@@ -155,21 +153,18 @@ def _kind(folder: Path) -> FolderKind:
 
 
 def refuse_place(out: Path, *, overwrite: bool, resume: bool) -> None:
-    """Refuse a place that a run could not be written to, without touching it.
+    """Refuse what ``claimed`` would refuse, and hold nothing.
 
     Raises:
-        InputError: if something else is there, or it lies in a data set's folder or where nothing may be written.
+        InputError: as ``claimed``.
     """
     out = out.resolve()
-    if is_finished(out) and resume:
-        return
+    _recover(out)
     _refuse(out, overwrite=overwrite, resume=resume)
-    if aside_of(out).is_dir() and not (resume or overwrite):
-        raise _stopped(aside_of(out))
-
-
-def _stopped(aside: Path) -> InputError:
-    return InputError("holds a training that was stopped; go on with --resume, or give --overwrite", file=aside)
+    for folder in (out, aside_of(out)):
+        if os.path.lexists(folder / _LOCK):
+            with locked(folder):
+                pass
 
 
 def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
@@ -181,6 +176,10 @@ def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
     there = next(place for place in (out, *out.parents) if place.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise InputError("nothing can be written there", file=there, field="--out")
+    if (aside_of(out) / _MARK).is_file() and not (resume or overwrite):
+        raise InputError(
+            "holds a training that was stopped; go on with --resume, or give --overwrite", file=aside_of(out)
+        )
     if resume or _is_empty(out):
         return
     refuse_existing(out, overwrite=overwrite, ours=_kind(out))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from radweave.base.config import from_yaml, to_yaml
+from radweave.base.config import to_yaml
 from radweave.base.devices import default_device
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_json
@@ -34,10 +34,11 @@ from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.methods import resolve
 from radweave.runs.cautions import cautions_of
 from radweave.runs.drafting import save_for_drafting
-from radweave.runs.folder import DatasetFacts, RunCard, hash_files, read_card, write_card
+from radweave.runs.folder import DatasetFacts, RunCard, hash_files, write_card
 from radweave.runs.licences import keep_licences
 from radweave.runs.memories import rows_of_memories
-from radweave.runs.place import claimed, is_finished, training_folder
+from radweave.runs.place import claimed, training_folder
+from radweave.runs.resuming import found_by_resume, refuse_other_options
 from radweave.runs.stages import (
     Training,
     TrainingWatch,
@@ -92,14 +93,10 @@ def train(
     """
     experiment = resolve(method, preset, overrides, config)
     dataset = Dataset.open(dataset_path, limit=experiment.data.limit)
-    if resume and is_finished(out):
-        if _is_of(out, experiment, dataset):
-            return out
-        if not overwrite:
-            raise InputError(
-                "--resume: holds a finished run of other options or data; give --overwrite to replace it", file=out
-            )
-        resume = False
+    found = found_by_resume(out, experiment, dataset, overwrite=overwrite) if resume else "other"
+    if found == "finished":
+        return out
+    resume = found == "unfinished"
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
         with ranks.first_goes_first():
@@ -124,13 +121,6 @@ def train(
             place.finish()
         ranks.wait()
     return out
-
-
-def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:
-    """Whether a finished run has this configuration and data."""
-    card = read_card(run)
-    same = from_yaml(type(experiment), run / "config.yaml") == experiment if card.method == experiment.method else False
-    return same and card.dataset.fingerprint == dataset.fingerprint()
 
 
 def _save_parts(training: Training, folder: Path) -> None:
@@ -167,8 +157,7 @@ def _prepare(
 ) -> Training:
     config_path = out / "config.yaml"
     if (resume or not ranks.is_first) and config_path.is_file():
-        if from_yaml(type(experiment), config_path) != experiment:
-            raise InputError("--resume needs the options the run was started with", file=config_path)
+        refuse_other_options(experiment, config_path)
     else:
         write_text(config_path, to_yaml(experiment))
     # What is quick to find out comes before the images, which may take hours to decode.
