@@ -11,7 +11,6 @@ import torch
 
 from radweave.base.config import to_yaml
 from radweave.base.devices import default_device
-from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_json
 from radweave.base.ontology import CLASSES
 from radweave.base.provenance import library_versions
