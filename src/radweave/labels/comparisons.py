@@ -31,51 +31,133 @@ CHANGES: Final[dict[str, re.Pattern[str]]] = {
 
 # Words that only make sense beside an earlier examination. "Prior" and "previous" alone may speak of a disease or an
 # operation; they count beside a word for an examination or for what a picture shows, or after one that compares.
+# "Increased" and "decreased" may measure against what is usual: they count of a finding, not of markings or volumes.
 _MUCH = r"(?:significant|interval|appreciable|acute|definite|gross|substantial|obvious|apparent|further|overall|much)"
-_SHOWN = (
-    r"(?:opacit\w+|effusions?|pneumothora\w+|infiltrates?|consolidations?|edema|nodules?|mass(?:es)?|densit\w+"
-    r"|atelectasis|lesions?)"
+_DEGREE = r"(?:(?:\w+ly|a bit|a little|somewhat|much|far|very|quite|even|also|now) ){0,2}"
+_IS = (
+    r"(?:is|are|was|were|been|being|appears?|appeared|looks?|looked|seems?|seemed|remains?|remained|becom(?:es?|ing)"
+    r"|became|gets?|got|gotten|grown)"
 )
+_FINDING = (
+    r"(?:effusions?|pneumothora\w+|infiltrates?|consolidations?|edema|nodules?|mass(?:es)?|atelectasis|lesions?"
+    r"|pneumonias?|airspace disease)"
+)
+_SHOWN = rf"(?:opacit\w+|densit\w+|(?!pneumonia|airspace){_FINDING})"
+_OF_IT = (
+    r"(?:(?!(?:with|without|of|in|at|and|or|may|likely|is|are|suggest\w*|compatible|consistent|markings|opacit\w+)\b)"
+    r"\w+ ){0,3}?"
+)
+_END = r"(?=\s*(?:$|[.,;]))"
 _PLACE = (
     r"(?: (?:on|at|in|within|along|over) (?:the )?(?:\w+ )?(?:right|left|bases?|apex|apices|lung|\w+ lobes?|\w+ view)"
     r"| than)"
 )
-_COMPARISON = re.compile(
-    r"\b(?:compar(?:ed|ison|able|ing)|unchanged|unaltered|interval(?:ly)?|interim|meantime|again|re-?demonstrat\w*"
-    r"|stable|stably|stability|worsen\w*|improv(?:ed?s?|ements?|ing)|progress(?:ed|es|ion|ing)|regress(?:ed|ion|ing)"
-    r"|progressive(?! massive)|persist\w*|new|newly|since|previously|resolv(?:ed?|es|ing)|resolution|earlier|no longer"
-    r"|yesterday|ago|now|gone|cleared(?! for)|clearing|clearance|disappear\w*|increasing|decreasing|enlarging"
-    r"|continued|diminishing|diminution|waning|re-?aerat\w*|(?<!surgically )removed"
-    r"|continues to (?:be|have|show|demonstrate)|dating back|development of|re-?accumulat\w*|re-?expan\w*"
-    r"|recurren(?:t|ce)(?! laryngeal)|(?<!well )(?<!well-)developed"
-    r"|(?:as|than|from|like) before|than (?:it was|they were|previously)"
-    rf"|than (?:on|in|at) (?:the |a |any )?(?:{EARLIER}|last)"
-    rf"|(?:no|without|little|minimal|slight) (?:{_MUCH} ){{0,2}}changes?|(?:not|little|much) (?:\w+ ){{0,2}}changed"
-    r"|(?:has|have) (?:\w+ ){0,2}(?:increased|decreased|enlarged|grown|changed|evolved|diminished|advanced|migrated)"
-    r"|(?:has|have) (?:\w+ )?been (?:\w+ )?(?:removed|withdrawn|pulled|repositioned|replaced|retracted|advanced"
-    r"|exchanged|extubated)|(?<!surgical )(?<!post )removal of"
-    r"|(?:increases?|decreases?|improvements?|reduction) (?:in|of)"
-    r"(?! (?:the )?(?:ap|anterior|anteroposterior|retro\w*))"
-    r"|(?:appears?|become|is|are|slightly|mildly|somewhat|much) (?:larger|smaller|bigger|worse|better|clearer|denser)"
-    rf"(?!{_PLACE}| (?:seen|visuali[sz]ed|appreciated|demonstrated|evaluated|defined))"
-    rf"|(?:more|less) (?:confluent|conspicuous|prominent|pronounced|extensive|dense)(?!{_PLACE})"
-    r"|better (?:aerat|inspir|expan)\w*|up from|down from|still|any ?more|status quo"
-    r"|(?:fail\w*|yet|slow(?:er)?) to (?:clear|resolve|improve)|without (?:\w+ )?alteration"
-    r"|grew|shrank|(?:is|are) growing"
-    r"|(?:has|have) (?:\w+ )?(?:returned|recurred|come back|doubled|tripled|halved|shrunk)"
-    r"|no (?:worse|better|larger|smaller|bigger|clearer|denser)"
-    r"|(?:got|gotten|grown) (?:larger|smaller|bigger|worse|better)"
-    r"|(?:is|are|appears?|remains?|looks?) (?:back|the same)(?=\s*(?:$|[.,;]))"
-    r"|similar[- ]appearing|similar (?:in )?(?:appearance|size|position|configuration)"
-    rf"|(?:is|are|appears?|looks?) similar(?! to)|similar to (?:the |that |slightly |on )*(?:{EARLIER}|xxxx|last)"
-    r"|the same (?:as|appearance|size)|essentially the same"
-    r"|(?:increased|decreased) (?:in (?:size|extent|number|prominence)|since|from)"
-    rf"|(?:prior|previous|last|most recent|preceding)\s+(?:\w+\s+){{0,2}}?{EXAMINATION}"
-    rf"|(?:prior|previous) (?:\w+ ){{0,4}}?{_SHOWN}"
-    r"|(?:from|than|to|the|on|in)\s+(?:the\s+)?(?:prior|previous)(?=\s*(?:$|[,.)]|on|of|dated)))\b"
-    r"|, (?:\w+ )?(?:increased|decreased|similar|larger|smaller|worse)(?=\s*(?:$|[,.;]))|(?:^|[.;]\s+)similar\b"
-    r"|^\W*(?:worse|better|same)(?=\s*(?:$|[.,;]))"
+# "Better seen on the lateral view" compares two views.
+_NOT_OF_ONE = rf"(?!{_PLACE}| (?:seen|visuali[sz]ed|appreciated|demonstrated|evaluated|defined|assessed|characterized))"
+_ER = (
+    r"(?:larger|smaller|bigger|worse|better|clearer|denser|fainter|milder|thicker|thinner|wider|narrower|fuller)"
+    rf"{_NOT_OF_ONE}"
 )
+_HOW = (
+    r"(?:apparent|perceptible|evident|marked|severe|obvious|visible|distinct|congested|consolidated|inflated|expanded"
+    r"|aerated|opaque|widespread|noticeable|hazy|striking|numerous|confluent|conspicuous|prominent|pronounced|extensive"
+    r"|dense)"
+)
+# The perfect tense of a verb that nothing follows, or a preposition: what has done so did not before.
+_HAS_DONE = (
+    r"(?:has|have) (?:\w+ly )?(?!been\b|undergone\b)(?:\w{2,}ed|\w+own|become|risen|fallen|sunk|shrunk|spread|built"
+    r"|crept|slid|come|gone|left)"
+    r"(?=\s*(?:$|[.,;])| (?:up|down|away|out|back|on|off|to|into|from|since|by|in|at|over|\w+ly)\b)"
+)
+_FAMILIES: Final = {
+    "an earlier examination": (
+        r"compar(?:ed|ison|able|ing)|interval(?:ly)?|interim|meantime|meanwhile|now|since|previously|formerly"
+        r"|earlier(?! (?:surgery|operation|disease|infection))|yesterday|ago|dating back"
+        r"|last (?:time|night|week|month|year|\w+day)|since \w+day"
+        r"|(?:as|than|from|like) before|than (?:it was|they were|previously)"
+        rf"|than (?:on|in|at) (?:the |a |any )?(?:{EARLIER}|last)|as (?:it was|they were)"
+        rf"|(?:prior|previous|last|most recent|preceding)\s+(?:\w+\s+){{0,2}}?{EXAMINATION}"
+        rf"|(?:prior|previous|former) (?:\w+ ){{0,4}}?{_SHOWN}"
+        r"|(?:from|than|to|the|on|in)\s+(?:the\s+)?(?:prior|previous)(?=\s*(?:$|[,.)]|on|of|dated|xxxx))"
+        rf"|old (?:chest )?{EXAMINATION}|already (?:seen|noted|present|described|visible|reported)"
+        rf"|(?:seen|present|visible|noted|described|evident|apparent|identified|measured(?: \S+){{1,3}}) before{_END}"
+        r"|(?:at|near|to|from|with|than|below|above) (?:the |its |her |his )?baseline|(?:on|at) follow-?up"
+    ),
+    "sameness": (
+        r"unchanged|unaltered|stable|stably|stability|status quo|stationary|static(?! images?)|once more|anew"
+        r"|again|re-?demonstrat\w*|persist\w*|continued|still|linger\w*"
+        rf"|continues to (?!the |into )\w+|continues{_END}|ongoing (?:\w+ ){{0,2}}?{_SHOWN}"
+        rf"|{_IS} (?:\w+ ){{0,2}}?(?:back|the same|identical){_END}|{_IS} back (?:in|at|to)"
+        rf"|back to (?:normal|baseline)|{_IS} constant"
+        r"|(?:constant|identical) (?:in )?(?:appearance|size|position|configuration|findings?)"
+        r"|similar[- ]appearing|similar (?:in )?(?:appearance|size|position|configuration)"
+        rf"|{_IS} similar(?! to)|similar to (?:the |that |slightly |on )*(?:{EARLIER}|xxxx|last)"
+        r"|the same (?:as|appearance|size)|essentially the same"
+        r"|(?:there (?:is|are|remains?)|shows?|with) (?:the )?same (?!(?:\w+ )?(?:level|side|lobe|region|area|location"
+        r"|place|site|patient|time|day|lung|view|technique)\b)(?=\w)"
+        r"|(?:without|no) (?:\w+ )?(?:alteration|differences?(?! (?:between|in technique)))"
+        r"|not (?:\w+ ){0,4}?different(?! (?:from|than|to) the (?:left|right|other|opposite))"
+    ),
+    "change": (
+        rf"new|newly|changed|(?:no|without|little|minimal|slight) (?:{_MUCH} ){{0,2}}changes?"
+        r"|change in (?:the )?(?:\w+ )?(?:size|appearance|position|extent|degree|number|configuration|aeration)"
+        r"|worsen\w*|deteriorat\w*|improv(?:ed?s?|ements?|ing)|progress(?:ed|es|ion|ing)|progressive(?! massive)"
+        r"|regress(?:ed|ion|ing)|retrogress\w*|no longer|any longer|any ?more|increasing|decreasing|enlarging"
+        r"|diminishing|diminution|waning|re-?aerat\w*|re-?accumulat\w*|re-?expan\w*|re-?absor\w*|re-?appear\w*"
+        r"|development of|(?<!well )(?<!well-)developed|for the first time|evolution of"
+        rf"|recurr(?:ent|ence)(?! laryngeal)|recurr(?:ed|ing)|returned(?:{_END}| to (?:normal|baseline|its))"
+        r"|(?:fail\w*|yet|slow(?:er)?) to (?:clear|resolve|improve)"
+        r"|(?:has|have) (?:\w+ ){0,2}(?:increased|decreased|enlarged|grown|changed|evolved|diminished|advanced|migrated"
+        rf"|returned|recurred|doubled|tripled|halved|become|appeared|arisen|emerged)|{_HAS_DONE}"
+    ),
+    "an end": (
+        r"resolv(?:ed?|es|ing)|resolution|gone|cleared(?! for)|(?:has|have) (?:\w+ ){0,2}cleared|clearing|clearance"
+        r"|disappear\w*|vanish\w*|subsid(?:es?|ed|ing)|abat(?:es?|ed|ing)|reced(?:es?|ed|ing)|lessen(?:s|ed|ing)|dissipat\w*|fad(?:ed|ing)|eas(?:ed|ing)"
+        r"|dwindl\w*|shr(?:ank|unk|inks|inking)"
+    ),
+    "up and down": (
+        r"up from|down from|went (?:back )?(?:up|down|away)|came (?:back|down)"
+        r"|(?:moved|crept|slid|slipped) (?:up|down|back)\w*|on the (?:decline|rise|wane|mend)"
+        rf"|(?:size|volumes?|{_SHOWN}) (?:rose|fell|dropped)|grew|grown|(?:is|are) growing|doubling|halving"
+        rf"|(?:size|volumes?|{_SHOWN}) (?:(?:is|are) )?{_DEGREE}(?:up|down){_END}"
+        r"|(?:increases?|decreases?|improvements?|reduction) (?:in|of)"
+        r"(?! (?:the )?(?:ap|anterior|anteroposterior|retro\w*))"
+        r"|(?:further|additional) (?:increase|decrease|clearing|enlargement|decline)"
+        r"|(?:increased|decreased|reduced|diminished) in (?:size|extent|number|prominence)"
+        r"|(?:increased|decreased) (?:since|from)"
+        rf"|(?:increased|decreased|diminished|reduced) (?:size of (?:the |a )?)?{_OF_IT}{_FINDING}"
+        rf"|{_SHOWN} {_DEGREE}(?:increased|decreased|diminished|advanced)(?: \w+ly| a bit| a little)?{_END}"
+        rf"|{_FINDING}\b[^.;,]{{0,60}}? {_IS} {_DEGREE}(?:increased|decreased|diminished|reduced){_END}"
+    ),
+    "a comparative": (
+        rf"{_IS} {_DEGREE}{_ER}|(?:slightly|mildly|minimally|marginally|somewhat|much|markedly|noticeably|considerably"
+        rf"|a (?:bit|little|lot)|overall|\d ?[cm]m) {_ER}"
+        rf"|no (?:worse|better|larger|smaller|bigger|clearer|denser)"
+        rf"|volumes? {_IS} {_DEGREE}(?:lower|higher|greater){_NOT_OF_ONE}"
+        r"|better (?:aerat|inspir|expan)\w*|(?:better|larger|smaller) (?:lung )?volumes"
+        rf"|(?:{_IS}|^\W*) ?{_DEGREE}(?:more|less) {_HOW}{_NOT_OF_ONE}"
+        rf"|(?:more|less) (?:confluent|conspicuous|prominent|pronounced|extensive|dense)(?!{_PLACE})"
+        rf"|(?:more|less|fewer) (?:(?:pleural|pulmonary) )?(?:fluid|effusions?|edema|congestion|opacities|haziness"
+        rf"|\w+ation){_NOT_OF_ONE}"
+        rf"|not (?:as|so) (?:large|big|small|dense|{_HOW})(?=\s*(?:$|[.,;]|as\b))"
+    ),
+    "a device": (
+        r"(?<!surgically )removed|(?<!surgical )(?<!post )removal of|extubat\w*|recently (?:placed|inserted)"
+        r"|(?:has|have) (?:\w+ )?been (?:\w+ )?(?:removed|withdrawn|pulled|repositioned|replaced|retracted|advanced"
+        r"|exchanged|extubated|placed|inserted|taken out)"
+        r"|(?:was|were) (?:\w+ly )?(?:withdrawn|pulled|repositioned|retracted|advanced|exchanged|taken out)"
+        r"|(?:tube|line|catheter|drain)s? (?:is|are|came|has come|have come) out"
+    ),
+}
+"""What a comparison speaks of -> its words and the grammar around them."""
+_ALONE = (
+    r", (?:\w+ )?(?:increased|decreased|similar|larger|smaller|worse)(?=\s*(?:$|[.,;]))|(?:^|[.;]\s+)similar\b"
+    r"|^\W*(?:\w+ly )?(?:worse|better|same|increased|decreased|diminished|reduced)(?=\s*(?:$|[.,;]))"
+    r"|^\W*(?:the )?same (?!(?:\w+ )?(?:level|side|lobe|region|area|location|place|site|patient|time|day|lung|view"
+    r"|technique)\b|(?:is|was) true|applies|holds|goes)(?=\w)"
+)
+"""What is the whole of a sentence, or of its last part."""
+_COMPARISON = re.compile(rf"\b(?:{'|'.join(_FAMILIES.values())})\b|{_ALONE}")
 
 # Advice runs to the end of its sentence or to what it rests on.
 _ON = r"(?:(?!\b(?:as|because|given|although|though|but|which)\b)[^.;])*"
