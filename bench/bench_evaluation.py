@@ -40,19 +40,19 @@ NORMAL = (
 )
 
 
+def made_up_sentence(draw: random.Random) -> str:
+    if draw.random() < 0.5:
+        return draw.choice(NORMAL)
+    finding = f"{draw.choice(DEGREES)} {draw.choice(SIDES)} {draw.choice(PLACES)} {draw.choice(FINDINGS)}"
+    return f"there is {finding} measuring {draw.randint(3, 60)} mm which is {draw.choice(('new', 'stable'))} ."
+
+
 def made_up_pairs(seed: int = 0) -> list[Pair]:
     draw = random.Random(seed)
-
-    def sentence() -> str:
-        if draw.random() < 0.5:
-            return draw.choice(NORMAL)
-        finding = f"{draw.choice(DEGREES)} {draw.choice(SIDES)} {draw.choice(PLACES)} {draw.choice(FINDINGS)}"
-        return f"there is {finding} measuring {draw.randint(3, 60)} mm which is {draw.choice(('new', 'stable'))} ."
-
     pairs = []
     for study in range(STUDIES):
-        ref = [sentence() for _ in range(draw.randint(4, 9))]
-        hyp = [kept if draw.random() < 0.5 else sentence() for kept in ref]
+        ref = [made_up_sentence(draw) for _ in range(draw.randint(4, 9))]
+        hyp = [kept if draw.random() < 0.5 else made_up_sentence(draw) for kept in ref]
         pairs.append(Pair(f"s{study}", " ".join(hyp), (" ".join(ref),)))
     return pairs
 

@@ -8,7 +8,7 @@ import pytest
 
 from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs, get_protocol
 from radweave.evaluation.floors import build_floors
-from radweave.evaluation.metrics.laterality import contradictions, sided_findings, sided_rows
+from radweave.evaluation.metrics.laterality import contradictions, read_sides, sided_findings
 from radweave.evaluation.tables.clinical import PolicyTable
 from radweave.labels import get_labeler
 from radweave.labels.comparisons import compares_with_prior
@@ -161,7 +161,7 @@ def test_sides_of_findings() -> None:
     assert contradictions({"effusion": left}, {"effusion": left | right}) == []
     # Several references of a study are taken together, in any order.
     for refs in (("Left effusion.", "Right effusion."), ("Right effusion.", "Left effusion.")):
-        assert sided_rows([Pair("a", "Left effusion.", refs)]).tolist() == [[1.0, 0.0, 1.0]]
+        assert read_sides([Pair("a", "Left effusion.", refs)]).rows.tolist() == [[1.0, 0.0, 1.0]]
 
 
 def test_floors_given_with_the_predictions() -> None:

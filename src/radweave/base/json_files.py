@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import stat
@@ -10,17 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.errors import InputError
-from radweave.base.storage import write_aside, write_text
+from radweave.base.storage import write_aside
 
 MAX_JSON_BYTES = 1 << 30
 """Of any JSON file; the index of a cache of a million images has some 200 MB."""
 MAX_CARD_BYTES = 16 << 20
 """Of the card of a run, which names its files and parts; one has some 10 kB."""
+_PIECES = 1 << 14
 _NUMBERS = re.compile(r"\[\n\s+((?:(?:-?\d[\d.eE+-]*|null),?\s+)+)\]")
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write a JSON file, all or nothing; its text is never whole in memory."""
+    pieces = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False).iterencode(value)
+    with write_aside(path) as partial, partial.open("w", encoding="utf-8") as file:
+        while some := "".join(itertools.islice(pieces, _PIECES)):
+            file.write(some)
+        file.write("\n")
 
 
 def json_text(value: Any) -> str:

@@ -27,15 +27,20 @@ from radweave.evaluation.metrics.clinical import (
     states_of,
 )
 from radweave.evaluation.metrics.heads import HeadTable, head_table
-from radweave.evaluation.metrics.language import ONE_STUDY_CIDER, definitions, language_statistics
-from radweave.evaluation.metrics.laterality import sided_rows
+from radweave.evaluation.metrics.language import (
+    ONE_STUDY_CIDER,
+    definitions,
+    language_and_floors,
+    language_statistics,
+)
+from radweave.evaluation.metrics.laterality import read_sides
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, LongTailTable, long_tail_table
 from radweave.evaluation.metrics.radgraph_reward import RADGRAPH_DEFINITIONS
 from radweave.evaluation.metrics.second_opinions import second_opinions
 from radweave.evaluation.pairs import Pair, check_pairs
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
-from radweave.evaluation.records import FINDING_F1, FloorScores, Resampling, Score, number_or_none
+from radweave.evaluation.records import FINDING_F1, FloorScores, Json, Resampling, Score, number_or_none
 from radweave.evaluation.result import Evaluation
 from radweave.evaluation.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
 from radweave.evaluation.tables.clinical import clinical_table, interval_name, sided_interval_name, sided_table
@@ -99,13 +104,15 @@ def evaluate_pairs(
     checked = check_pairs(pairs)
     vocabulary = Vocabulary.of(train_texts, rules) if train_texts else None
     prepared = prepare(checked, rules, vocabulary)
-    statistics = language_statistics(prepared, rules)
+    floors = build_floors(checked, rules, train_texts, options.seed, labeler) if options.floors else {}
+    statistics, floor_scores = language_and_floors(prepared, _prepared_floors(floors, rules), rules)
     unavailable, versions = _add_meteor(statistics, prepared, options)
     if options.radgraph is not None:
         _add_radgraph(statistics, unavailable, versions, checked, options.radgraph)
     labelled = label_pairs(checked, labeler) if labeler else None
     clinical = clinical_statistics(labelled) if labelled else {}
-    sided = sided_statistics(sided_rows(checked))
+    sides = read_sides(checked)
+    sided = sided_statistics(sides.rows)
     patients = tuple(pair.patient_id for pair in checked)
     clusters = cluster_index(patients)
     named = {interval_name(key): statistic for key, statistic in clinical.items()}
@@ -121,10 +128,8 @@ def evaluate_pairs(
         clinical_statistics=clinical,
         sided_statistics=sided,
         corpus=_corpus(statistics, intervals, unavailable),
-        floors=_floor_table(checked, prepared, rules, train_texts, options, labelled, labeler)
-        if options.floors
-        else {},
-        honesty=honesty_rows(checked, prepared, labelled),
+        floors=_floor_table(floors, floor_scores, labelled, labeler),
+        honesty=honesty_rows(checked, prepared, labelled, sides),
         clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
         sided=sided_table(sided, intervals),
         long_tail=_long_tail(labelled, frequencies, clusters, options),
@@ -140,6 +145,27 @@ def evaluate_pairs(
         left_out=dict(left_out or {}),
         second_opinions=second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )
+
+
+def wording_beside(
+    pairs: Sequence[Pair], protocol: str, *, train_texts: Sequence[str] | None = None, options: Options
+) -> Json:
+    """The language scores, without METEOR, by another protocol than that of an evaluation of the same pairs."""
+    rules = get_protocol(protocol)
+    vocabulary = Vocabulary.of(train_texts, rules) if train_texts else None
+    prepared = prepare(pairs, rules, vocabulary)
+    statistics = language_statistics(prepared, rules)
+    unavailable, versions = _add_meteor(statistics, prepared, replace(options, meteor=False))
+    clusters = cluster_index([pair.patient_id for pair in pairs])
+    intervals: dict[str, Interval] = {}
+    if options.resamples:
+        intervals = bootstrap(statistics, clusters, resamples=options.resamples, seed=options.seed)
+    return {
+        "protocol": ProtocolRecord(rules, vocabulary, None, versions).to_json(),
+        "corpus": {name: score.to_json() for name, score in _corpus(statistics, intervals, unavailable).items()},
+        "definitions": definitions(rules),
+        "texts": prepared.effects.to_json(),
+    }
 
 
 def _add_meteor(
@@ -188,26 +214,32 @@ def _corpus(
     return dict(sorted(scores.items()))
 
 
+def _prepared_floors(floors: Mapping[str, Floor], protocol: EvalProtocol) -> dict[str, list[str]]:
+    """The texts of those baselines that there is material for, by the protocol's rule."""
+    return {
+        name: prepare_hypotheses(floor.texts, protocol) for name, floor in floors.items() if floor.texts is not None
+    }
+
+
 def _floor_table(
-    pairs: Sequence[Pair],
-    prepared: PreparedTexts,
-    protocol: EvalProtocol,
-    train_texts: Sequence[str] | None,
-    options: Options,
+    floors: Mapping[str, Floor],
+    scores: Mapping[str, Mapping[str, float]],
     labelled: LabelledPairs | None,
     labeler: Labeler | None,
 ) -> dict[str, FloorScores]:
     """Each baseline's corpus scores; METEOR is left out of them, it takes Java's time for every one."""
-    floors = build_floors(pairs, protocol, train_texts, options.seed, labeler)
-    scores = {name: _floor_scores(floor, prepared, protocol) for name, floor in floors.items()}
-    if labelled is None or labeler is None:
-        return scores
-    return {
-        name: score
-        if (texts := floors[name].texts) is None
-        else replace(score, findings_f1=_f1(texts, labelled, labeler))
-        for name, score in scores.items()
-    }
+    found = {}
+    for name, floor in floors.items():
+        if floor.texts is None:
+            found[name] = FloorScores(floor.source)
+            continue
+        found[name] = FloorScores(
+            floor.source,
+            distinct_reports_share=len(set(floor.texts)) / len(floor.texts),
+            corpus={metric: number_or_none(value) for metric, value in scores[name].items()},
+            findings_f1=None if labelled is None or labeler is None else _f1(floor.texts, labelled, labeler),
+        )
+    return found
 
 
 def _f1(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> float | None:
@@ -215,18 +247,6 @@ def _f1(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> floa
     as_if = replace(labelled, hyp=states_of(texts, labeler))
     statistic = clinical_statistics(as_if).get(FINDING_F1)
     return None if statistic is None else number_or_none(statistic.corpus())
-
-
-def _floor_scores(floor: Floor, prepared: PreparedTexts, protocol: EvalProtocol) -> FloorScores:
-    if floor.texts is None:
-        return FloorScores(floor.source)
-    texts = PreparedTexts(prepare_hypotheses(floor.texts, protocol), prepared.refs)
-    statistics = language_statistics(texts, protocol)
-    return FloorScores(
-        floor.source,
-        distinct_reports_share=len(set(floor.texts)) / len(floor.texts),
-        corpus={name: number_or_none(statistic.corpus()) for name, statistic in statistics.items()},
-    )
 
 
 def _long_tail(

@@ -110,7 +110,8 @@ def _candidates(texts: Sequence[str], num_refs: int) -> list[str]:
     most = min(_MOST_CANDIDATES, max(_LEAST_CANDIDATES, _COMPARISONS // max(num_refs, 1)))
     counts = Counter(texts)
     repeated = [text for text, count in counts.most_common(most // 2) if count > 1]
-    others = [text for text in counts if text not in set(repeated)]
+    known = set(repeated)
+    others = [text for text in counts if text not in known]
     step = max(1, -(-len(others) // (most - len(repeated))))
     return repeated + others[::step]
 

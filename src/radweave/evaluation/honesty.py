@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from radweave.evaluation.metrics.clinical import LabelledPairs, is_positive
-from radweave.evaluation.metrics.laterality import contradictions, sided_findings
+from radweave.evaluation.metrics.laterality import Sides
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.prepare import PreparedTexts
 from radweave.evaluation.records import Json
@@ -131,7 +131,9 @@ class Honesty:
         return {name: row.to_json() for name, row in self.rows().items()}
 
 
-def honesty_rows(pairs: Sequence[Pair], prepared: PreparedTexts, labelled: LabelledPairs | None) -> Honesty:
+def honesty_rows(
+    pairs: Sequence[Pair], prepared: PreparedTexts, labelled: LabelledPairs | None, sides: Sides
+) -> Honesty:
     """All rows of one set of reports."""
     distinct, most = _variety_rows(prepared)
     invented, missed = _finding_rows(labelled)
@@ -146,7 +148,7 @@ def honesty_rows(pairs: Sequence[Pair], prepared: PreparedTexts, labelled: Label
         hallucinated_findings_per_report=invented,
         missed_findings_per_report=missed,
         comparison_without_prior_share=_comparison_row(pairs),
-        left_right_contradiction_share=_side_row(pairs),
+        left_right_contradiction_share=_side_row(sides),
     )
 
 
@@ -227,28 +229,11 @@ def _comparison_row(pairs: Sequence[Pair]) -> ComparisonRow:
     )
 
 
-def _side_row(pairs: Sequence[Pair]) -> SideRow:
-    comparable = contradicted = 0
-    findings: Counter[str] = Counter()
-    for pair in pairs:
-        hyp = sided_findings(pair.hyp)
-        refs = [sided_findings(text) for text in pair.refs]
-        if not any(hyp.keys() & ref.keys() for ref in refs):
-            continue
-        comparable += 1
-        # With several references a contradiction must hold against each that sides the finding.
-        wrong = {
-            finding
-            for ref in refs
-            for finding in contradictions(hyp, ref)
-            if not any(hyp[finding] & other.get(finding, frozenset()) for other in refs)
-        }
-        contradicted += bool(wrong)
-        findings.update(wrong)
+def _side_row(sides: Sides) -> SideRow:
     return SideRow(
-        value=contradicted / comparable if comparable else None,
-        reports=contradicted,
-        comparable_reports=comparable,
-        by_finding=dict(sorted(findings.items())),
+        value=sides.contradicted / sides.comparable if sides.comparable else None,
+        reports=sides.contradicted,
+        comparable_reports=sides.comparable,
+        by_finding=sides.findings,
         meaning="reports that put a finding on the other side than the reference / reports where both give it a side",
     )

@@ -71,16 +71,26 @@ def prepare_hypotheses(texts: Sequence[str], protocol: EvalProtocol) -> list[str
 
 
 def _tokenized(texts: Sequence[str], rule: SideRule) -> list[str]:
-    cleaned = [clean(replace_control(text), rule.cleaner) for text in texts]
-    if rule.tokenizer == "ptb_like":
-        return [" ".join(ptb_like_tokens(text)) for text in cleaned]
-    if rule.tokenizer == "words":
-        return [" ".join(text.split()) for text in cleaned]
+    """Each text by the rule; texts that are equal are one, and are read once."""
+    distinct = list(dict.fromkeys(texts))
     if rule.tokenizer == "ptb_coco":
         from radweave.evaluation.metrics.java import ptb_tokenize
 
-        return ptb_tokenize(cleaned)
-    return cleaned
+        split = ptb_tokenize([_cleaned(text, rule) for text in distinct])
+    else:
+        split = [_split(_cleaned(text, rule), rule) for text in distinct]
+    found = dict(zip(distinct, split, strict=True))
+    return [found[text] for text in texts]
+
+
+def _cleaned(text: str, rule: SideRule) -> str:
+    return clean(replace_control(text), rule.cleaner)
+
+
+def _split(text: str, rule: SideRule) -> str:
+    if rule.tokenizer == "ptb_like":
+        return " ".join(ptb_like_tokens(text))
+    return " ".join(text.split()) if rule.tokenizer == "words" else text
 
 
 def _with_unknown_words(text: str, vocabulary: Vocabulary) -> str:
@@ -98,6 +108,7 @@ def _cut(texts: list[str], max_tokens: int | None) -> tuple[list[str], int]:
     number = 0
     for text in texts:
         tokens = _SINGLE_BLANK.split(text, maxsplit=max_tokens)
-        number += len(tokens) > max_tokens
-        cut.append(" ".join(tokens[:max_tokens]))
+        is_longer = len(tokens) > max_tokens
+        number += is_longer
+        cut.append(" ".join(tokens[:max_tokens]) if is_longer else text)
     return cut, number

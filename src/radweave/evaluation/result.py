@@ -101,11 +101,6 @@ class Evaluation:
         parts = [part for one in tables for part in (table(one.columns, one.rows), *map(paragraph, one.notes))]
         return shown(f"Evaluation by protocol {self.protocol.name}", *parts, warnings=self.warnings())
 
-    def language_json(self) -> Json:
-        """What stands beside another protocol's result."""
-        record = self.to_json(per_study=False)
-        return {name: record[name] for name in ("protocol", "corpus", "definitions", "texts")}
-
     def _clinical_json(self) -> Json:
         table = {"unavailable": "no labeler given"} if self.clinical is None else self.clinical.to_json()
         return {**table, "sided_findings": self.sided.to_json()}

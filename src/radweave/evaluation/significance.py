@@ -17,7 +17,7 @@ from radweave.base.errors import InputError
 from radweave.evaluation.protocols import ClinicalRule
 from radweave.evaluation.records import ClinicalKey
 from radweave.evaluation.result import Evaluation
-from radweave.evaluation.statistics import RESAMPLES, Floats, Statistic, cluster_index, resampled_weights
+from radweave.evaluation.statistics import RESAMPLES, Floats, Rows, Statistic, cluster_index, resampled_weights
 
 # Rounding in summed rows must not make a tie look smaller than the observed difference.
 _ROUNDING = 1e-12
@@ -129,10 +129,10 @@ class _Paired:
     """A metric's rows of both systems in the same order of studies."""
 
     first: Statistic
-    second_rows: Floats
+    second_rows: Rows
 
     def values(self) -> tuple[float, float]:
-        return self.first.corpus(), float(self.first.value(self.second_rows.sum(axis=0)))
+        return self.first.corpus(), float(self.first.value(self.second_rows.sum(axis=0, dtype=np.float64)))
 
 
 def _test(tested: Mapping[str, _Paired], clusters: Clusters, resamples: int, seed: int) -> list[Difference]:
@@ -178,8 +178,8 @@ def _swapped(tested: Mapping[str, _Paired], clusters: Clusters, resamples: int, 
         for name, paired in tested.items():
             moved = flips @ (paired.second_rows - paired.first.rows)
             value = paired.first.value
-            first = value(paired.first.rows.sum(axis=0) + moved)
-            second = value(paired.second_rows.sum(axis=0) - moved)
+            first = value(paired.first.sums() + moved)
+            second = value(paired.second_rows.sum(axis=0, dtype=np.float64) - moved)
             found[name].append(second - first)
     return {name: np.concatenate(chunks) for name, chunks in found.items()}
 

@@ -7,16 +7,18 @@ rather than averaged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Rows = NDArray[np.float64] | NDArray[np.int8]
 
 RESAMPLES = 1000
-_CHUNK_RESAMPLES = 100
+# Resamples that are weighed at a time, of so many studies at most: a weight takes 8 bytes, and is held three times.
+_CHUNK_RESAMPLES, _CHUNK_WEIGHTS = 100, 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +26,21 @@ class Statistic:
     """One metric of N studies.
 
     Attributes:
-        rows: (N, D) what each study adds to the sums.
+        rows: (N, D) what each study adds to the sums; of yes and no, one byte each.
         value: (..., D) summed rows -> (...) scores; NaN where undefined.
         per_study: (N,) the score of each study by itself; NaN where there is none.
     """
 
-    rows: Floats
+    rows: Rows
     value: Callable[[Floats], Floats]
     per_study: Floats
 
     def corpus(self) -> float:
-        return float(self.value(self.rows.sum(axis=0)))
+        return float(self.value(self.sums()))
+
+    def sums(self) -> Floats:
+        """The rows (D,) of all studies together."""
+        return np.asarray(self.rows.sum(axis=0, dtype=np.float64))
 
 
 def mean_statistic(values: Floats) -> Statistic:
@@ -42,6 +48,38 @@ def mean_statistic(values: Floats) -> Statistic:
     defined = ~np.isnan(values)
     rows = np.stack([np.where(defined, values, 0.0), defined.astype(np.float64)], axis=1)
     return Statistic(rows, _ratio_of_sums, values)
+
+
+def joined(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
+    """The statistics of parts of a set of studies, one after another, as those of the set.
+
+    Metrics that share their rows in the parts share them here.
+    """
+    rows: dict[int, Rows] = {}
+    whole = {}
+    for name, first in parts[0].items():
+        if id(first.rows) not in rows:
+            rows[id(first.rows)] = np.concatenate([part[name].rows for part in parts])
+        per_study = np.concatenate([part[name].per_study for part in parts])
+        whole[name] = Statistic(rows[id(first.rows)], first.value, per_study)
+    return whole
+
+
+class RunningSums:
+    """The corpus scores of a set of studies that is seen in parts; nothing is kept of a study."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[Callable[[Floats], Floats], Floats]] = {}
+
+    def add(self, part: Mapping[str, Statistic]) -> None:
+        """Count the studies of a part."""
+        for name, statistic in part.items():
+            so_far = self._sums[name][1] if name in self._sums else 0.0
+            self._sums[name] = statistic.value, np.asarray(so_far + statistic.sums())
+
+    def corpus(self) -> dict[str, float]:
+        """Metric -> score of all studies."""
+        return {name: float(value(sums)) for name, (value, sums) in self._sums.items()}
 
 
 def _ratio_of_sums(sums: Floats) -> Floats:
@@ -73,8 +111,9 @@ def resampled_weights(clusters: NDArray[np.int64], resamples: int, seed: int) ->
     """Yield chunks (r, N) of how often each study is drawn; units are drawn whole, with replacement."""
     generator = np.random.default_rng(seed)
     units = int(clusters.max()) + 1
-    for start in range(0, resamples, _CHUNK_RESAMPLES):
-        size = min(_CHUNK_RESAMPLES, resamples - start)
+    most = min(_CHUNK_RESAMPLES, max(1, _CHUNK_WEIGHTS // len(clusters)))
+    for start in range(0, resamples, most):
+        size = min(most, resamples - start)
         drawn = generator.multinomial(units, np.full(units, 1.0 / units), size=size)
         yield drawn[:, clusters].astype(np.float64)
 

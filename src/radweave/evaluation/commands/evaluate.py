@@ -16,7 +16,7 @@ from radweave.base.replacing import FolderKind
 from radweave.base.storage import write_folder, write_text
 from radweave.data.dataset import Dataset
 from radweave.evaluation.constants import training_reports
-from radweave.evaluation.evaluate import Options, evaluate_pairs
+from radweave.evaluation.evaluate import Options, evaluate_pairs, wording_beside
 from radweave.evaluation.fields import BY_NAME, Fields
 from radweave.evaluation.metrics.long_tail import ClassFrequencies, class_frequencies
 from radweave.evaluation.pairs import Pair, PairsFile, read_pairs
@@ -198,13 +198,7 @@ def _evaluated(
     )
     result = evaluation.to_json()
     if beside is not None and beside != request.protocol:
-        second = evaluate_pairs(
-            file.pairs,
-            beside,
-            train_texts=train_texts,
-            options=replace(request, meteor=False, radgraph=None, floors=False, second_opinions=False),
-        )
-        result["beside"] = second.language_json()
+        result["beside"] = wording_beside(file.pairs, beside, train_texts=train_texts, options=request)
     return result
 
 

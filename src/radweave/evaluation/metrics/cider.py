@@ -9,6 +9,8 @@ a single study has none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +29,21 @@ def document_frequency(counts: PairedCounts, ref_owner: Ints) -> Ints:
     return np.bincount(studies % max(counts.ref.num_grams, 1), minlength=max(counts.ref.num_grams, 1))
 
 
-def cider(texts: PairedTexts, counts: list[PairedCounts]) -> tuple[Floats, Floats]:
-    """CIDEr-D and plain CIDEr of each study, two arrays (N,); the corpus score is their mean."""
+def cider(
+    texts: PairedTexts,
+    counts: Sequence[PairedCounts],
+    frequencies: Sequence[Ints] | None = None,
+    num_documents: int | None = None,
+) -> tuple[Floats, Floats]:
+    """CIDEr-D and plain CIDEr of each study, two arrays (N,); the corpus score is their mean.
+
+    Args:
+        texts: N studies.
+        counts: of order 1 to 4.
+        frequencies: per order in how many documents each n-gram stands (num_grams,), where the studies are a part of
+            an evaluated set; None if they are all of it.
+        num_documents: the studies of the evaluated set; N without it.
+    """
     num, num_refs = len(texts.hyps), len(texts.refs)
     owner = texts.ref_owner
     # coco takes the number of bigrams as the length of a text.
@@ -37,8 +52,9 @@ def cider(texts: PairedTexts, counts: list[PairedCounts]) -> tuple[Floats, Float
     penalty = np.exp(-((hyp_length[owner] - ref_length) ** 2) / (2.0 * _SIGMA**2))
     clipped_sum = np.zeros(num_refs)
     plain_sum = np.zeros(num_refs)
-    for table in counts[:MAX_ORDER]:
-        idf = np.log(num) - np.log(np.maximum(document_frequency(table, owner), 1))
+    for order, table in enumerate(counts[:MAX_ORDER]):
+        frequency = document_frequency(table, owner) if frequencies is None else frequencies[order]
+        idf = np.log(num_documents or num) - np.log(np.maximum(frequency, 1))
         hyp_norm = np.bincount(table.hyp.text, (table.hyp.count * idf[table.hyp.gram]) ** 2, num)
         ref_norm = np.bincount(table.ref.text, (table.ref.count * idf[table.ref.gram]) ** 2, num_refs)
         weight = idf[table.ref.gram] ** 2 * table.ref.count

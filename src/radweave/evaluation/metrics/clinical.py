@@ -20,7 +20,7 @@ from radweave.base.study import LabelState
 from radweave.evaluation.pairs import Pair
 from radweave.evaluation.protocols import UncertainPolicy
 from radweave.evaluation.records import MEASURES, ClassGroup, ClinicalAverage, ClinicalKey, Measure
-from radweave.evaluation.statistics import Floats, Statistic, mean_statistic
+from radweave.evaluation.statistics import Floats, Rows, Statistic, mean_statistic
 from radweave.labels import CHEXPERT5, NO_FINDING, Labeler
 
 States = NDArray[np.int8]
@@ -34,6 +34,7 @@ POLICIES: tuple[UncertainPolicy, ...] = ("negative", "positive")
 AVERAGES: tuple[ClinicalAverage, ...] = ("micro", "macro", "macro_defined", "weighted", "example")
 FEWEST_POSITIVES = 5
 """A mean over classes counts those with so many positive references: of fewer, F1 says next to nothing."""
+_TEXTS_AT_A_TIME = 4096
 _POOLED: tuple[ClinicalAverage, ...] = ("micro", "macro", "macro_defined", "weighted")
 
 
@@ -81,13 +82,15 @@ def _identity(labeler: Labeler) -> str:
 
 def states_of(texts: Sequence[str], labeler: Labeler) -> States:
     """Label texts (N,) -> states (N, K); equal texts are read once."""
-    distinct = list(dict.fromkeys(texts))
-    found = labeler.label(distinct)
-    rows = {
-        text: [STATE_NUMBERS[mentions[name].state] for name in labeler.classes]
-        for text, mentions in zip(distinct, found, strict=True)
-    }
-    return np.array([rows[text] for text in texts], dtype=np.int8).reshape(len(texts), len(labeler.classes))
+    numbers: dict[str, int] = {}
+    place = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
+    distinct = list(numbers)
+    rows = np.zeros((len(distinct), len(labeler.classes)), dtype=np.int8)
+    # A few at a time: what a labeler says of a text takes more memory than the text.
+    for first in range(0, len(distinct), _TEXTS_AT_A_TIME):
+        for row, mentions in enumerate(labeler.label(distinct[first : first + _TEXTS_AT_A_TIME]), start=first):
+            rows[row] = [STATE_NUMBERS[mentions[name].state] for name in labeler.classes]
+    return np.asarray(rows[place], dtype=np.int8)
 
 
 def _given_states(pair: Pair, classes: Sequence[str]) -> list[int]:
@@ -132,9 +135,9 @@ def frequent_columns(labelled: LabelledPairs) -> list[int]:
     return [k for k, name in enumerate(labelled.classes) if name != NO_FINDING and positives[k] >= FEWEST_POSITIVES]
 
 
-def confusion_rows(hyp: NDArray[np.bool_], ref: NDArray[np.bool_]) -> Floats:
+def confusion_rows(hyp: NDArray[np.bool_], ref: NDArray[np.bool_]) -> NDArray[np.int8]:
     """True positives, false positives, false negatives per study and class, (N, K) each, side by side (N, 3K)."""
-    return np.concatenate([hyp & ref, hyp & ~ref, ~hyp & ref], axis=1).astype(np.float64)
+    return np.concatenate([hyp & ref, hyp & ~ref, ~hyp & ref], axis=1).astype(np.int8)
 
 
 def _split(sums: Floats) -> tuple[Floats, Floats, Floats]:
@@ -177,9 +180,9 @@ def _average_of(average: ClinicalAverage, measure: Measure) -> Callable[[Floats]
     return value
 
 
-def average_statistics(rows: Floats) -> dict[tuple[ClinicalAverage, Measure], Statistic]:
+def average_statistics(rows: Rows) -> dict[tuple[ClinicalAverage, Measure], Statistic]:
     """Every (average, measure) of one group of classes as a statistic over studies; rows (N, 3K)."""
-    tp, fp, fn = (part.sum(axis=-1) for part in _split(rows))
+    tp, fp, fn = (part.sum(axis=-1, dtype=np.float64) for part in np.split(rows, 3, axis=-1))
     statistics: dict[tuple[ClinicalAverage, Measure], Statistic] = {}
     for measure in MEASURES:
         # A report positive on neither side counts 0 in an example average, as in the published scripts.
@@ -190,7 +193,7 @@ def average_statistics(rows: Floats) -> dict[tuple[ClinicalAverage, Measure], St
     return statistics
 
 
-def sided_statistics(rows: Floats) -> dict[Measure, Statistic]:
+def sided_statistics(rows: Rows) -> dict[Measure, Statistic]:
     """Precision, recall and F1 over (finding, side), pooled over all studies; rows (N, 3) of ``laterality``."""
     return {measure: average_statistics(rows)["micro", measure] for measure in MEASURES}
 

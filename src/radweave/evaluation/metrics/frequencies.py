@@ -6,13 +6,17 @@ the frequencies of the whole bank, and nothing else of it.
 
 from __future__ import annotations
 
+import itertools
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.evaluation.metrics.ngrams import Ints, NgramCounts
+from radweave.evaluation.metrics.ngrams import Ints, NgramCounts, count_numbers, longer
+
+_BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +41,28 @@ class ReportStatistics:
         return len(self.starts) - 1
 
     @classmethod
-    def of(cls, texts: Iterable[Sequence[str]], max_order: int) -> ReportStatistics:
-        """From the token lists of reports; they are not kept as strings."""
+    def of(cls, texts: Iterable[Sequence[str]], max_order: int, owners: Ints | None = None) -> ReportStatistics:
+        """From the token lists of reports; they are not kept as strings.
+
+        Args:
+            texts: J token lists.
+            max_order: of the n-grams.
+            owners: (J,), ascending from 0: the study of each report, whose reports count as one document; None: each
+                report is one.
+        """
         words: dict[str, int] = {}
-        rows = [np.array([words.setdefault(word, len(words)) for word in text], dtype=np.int32) for text in texts]
-        lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        tokens = np.concatenate([*rows, np.zeros(0, dtype=np.int32)])
-        owner = np.repeat(np.arange(len(rows), dtype=np.int64), lengths)
-        keys: list[Ints] = []
-        frequencies = []
-        numbers, places = tokens.astype(np.int64), np.arange(len(tokens))
+        numbered, lengths = array("i"), array("q", [0])
+        for text in texts:
+            numbered.extend([words.setdefault(word, len(words)) for word in text])
+            lengths.append(len(text))
+        tokens, starts = np.array(numbered, dtype=np.int32), np.cumsum(np.array(lengths, dtype=np.int64))
+        blocks = _blocks(starts, np.arange(len(lengths) - 1) if owners is None else owners)
+        numbers, keys, frequencies = tokens, [], []
         for order in range(1, max_order + 1):
+            known, frequency, numbers = _next_order(tokens, numbers, blocks, order, len(words))
+            frequencies.append(frequency)
             if order > 1:
-                places, longer = _longer(numbers, places, owner, tokens, order, len(words))
-                known, numbers = np.unique(longer, return_inverse=True)
                 keys.append(known)
-            num = len(words) if order == 1 else len(keys[-1])
-            held = np.unique(owner[places] * max(num, 1) + numbers) % max(num, 1)
-            frequencies.append(np.bincount(held, minlength=num).astype(np.int32))
-        starts = np.concatenate([[0], np.cumsum(lengths)])
         return cls(words, tokens, starts, tuple(keys), tuple(frequencies))
 
     def words_of(self, row: int) -> list[int]:
@@ -69,36 +76,67 @@ class ReportStatistics:
     def count(self, texts: Sequence[Sequence[int]]) -> tuple[list[NgramCounts], list[Ints]]:
         """N-grams of texts, as ``count_ngrams`` has them, and per order the document frequency of each n-gram."""
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
-        tokens = np.array([word for text in texts for word in text], dtype=np.int64)
-        owner = np.repeat(np.arange(len(texts), dtype=np.int64), lengths)
-        base, vocabulary = len(self.frequencies[0]), int(tokens.max(initial=0)) + 1
-        banked = np.where(tokens < base, tokens, -1)
-        numbers, places = tokens, np.arange(len(tokens))
-        tables, found = [], []
-        for order, frequencies in enumerate(self.frequencies, start=1):
-            if order > 1:
-                last = places
-                places, longer = _longer(numbers, places, owner, tokens, order, vocabulary)
-                before = banked[np.searchsorted(last, places)]
-                banked = _look_up(self.keys[order - 2], before, tokens[places + order - 1], base)
-                numbers = longer
-            grams, first, numbers = np.unique(numbers, return_index=True, return_inverse=True)
-            known = banked[first]
-            found.append(np.where(known >= 0, frequencies[np.maximum(known, 0)] if len(frequencies) else 0, 0))
-            pairs, counts = np.unique(owner[places] * max(len(grams), 1) + numbers, return_counts=True)
-            tables.append(NgramCounts(pairs // max(len(grams), 1), pairs % max(len(grams), 1), counts, len(grams)))
+        tokens = np.fromiter((word for text in texts for word in text), dtype=np.int64, count=int(lengths.sum()))
+        base = len(self.frequencies[0])
+        tables, found = count_numbers(tokens, lengths, len(self.frequencies)), []
+        for order, (table, frequencies) in enumerate(zip(tables, self.frequencies, strict=True), start=1):
+            if order == 1:
+                banked = np.where(table.last < base, table.last, -1)
+            else:
+                banked = _look_up(self.keys[order - 2], banked[table.before], table.last, base)
+            known = banked >= 0
+            found.append(np.where(known, frequencies[np.where(known, banked, 0)] if len(frequencies) else 0, 0))
         return tables, found
 
 
-def _longer(
-    numbers: Ints, places: Ints, owner: Ints, tokens: NDArray[np.integer], order: int, vocabulary: int
-) -> tuple[Ints, Ints]:
-    """Where n-grams of the next order start, and a key for each: (number of the shorter one) * vocabulary + word."""
-    reach = places + order - 1
-    inside = reach < len(tokens)
-    inside[inside] = owner[reach[inside]] == owner[places[inside]]
-    kept = places[inside]
-    return kept, numbers[inside] * vocabulary + tokens[kept + order - 1]
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Reports that are counted at a time: where their words stand, and of which report and study of it each word is."""
+
+    tokens: slice
+    owner: Ints
+    report: Ints
+
+
+def _blocks(starts: Ints, owners: Ints) -> list[_Block]:
+    """Cut reports into blocks between studies: few enough that sorting one stays within the processor's cache."""
+    studies = int(owners[-1]) + 1 if len(owners) else 0
+    cuts = [*np.searchsorted(owners, np.arange(0, studies, _BLOCK)).tolist(), len(owners)]
+    blocks = []
+    for first, end in itertools.pairwise(cuts):
+        lengths = np.diff(starts[first : end + 1])
+        report = np.repeat(np.arange(end - first), lengths)
+        study = (owners[first:end] - owners[first])[report]
+        blocks.append(_Block(slice(int(starts[first]), int(starts[end])), study, report))
+    return blocks
+
+
+def _next_order(
+    tokens: NDArray[np.int32], numbers: NDArray[np.int32], blocks: Sequence[_Block], order: int, num_words: int
+) -> tuple[Ints, NDArray[np.int32], NDArray[np.int32]]:
+    """The distinct n-grams (G,) of an order, sorted, their document frequencies (G,), and the number (T,) at each word.
+
+    ``numbers`` (T,) are those of the order before; -1 where a report ends too soon.
+    """
+    found, local = [], np.full_like(numbers, -1)
+    for block in blocks:
+        part, before = tokens[block.tokens], numbers[block.tokens].astype(np.int64)
+        places = np.flatnonzero(before >= 0)
+        keys = before[places]
+        if order > 1:
+            places, keys = longer(keys, places, block.report, part, order, num_words)
+        known, number = np.unique(keys, return_inverse=True)
+        local[block.tokens.start + places] = number
+        held = np.unique(block.owner[places] * max(len(known), 1) + number) % max(len(known), 1)
+        found.append((known, np.bincount(held, minlength=len(known))))
+    distinct = np.unique(np.concatenate([known for known, _ in found])) if found else np.zeros(0, dtype=np.int64)
+    frequency = np.zeros(len(distinct), dtype=np.int32)
+    for block, (known, held) in zip(blocks, found, strict=True):
+        place = np.searchsorted(distinct, known).astype(np.int32)
+        frequency[place] += held.astype(np.int32)
+        # Number -1 finds the -1 at the end.
+        local[block.tokens] = np.append(place, np.int32(-1))[local[block.tokens]]
+    return distinct, frequency, local
 
 
 def _look_up(keys: Ints, before: Ints, word: Ints, base: int) -> Ints:

@@ -8,8 +8,9 @@ left"). A clause that denies its finding says nothing about a side.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -108,13 +109,48 @@ def sided_confusion(hyp: Mapping[str, frozenset[str]], ref: Mapping[str, frozens
     return len(generated & written), len(generated - written), len(written - generated)
 
 
-def sided_rows(pairs: Sequence[Pair]) -> Floats:
-    """Confusion rows (N, 3) over (finding, side); several references of a study are taken together."""
-    rows = []
-    for pair in pairs:
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """On which sides N reports and their references put findings.
+
+    Attributes:
+        rows: (N, 3) confusion rows over (finding, side); several references of a study are taken together.
+        comparable: reports that side a finding which a reference sides too.
+        contradicted: those of them that put one on the other side than each reference that sides it.
+        findings: how often each finding is on the other side.
+    """
+
+    rows: Floats
+    comparable: int
+    contradicted: int
+    findings: Mapping[str, int]
+
+
+def read_sides(pairs: Sequence[Pair]) -> Sides:
+    """Read every text once."""
+    rows = np.zeros((len(pairs), 3))
+    comparable = contradicted = 0
+    findings: Counter[str] = Counter()
+    for row, pair in zip(rows, pairs, strict=True):
+        hyp, refs = sided_findings(pair.hyp), [sided_findings(text) for text in pair.refs]
         written: dict[str, frozenset[str]] = {}
-        for text in pair.refs:
-            for finding, sides in sided_findings(text).items():
+        for ref in refs:
+            for finding, sides in ref.items():
                 written[finding] = written.get(finding, frozenset()) | sides
-        rows.append(sided_confusion(sided_findings(pair.hyp), written))
-    return np.array(rows, dtype=np.float64)
+        row[:] = sided_confusion(hyp, written)
+        if hyp.keys() & written.keys():
+            wrong = _contradicted(hyp, refs)
+            comparable += 1
+            contradicted += bool(wrong)
+            findings.update(wrong)
+    return Sides(rows, comparable, contradicted, dict(sorted(findings.items())))
+
+
+def _contradicted(hyp: Mapping[str, frozenset[str]], refs: Sequence[Mapping[str, frozenset[str]]]) -> set[str]:
+    """Findings on the other side; with several references a contradiction must hold against each that sides it."""
+    return {
+        finding
+        for ref in refs
+        for finding in contradictions(hyp, ref)
+        if not any(hyp[finding] & other.get(finding, frozenset()) for other in refs)
+    }

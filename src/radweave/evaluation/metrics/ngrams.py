@@ -8,7 +8,7 @@ sorted search.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,26 @@ class NgramCounts:
         text: (M,) index of the text.
         gram: (M,) number of the n-gram, below ``num_grams``.
         count: (M,) how often the text holds it, at least 1.
+        before: (num_grams,) the number of the n-gram but its last word, among those of the order before; 0 for words.
+        last: (num_grams,) its last word.
     """
 
     text: Ints
     gram: Ints
     count: Ints
-    num_grams: int
+    before: Ints
+    last: Ints
+
+    @property
+    def num_grams(self) -> int:
+        return len(self.last)
+
+    def of(self, texts: slice) -> NgramCounts:
+        """The counts of these texts, numbered from 0 on."""
+        first, end = np.searchsorted(self.text, [texts.start, texts.stop])
+        return replace(
+            self, text=self.text[first:end] - texts.start, gram=self.gram[first:end], count=self.count[first:end]
+        )
 
 
 def encode(texts: Sequence[Sequence[Hashable]]) -> tuple[Ints, Ints]:
@@ -43,35 +57,39 @@ def encode(texts: Sequence[Sequence[Hashable]]) -> tuple[Ints, Ints]:
 
 def count_ngrams(texts: Sequence[Sequence[Hashable]], max_order: int) -> list[NgramCounts]:
     """Count the n-grams of order 1 to ``max_order`` of every text."""
-    tokens, lengths = encode(texts)
-    owner = np.repeat(np.arange(len(texts), dtype=np.int64), lengths)
-    vocabulary = int(tokens.max()) + 1 if tokens.size else 1
-    keys = tokens
+    return count_numbers(*encode(texts), max_order)
+
+
+def count_numbers(tokens: Ints, lengths: Ints, max_order: int) -> list[NgramCounts]:
+    """Count the n-grams of texts whose words are numbers: all in a row (T,), and the length of each text (N,)."""
+    owner = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+    vocabulary = int(tokens.max(initial=0)) + 1
+    numbers, places = tokens, np.arange(tokens.size)
     tables = []
     for order in range(1, max_order + 1):
         if order > 1:
-            # A start position lives on if the text still has a word ``order - 1`` further.
-            inside = np.zeros(keys.size, dtype=bool)
-            reach = tokens.size - (order - 1)
-            if reach > 0:
-                inside[:reach] = owner[:reach] == owner[order - 1 :]
-            longer = np.full(keys.size, -1, dtype=np.int64)
-            starts = np.flatnonzero(inside)
-            longer[starts] = keys[starts] * vocabulary + tokens[starts + order - 1]
-            keys = longer
-        starts = np.flatnonzero(keys >= 0)
-        grams, number = np.unique(keys[starts], return_inverse=True)
-        tables.append(_runs(owner[starts], number.astype(np.int64), len(grams)))
-        numbered = np.full(keys.size, -1, dtype=np.int64)
-        numbered[starts] = number
-        keys = numbered
+            places, numbers = longer(numbers, places, owner, tokens, order, vocabulary)
+        grams, numbers = np.unique(numbers, return_inverse=True)
+        tables.append(_runs(owner[places], numbers, *np.divmod(grams, vocabulary)))
     return tables
 
 
-def _runs(text: Ints, gram: Ints, num_grams: int) -> NgramCounts:
-    keys, count = np.unique(text * max(num_grams, 1) + gram, return_counts=True)
-    owner, number = np.divmod(keys, max(num_grams, 1))
-    return NgramCounts(owner, number, count.astype(np.int64), num_grams)
+def longer(
+    numbers: Ints, places: Ints, owner: Ints, tokens: NDArray[np.integer], order: int, vocabulary: int
+) -> tuple[Ints, Ints]:
+    """Where n-grams of the next order start, and a key for each: (number of the shorter one) * vocabulary + word."""
+    reach = places + order - 1
+    inside = reach < len(tokens)
+    inside[inside] = owner[reach[inside]] == owner[places[inside]]
+    kept = places[inside]
+    return kept, numbers[inside] * vocabulary + tokens[kept + order - 1]
+
+
+def _runs(text: Ints, gram: Ints, before: Ints, last: Ints) -> NgramCounts:
+    num_grams = max(len(last), 1)
+    keys, count = np.unique(text * num_grams + gram, return_counts=True)
+    owner, number = np.divmod(keys, num_grams)
+    return NgramCounts(owner, number, count.astype(np.int64), before, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +102,19 @@ class PairedTexts:
         ref_owner: (R,) the study of each reference, ascending.
     """
 
-    hyps: Sequence[Sequence[str]]
-    refs: Sequence[Sequence[str]]
+    hyps: Sequence[Sequence[Hashable]]
+    refs: Sequence[Sequence[Hashable]]
     ref_owner: Ints
 
     @classmethod
-    def of(cls, hyps: Sequence[Sequence[str]], refs: Sequence[Sequence[Sequence[str]]]) -> PairedTexts:
+    def of(cls, hyps: Sequence[Sequence[Hashable]], refs: Sequence[Sequence[Sequence[Hashable]]]) -> PairedTexts:
         """Pair N hypotheses with N lists of references."""
-        owner = np.repeat(np.arange(len(refs), dtype=np.int64), [len(group) for group in refs])
-        return cls(hyps, [ref for group in refs for ref in group], owner)
+        return cls(hyps, [ref for group in refs for ref in group], owners_of(refs))
+
+
+def owners_of(refs: Sequence[Sequence[object]]) -> Ints:
+    """The study (R,) of each reference, where each study has a list of them."""
+    return np.repeat(np.arange(len(refs), dtype=np.int64), [len(group) for group in refs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +134,19 @@ class PairedCounts:
 
 def count_pairs(texts: PairedTexts, max_order: int) -> list[PairedCounts]:
     """Count both sides with one numbering and look every reference n-gram up in its hypothesis."""
-    num_hyps = len(texts.hyps)
-    paired = []
-    for table in count_ngrams([*texts.hyps, *texts.refs], max_order):
-        cut = int(np.searchsorted(table.text, num_hyps))
-        hyp = NgramCounts(table.text[:cut], table.gram[:cut], table.count[:cut], table.num_grams)
-        ref = NgramCounts(table.text[cut:] - num_hyps, table.gram[cut:], table.count[cut:], table.num_grams)
-        hyp_keys = hyp.text * max(table.num_grams, 1) + hyp.gram
-        ref_keys = texts.ref_owner[ref.text] * max(table.num_grams, 1) + ref.gram
-        paired.append(PairedCounts(hyp, ref, _lookup(hyp_keys, hyp.count, ref_keys)))
-    return paired
+    num_hyps, num_refs = len(texts.hyps), len(texts.refs)
+    return [
+        pair_counts(table, slice(0, num_hyps), slice(num_hyps, num_hyps + num_refs), texts.ref_owner)
+        for table in count_ngrams([*texts.hyps, *texts.refs], max_order)
+    ]
+
+
+def pair_counts(table: NgramCounts, hyps: slice, refs: slice, ref_owner: Ints) -> PairedCounts:
+    """What these hypotheses share with these references, of texts that were counted together."""
+    hyp, ref = table.of(hyps), table.of(refs)
+    hyp_keys = hyp.text * max(table.num_grams, 1) + hyp.gram
+    ref_keys = ref_owner[ref.text] * max(table.num_grams, 1) + ref.gram
+    return PairedCounts(hyp, ref, _lookup(hyp_keys, hyp.count, ref_keys))
 
 
 def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:

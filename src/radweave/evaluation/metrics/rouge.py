@@ -7,7 +7,7 @@ over the references, which may come from different ones. rouge-score takes plain
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,12 @@ Floats = NDArray[np.float64]
 _BETA_SQUARED = 1.2**2
 
 
-def lcs_length(a: Sequence[str], b: Sequence[str]) -> int:
+def lcs_length(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """Length of the longest common subsequence, with one bit per token of ``b``.
 
     Source: Hyyro, "Bit-parallel LCS-length computation revisited", 2004.
     """
-    positions: dict[str, int] = {}
+    positions: dict[Hashable, int] = {}
     for index, token in enumerate(b):
         positions[token] = positions.get(token, 0) | (1 << index)
     every = (1 << len(b)) - 1
@@ -41,7 +41,7 @@ def lcs_length(a: Sequence[str], b: Sequence[str]) -> int:
 
 def _lcs_of_refs(texts: PairedTexts) -> Floats:
     """LCS length of each reference (R,) with its study's hypothesis; equal pairs of texts are computed once."""
-    known: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    known: dict[tuple[tuple[Hashable, ...], tuple[Hashable, ...]], int] = {}
     lengths = []
     for owner, ref in zip(texts.ref_owner.tolist(), texts.refs, strict=True):
         key = (tuple(texts.hyps[owner]), tuple(ref))

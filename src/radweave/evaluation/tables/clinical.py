@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import numpy as np
+
 from radweave.base.study import LabelState
 from radweave.evaluation.metrics.clinical import (
     AVERAGES,
@@ -191,7 +193,9 @@ def sided_interval_name(measure: Measure) -> str:
 
 
 def _per_class(labelled: LabelledPairs, policy: UncertainPolicy) -> dict[str, ClassScores]:
-    sums = confusion_rows(is_positive(labelled.hyp, policy), is_positive(labelled.ref, policy)).sum(axis=0)
+    sums = confusion_rows(is_positive(labelled.hyp, policy), is_positive(labelled.ref, policy)).sum(
+        axis=0, dtype=np.float64
+    )
     scores = class_scores(sums)
     width = len(labelled.classes)
     tp, fp, fn = sums[:width], sums[width : 2 * width], sums[2 * width :]
