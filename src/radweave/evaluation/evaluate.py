@@ -102,8 +102,7 @@ def evaluate_pairs(
     options = options or Options()
     rules = get_protocol(protocol)
     checked = check_pairs(pairs)
-    vocabulary = Vocabulary.of(train_texts, rules) if train_texts else None
-    prepared = prepare(checked, rules, vocabulary)
+    vocabulary, prepared = _prepared(checked, rules, train_texts)
     floors = build_floors(checked, rules, train_texts, options.seed, labeler) if options.floors else {}
     statistics, floor_scores = language_and_floors(prepared, _prepared_floors(floors, rules), rules)
     unavailable, versions = _add_meteor(statistics, prepared, options)
@@ -152,8 +151,7 @@ def wording_beside(
 ) -> Json:
     """The language scores, without METEOR, by another protocol than that of an evaluation of the same pairs."""
     rules = get_protocol(protocol)
-    vocabulary = Vocabulary.of(train_texts, rules) if train_texts else None
-    prepared = prepare(pairs, rules, vocabulary)
+    vocabulary, prepared = _prepared(pairs, rules, train_texts)
     statistics = language_statistics(prepared, rules)
     unavailable, versions = _add_meteor(statistics, prepared, replace(options, meteor=False))
     clusters = cluster_index([pair.patient_id for pair in pairs])
@@ -166,6 +164,14 @@ def wording_beside(
         "definitions": definitions(rules),
         "texts": prepared.effects.to_json(),
     }
+
+
+def _prepared(
+    pairs: Sequence[Pair], rules: EvalProtocol, train_texts: Sequence[str] | None
+) -> tuple[Vocabulary | None, PreparedTexts]:
+    """The texts by the protocol's rules, and its vocabulary where it has one."""
+    vocabulary = Vocabulary.of(train_texts, rules) if train_texts else None
+    return vocabulary, prepare(pairs, rules, vocabulary)
 
 
 def _add_meteor(
