@@ -1,0 +1,342 @@
+"""Patients taken out of images: nothing of them in any byte, and what belongs together still does."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.datadict import dictionary_VR, keyword_for_tag
+from pydicom.dataelem import DataElement, RawDataElement
+from pydicom.dataset import Dataset
+from pydicom.sequence import Sequence
+from pydicom.tag import Tag
+from pydicom.uid import UID, ImplicitVRLittleEndian
+
+from command_line import radweave
+from image_files import CANARY, chest, save, write_baseline_jpeg, write_dicom
+from radweave.base.errors import InputError
+from radweave.data.deidentify.folder import Cleaned, deidentify_file, deidentify_folder
+from radweave.data.deidentify.key import Key, read_key, write_key
+from radweave.data.deidentify.profile import table
+
+KEY, OTHER = Key(b"k" * 32), Key(b"o" * 32)
+_TEXTUAL = ("AE", "AS", "CS", "DA", "DS", "DT", "IS", "LO", "LT", "PN", "SH", "ST", "TM", "UC", "UR", "UT")
+_ROOT = "1.2.826.0.1.3680043.8.498.77"
+
+
+def clean(path: Path, key: Key = KEY, **more: Any) -> tuple[Dataset, Cleaned]:
+    cleaned = deidentify_file(path, key, **more)
+    return dcmread(io.BytesIO(cleaned.data)), cleaned
+
+
+def canary(vr: str, number: int) -> Any:
+    """A value that names the patient, in the representation of the attribute."""
+    if vr in _TEXTUAL:
+        return CANARY
+    if vr == "UI":
+        return f"{_ROOT}.{number}"
+    if vr in ("OB", "OW", "OD", "OF", "OL", "OV", "UN"):
+        return CANARY.encode().ljust(16)
+    if vr == "SQ":
+        item = Dataset()
+        item.add_new(0x00081030, "LO", CANARY)
+        item.add_new(0x00080104, "LO", f"seen by {CANARY}")
+        return Sequence([item])
+    return 0x5A5A if vr in ("US", "SS") else 0x5A5A5A5A if vr in ("UL", "SL", "UV", "SV") else 1.5
+
+
+def _element(tag: int, vr: str, value: Any) -> Any:
+    """An element; a text as it stands in the file, whether or not it is one of its kind."""
+    if vr in _TEXTUAL:
+        return RawDataElement(Tag(tag), vr, len(value), value.encode(), 0, False, True)
+    return DataElement(tag, vr, value)
+
+
+def laden(path: Path, **tags: Any) -> Path:
+    """An image with a canary in each attribute of the table, in a sequence that stays, private ones, overlays, meta."""
+    dataset = dcmread(write_dicom(path, **tags))
+    kept = {"StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"}
+    inside = Dataset()
+    for number, tag in enumerate(sorted(table())):
+        try:
+            vr = dictionary_VR(tag).split(" or ")[0]
+        except KeyError:
+            vr = "LO"
+        if Tag(tag).group < 8 or keyword_for_tag(tag) in kept:
+            continue
+        for place in (dataset, inside):
+            place[tag] = _element(tag, vr, canary(vr, number))
+    dataset.DerivationCodeSequence = [inside]  # of no row of the table, so it stays and is walked through
+    for place in (dataset, inside):
+        block = place.private_block(0x0019, CANARY, create=True)
+        block.add_new(1, "LO", CANARY)
+        place.add_new(0x60000010, "US", 4)
+        place.add_new(0x60003000, "OW", CANARY.encode())
+        place.add_new(0x60004000, "LT", CANARY)
+        place.add_new(0x50003000, "OW", CANARY.encode())
+        place.add_new(0x00091234, "UN", CANARY.encode())
+    dataset.Manufacturer, dataset.SoftwareVersions = f"Made for {CANARY}", ["1.0", CANARY.lower()]
+    dataset.file_meta.SourceApplicationEntityTitle = CANARY
+    dataset.file_meta.PrivateInformationCreatorUID, dataset.file_meta.PrivateInformation = f"{_ROOT}.1", CANARY.encode()
+    dataset.preamble = CANARY.encode().ljust(128, b"\0")
+    return save(dataset, path)
+
+
+def test_of_every_attribute_of_the_table_nothing_is_left_in_any_byte(tmp_path: Path) -> None:
+    path = laden(tmp_path / "a.dcm")
+    assert path.read_bytes().count(CANARY.encode()) > 800
+    dataset, cleaned = clean(path)
+    assert CANARY.lower().encode() not in cleaned.data.lower()
+    assert _ROOT.encode() not in cleaned.data
+    assert cleaned.data[:128] == b"\0" * 128
+    left = [
+        element for element in dataset.iterall() if element.tag.is_private or element.tag.group >> 8 in (0x50, 0x60)
+    ]
+    assert left == []
+    assert np.array_equal(dataset.pixel_array, dcmread(path).pixel_array)
+    assert "DerivationCodeSequence" in dataset
+
+
+def test_the_safety_net_takes_words_of_the_patient_wherever_they_stand(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "a.dcm", PatientName="Nightingale^Florence^Ann", PatientID="4711-x")
+    dataset = dcmread(path)
+    dataset.ManufacturerModelName = "for nightingale, f."
+    dataset.SoftwareVersions = ["7.1", "build of FLORENCE"]
+    dataset.GridID, dataset.DeviceID = "4711", "7007"
+    dataset.TextValue = dataset.SegmentDescription = "seen on Monday"
+    dataset.EvaluatorName, dataset.RetrieveURL = "Doe^Jo", "http://there/x"
+    dataset.add_new(0x00181151, "IS", "12")  # a number stays
+    dataset.add_new(0x00187060, "CS", "not/a code: 4711 x")
+    _, cleaned = clean(save(dataset, path))
+    found = dcmread(io.BytesIO(cleaned.data))
+    for word in (b"nightingale", b"florence", b"4711", b"monday", b"there/x", b"doe"):
+        assert word not in cleaned.data.lower()
+    assert (found.ManufacturerModelName, found.SoftwareVersions) == ("REMOVED", ["7.1", "REMOVED"])
+    assert (found.GridID, found.DeviceID, found.XRayTubeCurrent) == ("REMOVED", "7007", 12)
+
+
+def test_a_word_of_the_patient_in_compressed_pixels_is_refused(tmp_path: Path) -> None:
+    path = write_baseline_jpeg(tmp_path / "a.dcm", chest())
+    data = path.read_bytes()
+    start = data.index(b"\xff\xd8\xff") + 2
+    comment = b"\xff\xfe\x00\x10" + CANARY.encode().ljust(14)
+    size = int.from_bytes(data[start - 6 : start - 2], "little")
+    path.write_bytes(
+        data[: start - 6] + (size + 18).to_bytes(4, "little") + data[start - 2 : start] + comment + data[start:]
+    )
+    with pytest.raises(InputError, match="holds a word of the patient's name") as caught:
+        deidentify_file(path, KEY)
+    assert CANARY not in str(caught.value)
+
+
+def test_a_patient_is_the_same_in_all_files_and_another_under_another_key(tmp_path: Path) -> None:
+    study = {"StudyInstanceUID": f"{_ROOT}.1", "SeriesInstanceUID": f"{_ROOT}.2"}
+    one = write_dicom(tmp_path / "1.dcm", PatientID="A", **study)
+    two = write_dicom(tmp_path / "2.dcm", PatientID=" A ", PatientName="Other^Spelling", **study)
+    third = write_dicom(tmp_path / "3.dcm", PatientID="A", IssuerOfPatientID="B")
+    (first, _), (second, _), (foreign, _) = clean(one), clean(two), clean(third)
+    assert first.PatientID == first.PatientName == second.PatientID
+    assert first.PatientID.startswith("RW-")
+    assert first.StudyInstanceUID == second.StudyInstanceUID != dcmread(one).StudyInstanceUID
+    assert first.SOPInstanceUID != second.SOPInstanceUID
+    assert first.file_meta.MediaStorageSOPInstanceUID == first.SOPInstanceUID
+    assert foreign.PatientID != first.PatientID
+    other, _ = clean(one, OTHER)
+    assert other.PatientID != first.PatientID
+    assert other.StudyInstanceUID != first.StudyInstanceUID
+    assert clean(one)[1].data == clean(one)[1].data
+    assert (first.PatientIdentityRemoved, first.LongitudinalTemporalInformationModified) == ("YES", "MODIFIED")
+    assert [item.CodeValue for item in first.DeidentificationMethodCodeSequence] == ["113100", "113107"]
+    assert first.PatientBirthDate == first.AccessionNumber == ""
+
+
+def test_references_between_files_still_hold(tmp_path: Path) -> None:
+    one = dcmread(write_dicom(tmp_path / "1.dcm"))
+    item = Dataset()
+    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = one.SOPClassUID, one.SOPInstanceUID
+    two = write_dicom(tmp_path / "2.dcm", SourceImageSequence=[item], FrameOfReferenceUID=f"{_ROOT}.5")
+    (first, _), (second, _) = clean(tmp_path / "1.dcm"), clean(two)
+    (found,) = second.SourceImageSequence
+    assert found.ReferencedSOPInstanceUID == first.SOPInstanceUID
+    assert found.ReferencedSOPClassUID == first.SOPClassUID
+    assert second.FrameOfReferenceUID == Key(b"k" * 32).uid(f"{_ROOT}.5")
+    used = [str(e.value) for e in second.iterall() if e.VR == "UI"]
+    assert all(UID(uid).name != uid or uid.startswith("2.25.") for uid in used)
+
+
+def test_dates_of_a_patient_keep_their_order_and_distances_and_times_stay(tmp_path: Path) -> None:
+    days = ["20191231", "20200229", "2020.03.01", "20240101"]
+    moved = []
+    for number, day in enumerate(days):
+        tags = {"StudyTime": "101112.5", "AcquisitionDateTime": day.replace(".", "") + "235959.5+0100"}
+        path = write_dicom(
+            tmp_path / f"{number}.dcm", StudyDate=day, SeriesDate=day, ContributionDateTime="2020", **tags
+        )
+        dataset, _ = clean(path)
+        assert (dataset.StudyTime, dataset.SeriesDate) == ("101112.5", dataset.StudyDate)
+        assert dataset.AcquisitionDateTime == f"{dataset.StudyDate}235959.5+0100"
+        assert "ContributionDateTime" not in dataset or not dataset.ContributionDateTime
+        moved.append(_day(dataset.StudyDate))
+    known = [_day(day.replace(".", "")) for day in days]
+    assert [late - moved[0] for late in moved] == [late - known[0] for late in known]
+    assert 366 <= (known[0] - moved[0]).days <= 3652
+    other, _ = clean(write_dicom(tmp_path / "other.dcm", PatientID="another", StudyDate=days[0]))
+    assert _day(other.StudyDate) != moved[0]
+
+
+def _day(text: str) -> date:
+    return date(int(text[:4]), int(text[4:6]), int(text[6:]))
+
+
+def test_an_image_of_nobody_belongs_to_its_study(tmp_path: Path) -> None:
+    one = write_dicom(tmp_path / "1.dcm", PatientID="", StudyInstanceUID=f"{_ROOT}.1")
+    two = write_dicom(tmp_path / "2.dcm", PatientID=None, StudyInstanceUID=f"{_ROOT}.1")
+    three = write_dicom(tmp_path / "3.dcm", PatientID="", StudyInstanceUID=f"{_ROOT}.2")
+    first, second, third = (clean(path)[0].PatientID for path in (one, two, three))
+    assert first == second != third
+
+
+@pytest.mark.parametrize(
+    ("tags", "field"),
+    [
+        ({"BurnedInAnnotation": "YES"}, "BurnedInAnnotation"),
+        ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.7"}, "SOPClassUID"),
+        ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.7.4"}, "SOPClassUID"),
+        ({"ConversionType": "DF"}, "ConversionType"),
+        ({"Modality": "US"}, "Modality"),
+    ],
+)
+def test_what_may_bear_text_in_its_pixels_is_refused_unless_it_is_allowed(
+    tmp_path: Path, tags: dict[str, Any], field: str
+) -> None:
+    path = write_dicom(tmp_path / "a.dcm", **tags)
+    with pytest.raises(InputError) as caught:
+        deidentify_file(path, KEY)
+    assert caught.value.field == field
+    assert clean(path, burned_in=True)[0].PatientIdentityRemoved == "YES"
+    if field != "BurnedInAnnotation":
+        assert clean(write_dicom(path, **tags, BurnedInAnnotation="NO"))[0].PatientIdentityRemoved == "YES"
+
+
+@pytest.mark.parametrize(
+    ("tags", "field"),
+    [
+        ({"SOPClassUID": "1.2.3.4"}, "SOPClassUID"),
+        ({"PixelData": None}, "PixelData"),
+        ({"StudyInstanceUID": None}, "SOPInstanceUID"),
+    ],
+)
+def test_what_cannot_be_made_safe_is_refused(tmp_path: Path, tags: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        deidentify_file(write_dicom(tmp_path / "a.dcm", **tags), KEY)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_overlays_in_the_bits_above_the_pixels_are_cleared(tmp_path: Path, signed: bool) -> None:
+    path = write_dicom(tmp_path / "a.dcm", bits=12, signed=signed)
+    dataset = dcmread(path)
+    plain = dataset.pixel_array.copy()
+    words = np.frombuffer(dataset.PixelData, "<u2").copy()
+    words[::3] = (words[::3] & 0x0FFF) | 0x4000
+    dataset.PixelData = words.tobytes()
+    dataset.add_new(0x60000100, "US", 16)
+    dataset.add_new(0x60000102, "US", 14)
+    found, _ = clean(save(dataset, path))
+    assert np.array_equal(np.frombuffer(found.PixelData, plain.dtype).reshape(plain.shape), plain)
+    compressed = dcmread(path)
+    compressed.file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.4.50"
+    compressed.PixelData = b"\xfe\xff\x00\xe0\0\0\0\0\xfe\xff\x00\xe0\x02\0\0\0\0\0\xfe\xff\xdd\xe0\0\0\0\0"
+    compressed["PixelData"].is_undefined_length = True
+    with pytest.raises(InputError, match="an overlay lies in the bits"):
+        deidentify_file(save(compressed, path), KEY)
+
+
+def test_files_of_every_encoding_are_read_and_names_of_every_script_go(tmp_path: Path) -> None:
+    dataset = dcmread(write_dicom(tmp_path / "a.dcm", SpecificCharacterSet="ISO_IR 192"))
+    dataset.PatientName, dataset.Manufacturer = "Yamada^Tarou=山田^太郎", "日本の会社"
+    dataset.ManufacturerModelName = "山田様"
+    dataset.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
+    found, cleaned = clean(save(dataset, tmp_path / "a.dcm"))
+    assert found.SpecificCharacterSet == "ISO_IR 192"
+    assert (found.Manufacturer, found.ManufacturerModelName) == ("日本の会社", "REMOVED")
+    assert "山田".encode() not in cleaned.data
+
+
+def test_a_bad_file_never_loses_the_others_and_the_names_of_files_are_not_kept(tmp_path: Path) -> None:
+    source = tmp_path / f"in {CANARY}" / CANARY
+    source.mkdir(parents=True)
+    good = [write_dicom(source / f"{CANARY}{number}.dcm") for number in range(3)]
+    shutil.copy(good[0], source / "copy.dcm")
+    other = dcmread(good[1])
+    other.SeriesDescription, other.Rows = "x", 48
+    save(other, source / "same_instance.dcm")
+    (source / "half.dcm").write_bytes(good[0].read_bytes()[:-500])
+    (source / "notes.txt").write_text("not an image")
+    write_dicom(source / "text.dcm", BurnedInAnnotation="YES")
+    done = deidentify_folder(tmp_path / f"in {CANARY}", tmp_path / "out", KEY)
+    assert (done.images, done.again, len(done.refused)) == (3, 1, 4)
+    kept = sorted((tmp_path / "out").rglob("*.dcm"))
+    assert len(kept) == 3
+    assert not any(CANARY in path.relative_to(tmp_path).as_posix() for path in (tmp_path / "out").rglob("*"))
+    assert not any(CANARY.encode() in path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    with pytest.raises(InputError, match="exists already"):
+        deidentify_folder(source, tmp_path / "out", KEY)
+    assert deidentify_folder(good[0], tmp_path / "out", KEY, overwrite=True).images == 1
+    assert len(list((tmp_path / "out").rglob("*.dcm"))) == 1
+    with pytest.raises(InputError, match="no image can be de-identified"):
+        deidentify_folder(source / "notes.txt", tmp_path / "none", KEY)
+    assert not (tmp_path / "none").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_key_is_the_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    write_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_key(path).uid("1.2") == read_key(path).uid("1.2") != KEY.uid("1.2")
+    with pytest.raises(InputError, match="no key is made"):
+        write_key(path)
+    path.chmod(0o640)
+    with pytest.raises(InputError, match="others may read the key"):
+        read_key(path)
+    path.chmod(0o600)
+    path.write_text("short")
+    with pytest.raises(InputError, match="too short"):
+        read_key(path)
+    assert "kkkk" not in repr(KEY) + str(KEY)
+
+
+def test_the_command_says_what_it_did_and_names_nobody(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_dicom(tmp_path / "in" / "a.dcm")
+    write_dicom(tmp_path / "in" / "b.dcm", BurnedInAnnotation="YES")
+    asked = ("data", "deidentify", tmp_path / "in", "--out", tmp_path / "out", "--key", tmp_path / "key")
+    missing = radweave(*asked)
+    assert (missing.returncode, "--new-key" in missing.stderr) == (2, True)
+    done = radweave(*asked, "--new-key")
+    assert (done.returncode, "1 images, 1 studies, 1 patients" in done.stdout) == (2, True), done.stderr
+    assert "BurnedInAnnotation" in done.stderr
+    assert CANARY not in done.stdout + done.stderr
+    again = radweave(*asked[:3], "--out", tmp_path / "all", *asked[5:], "--allow-burned-in")
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_validator_finds_no_new_error(tmp_path: Path) -> None:
+    if shutil.which("dciodvfy") is None:
+        pytest.skip("not installed: dciodvfy (make test-hospital installs it)")
+
+    def errors(path: Path) -> set[str]:
+        done = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, timeout=60)
+        return {line for line in (done.stdout + done.stderr).splitlines() if line.startswith(("Error", "Abort"))}
+
+    path = write_dicom(tmp_path / "a.dcm")
+    (tmp_path / "b.dcm").write_bytes(deidentify_file(path, KEY).data)
+    assert errors(tmp_path / "b.dcm") <= errors(path)
