@@ -248,6 +248,12 @@ def test_a_report_is_given_in_every_format(settings: Settings, tmp_path: Path) -
         ("sent: []", "sent"),
         ("receive: {ae_title: A, port: 11112, host: 192.0.2.1, peers: {A: b}}", "cannot listen"),
         ("send: [{name: a, formats: [sr-basic], web: {url: 'http://x', password_file: /no/where}}]", "no such file"),
+        ("receive: {ae_title: A, port: 11112, peers: {A: b}, deidentify: {key_file: /no/where}}", "cannot be read"),
+        (
+            "receive: {ae_title: A, port: 11112, peers: {A: b}, deidentify: {key_file: /no/where}}\n"
+            "send: [{name: a, formats: [sr-basic], web: {url: 'http://x'}}]",
+            "no report of a de-identified study is sent",
+        ),
         (
             "receive: {ae_title: A, port: 11112, peers: {A: b}, tls: {certificate: /a, key: /b, authority: /c}}",
             "the certificate",

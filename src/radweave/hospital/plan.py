@@ -69,6 +69,16 @@ class Route(Record):
         )
 
 
+class Deidentify(Record):
+    """Patients are taken out of images before anything else is done with them: see ``radweave.data.deidentify``.
+
+    ``key_file`` holds the secret; ``burned_in`` lets images pass that may bear text in their pixels.
+    """
+
+    key_file: Path
+    burned_in: bool = False
+
+
 class Receive(Record):
     """The C-STORE receiver. Only ``peers`` (AE title: address) may send; a study is whole after ``quiet_s``."""
 
@@ -79,6 +89,7 @@ class Receive(Record):
     routes: tuple[Route, ...] = (Route(),)
     quiet_s: float = Field(default=10.0, ge=0.1)
     associations: int = Field(default=16, ge=1)
+    deidentify: Deidentify | None = None
     tls: Tls | None = None
 
 
@@ -122,6 +133,13 @@ class Plan(Record):
 
     receive: Receive | None = None
     send: tuple[Target, ...] = ()
+
+    @model_validator(mode="after")
+    def _sends_nothing_of_nobody(self) -> Plan:
+        """A report under a pseudonym would be filed under a patient that there is not."""
+        if self.receive is not None and self.receive.deidentify is not None and self.send:
+            raise ValueError("receive.deidentify: no report of a de-identified study is sent; leave out send")
+        return self
 
     @model_validator(mode="after")
     def _names(self) -> Plan:

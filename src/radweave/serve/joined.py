@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from radweave.base.errors import InputError
 from radweave.base.extras import refuse_without
-from radweave.hospital.plan import Plan
+from radweave.hospital.plan import Plan, Receive
 from radweave.serve.database import Database
 from radweave.serve.events import JsonHandler
 from radweave.serve.metrics import Metrics
@@ -16,7 +16,7 @@ from radweave.serve.settings import Settings
 
 if TYPE_CHECKING:
     from radweave.hospital.receiver import Receiver
-    from radweave.serve.arrivals import Arrivals, Submit
+    from radweave.serve.arrivals import Arrivals, Clean, Submit
     from radweave.serve.sender import Sender
 
 _QUOTING: Final = ("pynetdicom", "dicomweb_client", "pydicom", "highdicom", "urllib3")
@@ -40,7 +40,7 @@ class Joined:
 
         if plan.receive is not None:
             self._receiver = Receiver(plan.receive, settings.incoming, metrics.count)
-            self._arrivals = Arrivals(plan.receive, settings.incoming, submit, metrics.count)
+            self._arrivals = Arrivals(plan.receive, settings.incoming, submit, metrics.count, _cleaner(plan.receive))
         if plan.send:
             self._sender = Sender(database, plan.send, metrics)
 
@@ -64,7 +64,7 @@ def refuse_unusable(plan: Plan) -> None:
     """Look at all that would stop a server after it has begun.
 
     Raises:
-        InputError: if the extra is not installed, the port is taken, or a certificate or password cannot be used.
+        InputError: if the extra is not installed, the port is taken, or a certificate, key or password cannot be used.
     """
     if plan.receive is None and not plan.send:
         return
@@ -74,6 +74,7 @@ def refuse_unusable(plan: Plan) -> None:
     if plan.receive is not None:
         if plan.receive.tls is not None:
             server_context(plan.receive.tls)
+        _cleaner(plan.receive)
         _refuse_taken(plan.receive.host, plan.receive.port)
     for target in plan.send:
         if target.dicom is not None and target.dicom.tls is not None:
@@ -81,6 +82,21 @@ def refuse_unusable(plan: Plan) -> None:
         for file in (target.web.password_file, target.web.authority) if target.web is not None else ():
             if file is not None and not file.is_file():
                 raise InputError("no such file", file=file, field=f"send.{target.name}")
+
+
+def _cleaner(plan: Receive) -> Clean | None:
+    """What takes the patient out of a file, where the plan asks for it.
+
+    Raises:
+        InputError: if the key cannot be used.
+    """
+    if plan.deidentify is None:
+        return None
+    from radweave.data.deidentify.folder import deidentify_file
+    from radweave.data.deidentify.key import read_key
+
+    key, burned_in = read_key(plan.deidentify.key_file), plan.deidentify.burned_in
+    return lambda file: deidentify_file(file, key, burned_in=burned_in).data
 
 
 def _refuse_taken(host: str, port: int) -> None:

@@ -23,6 +23,11 @@ from radweave.serve.schema import arrivals, now, outbox, signoffs, studies
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 600.0
+NOBODYS: Final = "nobodys-"
+"""Begins the key of a study that was de-identified here: no report of it is sent, under whatever plan.
+
+A report under a pseudonym would be filed under a patient that there is not.
+"""
 _DRAFTED: Final = ("drafted", "edited", "signed")
 
 

@@ -228,7 +228,7 @@ class Station:
     def _take_arrived(self, incoming: Sequence[Incoming], key: str) -> bool:
         """Take in a study that an archive sent; whether it is done with."""
         try:
-            self.submit(incoming, owner=None, key=f"arrived/{key}", arrived=True)
+            self.submit(incoming, owner=None, key=f"arrived/{key}", arrived=not key.startswith(outbox.NOBODYS))
         except KnownError:
             self.metrics.count("studies_again")
         except QueueFullError:
