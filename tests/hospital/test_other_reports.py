@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import hl7
 import pytest
 from fhir.resources.bundle import Bundle
 from fhir.resources.R4B.bundle import Bundle as BundleR4
-from reports import FINDINGS, IMPRESSION, SIGNED, finished, identity
+from reports import FINDINGS, IMPRESSION, SIGNED, dicom_image, finished, identity
 
 from image_files import CANARY
 from radweave.base.errors import InputError
@@ -18,6 +19,7 @@ from radweave.base.study import RESEARCH_ONLY, LabelState
 from radweave.hospital.finished import CAUTION, Finding, FinishedReport, Section
 from radweave.hospital.formats import FORMATS
 from radweave.hospital.hl7 import escaped
+from radweave.hospital.identity import read_identities
 from radweave.hospital.pdf import BOX, _fonts, _Pen
 from radweave.hospital.words import spoken_name
 
@@ -111,6 +113,40 @@ def test_no_text_breaks_out_of_its_field() -> None:
     assert str(message.segment("PID")[5][0][0]) == r"O\F\Neil"
     assert escaped("a\\") == "a\\E\\"
     assert escaped("one\ntwo") == r"one\.br\two"
+
+
+@pytest.mark.parametrize(
+    ("charset", "name", "groups"),
+    [
+        ("ISO_IR 100", "Müller^Jörg", ["Müller^Jörg^^^^^^A"]),
+        ("ISO_IR 144", "Люкceмбypг", ["Люкceмбypг^^^^^^^A"]),
+        ("\\ISO 2022 IR 87", "Yamada^Tarou=山田^太郎=やまだ^たろう",
+         ["Yamada^Tarou^^^^^^A", "山田^太郎^^^^^^I", "やまだ^たろう^^^^^^P"]),
+        ("GB18030", "Wang^XiaoDong=王^小东", ["Wang^XiaoDong^^^^^^A", "王^小东^^^^^^I"]),
+    ],
+)  # fmt: skip
+def test_a_message_has_the_name_of_every_script_and_says_its_character_set(
+    tmp_path: Path, charset: str, name: str, groups: list[str]
+) -> None:
+    path = dicom_image(tmp_path / "a.dcm", SpecificCharacterSet=charset.split("\\"), PatientName=name)
+    sources, _ = read_identities([path])
+    data = FORMATS["hl7"].bytes_of(finished(sources=sources))
+    segments = data.decode("utf-8").split("\r")
+    assert segments[0].split("|")[17] == "UNICODE UTF-8"
+    assert segments[1].split("|")[5].split("~") == groups
+    # Who reads it in another character set sees wrong letters, and no field in another place.
+    wrong = data.decode("latin-1").split("\r")
+    assert [line.count("|") for line in wrong] == [line.count("|") for line in segments]
+    path.write_bytes(path.read_bytes().replace(b"ISO_IR 1", b"ISO_IR 9"))
+    if "ISO_IR 1" in charset:
+        with pytest.raises(InputError, match="none that DICOM defines"):
+            read_identities([path])
+
+
+def test_sections_have_the_codes_that_the_standard_lists_for_them() -> None:
+    rows = [str(row[3]) for row in hl7.parse(FORMATS["hl7"].bytes_of(finished()).decode()).segments("OBX")]
+    assert "59776-5^Findings^LN" in rows
+    assert "19005-8^Impressions^LN" in rows
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ class Code(NamedTuple):
 
 
 REPORT: Final = Code("18748-4", "LN", "Diagnostic Imaging Report")
+FINDINGS_TEXT: Final = Code("59776-5", "LN", "Findings")
+IMPRESSION_TEXT: Final = Code("19005-8", "LN", "Impressions")
+"""Of HL7's fields: LOINC, as PS3.16 CID 7001 lists it for the headings of a diagnostic imaging report."""
 FINDINGS: Final = Code("121070", "DCM", "Findings")
 FINDING: Final = Code("121071", "DCM", "Finding")
 IMPRESSIONS: Final = Code("121072", "DCM", "Impressions")

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from radweave.base.study import LabelState
-from radweave.hospital.codes import free_code_of
+from radweave.hospital import codes
+from radweave.hospital.codes import Code, free_code_of
 from radweave.hospital.finished import MAKER, FinishedReport
 from radweave.hospital.identity import Identity
 from radweave.hospital.uids import instance_uid, named_uuid, report_key
@@ -21,12 +22,10 @@ from radweave.hospital.words import caution_lines, evidence_lines
 KIND: Final = "hl7"
 _ESCAPES: Final = str.maketrans({"\\": "\\E\\", "|": "\\F\\", "^": "\\S\\", "&": "\\T\\", "~": "\\R\\"})
 _LINE_BREAK: Final = "\\.br\\"
-_REPORT_CODE: Final = ("18748-4", "Diagnostic imaging study", "LN")
-_SECTION_CODES: Final = {
-    "findings": ("18782-3", "Radiology Study observation (narrative)", "LN"),
-    "impression": ("19005-8", "Radiology Imaging study [Impression] (narrative)", "LN"),
-}
-_NOTE_CODE: Final = ("NOTE", "Note", "L")
+_SECTION_CODES: Final = {"findings": codes.FINDINGS_TEXT, "impression": codes.IMPRESSION_TEXT}
+_NOTE_CODE: Final = Code("NOTE", "L", "Note")
+# HL7 table 0465: the groups of a DICOM name (PS3.5 Sec. 6.2.1.1) are alphabetic, ideographic and phonetic.
+_WRITINGS: Final = ("A", "I", "P")
 # HL7 table 0078: what is said of a class.
 _FLAGS: Final = {LabelState.POSITIVE: "POS", LabelState.NEGATIVE: "NEG", LabelState.UNCERTAIN: "IND"}
 
@@ -52,6 +51,11 @@ def _component(*values: str) -> str:
     return "^".join(escaped(value) for value in values).rstrip("^")
 
 
+def _coded(code: Code) -> str:
+    """A code as CE: identifier, text, name of the system."""
+    return _component(code.value, code.meaning, code.scheme)
+
+
 def _time(report: FinishedReport) -> str:
     return report.written.strftime("%Y%m%d%H%M%S%z")
 
@@ -73,15 +77,18 @@ def _header(report: FinishedReport) -> list[str]:
 def _patient(patient: Identity) -> list[str]:
     issuer = _component("", "", "", patient.issuer_of_patient_id, "PI")
     identifier = escaped(patient.patient_id) + issuer
-    names = "~".join(_name(group) for group in patient.patient_name.split("="))
+    groups = zip(patient.patient_name.split("="), _WRITINGS, strict=False)
+    names = "~".join(_name(group, writing) for group, writing in groups)
     sex = {"M": "M", "F": "F", "O": "O"}.get(patient.patient_sex, "U")
     return ["PID", "1", "", identifier, "", names, "", patient.patient_birth_date, sex]
 
 
-def _name(group: str) -> str:
-    """A DICOM name as XPN: family, given, middle, suffix, prefix."""
+def _name(group: str, writing: str) -> str:
+    """A group of a DICOM name as XPN: family, given, middle, suffix, prefix, and how it is written."""
+    if not group:
+        return ""
     family, given, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
-    return _component(family, given, middle, suffix, prefix)
+    return _component(family, given, middle, suffix, prefix, "", "", writing)
 
 
 def _order(report: FinishedReport) -> list[str]:
@@ -96,7 +103,7 @@ def _request(report: FinishedReport) -> list[str]:
     """OBR-25 is the status; OBR-32 the reader who signed."""
     patient, signature = report.patient, report.signature
     fields = [""] * 33
-    fields[:5] = ["OBR", "1", escaped(patient.accession_number), _filler(report), _component(*_REPORT_CODE)]
+    fields[:5] = ["OBR", "1", escaped(patient.accession_number), _filler(report), _coded(codes.REPORT)]
     fields[7] = patient.study_date + patient.study_time.split(".")[0] if patient.study_date else ""
     fields[22] = _time(report)
     fields[25] = _status(report)
@@ -107,20 +114,19 @@ def _request(report: FinishedReport) -> list[str]:
 
 
 def _observations(report: FinishedReport) -> Iterator[list[str]]:
-    rows: list[tuple[str, tuple[str, str, str], str, str]] = []
+    rows: list[tuple[str, Code, str, str]] = []
     rows += [("TX", _NOTE_CODE, line, "") for line in caution_lines(report)]
     rows += [("TX", _SECTION_CODES[section.kind], section.text, "") for section in report.sections]
     rows += [("TX", _NOTE_CODE, line, "") for line in evidence_lines(report)]
     for finding in report.findings:
         if finding.probability is not None:
             free = free_code_of(finding.name)
-            rows.append(("NM", (free.value, free.meaning, free.scheme), f"{finding.probability:.4f}",
-                         _FLAGS.get(finding.said, "")))  # fmt: skip
+            rows.append(("NM", free, f"{finding.probability:.4f}", _FLAGS.get(finding.said, "")))
     study = report.patient.study_instance_uid
-    rows.append(("ST", ("113014", "Study", "DCM"), study, ""))
+    rows.append(("ST", Code("113014", "DCM", "Study"), study, ""))
     for number, (kind, code, value, flag) in enumerate(rows, start=1):
         unit = "1^no units^UCUM" if kind == "NM" else ""
         yield [
-            "OBX", str(number), kind, _component(*code), "", escaped(value), unit, "", flag, "", "", _status(report),
+            "OBX", str(number), kind, _coded(code), "", escaped(value), unit, "", flag, "", "", _status(report),
             "", "", _time(report), "", "", "", _component(MAKER, report.model.method),
         ]  # fmt: skip

@@ -36,9 +36,7 @@ class Arrivals(Again):
     ``clean`` gives a file's bytes without its patient, where the plan asks for that.
     """
 
-    def __init__(
-        self, plan: Receive, folder: Path, submit: Submit, count: Count, clean: Clean | None = None
-    ) -> None:
+    def __init__(self, plan: Receive, folder: Path, submit: Submit, count: Count, clean: Clean | None = None) -> None:
         self._plan, self._folder, self._submit, self._count = plan, folder, submit, count
         self._clean = clean
         self._studies = folder / "studies"
