@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,20 @@ import torch
 from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 
+from command_line import radweave
 from radweave.base.batch import Batch
 from radweave.base.errors import InputError
+from radweave.base.study import ImageRef, Study, View
 from radweave.contract.experiment import BuildContext
 from radweave.data.cache.images import build_cache
-from radweave.data.dataset import Dataset
+from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.loader import Example, collate
 from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.smoothers import Evidence
 from radweave.generate.predictor import Predictor
+from radweave.labels.comparisons import compares_with_prior
 from radweave.methods import load_method, resolve
-from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES, mixed
+from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES, mixed, say
 from radweave.methods.weave.members import Folds, asked_members, cross_fitted
 from radweave.methods.weave.model import WeaveModel
 from radweave.methods.weave.recall import CaseDifferences, MemberMemory, WordingConfig
@@ -31,17 +35,20 @@ from radweave.methods.weave.stack import (
     EqualWeightsConfig,
     FittedStack,
     OutOfFold,
+    Stack,
     StackConfig,
     as_log_odds,
     cross_fitted_log_odds,
     logistic,
+    stacks_without,
 )
 from radweave.methods.weave.tables import SILENT
 from radweave.nn.decoding import DecodingConfig
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
 from radweave.runs.train import train
-from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES
+from radweave.sources.since_prior import Change, Pairs
+from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, toy_image
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "stages.report.epochs=1"]
 
@@ -55,6 +62,46 @@ def run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def model(run: Run) -> WeaveModel:
     assert isinstance(run.model, WeaveModel)
     return run.model
+
+
+@pytest.fixture(scope="module")
+def followed_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Patients who come twice; their second reports compare with the first."""
+    return write_followed_dataset(tmp_path_factory.mktemp("followed") / "data")
+
+
+@pytest.fixture(scope="module")
+def followed(followed_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run without a language model that has learned to compare from eight pairs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("radweave.sources.since_prior.FEWEST", 5)
+        out = tmp_path_factory.mktemp("followed") / "run"
+        return restore(train("weave", followed_dataset.path, out, overrides=[*OVERRIDES, "model.language_model=none"]))
+
+
+def write_followed_dataset(folder: Path, *, prior_of: str = "own") -> Dataset:
+    """Eight patients in train, two in val, two in test. With ``prior_of`` "another" every prior is another patient's."""
+    opacity = "There is an opacity on the left{}. The heart is normal."
+    then = [opacity.format(""), "The lungs are clear. The heart is normal."]
+    now = [opacity.format(", larger than before"), opacity.format(", new since the prior study")]
+    with DatasetWriter(folder, DatasetCard(name="followed", split_provenance="made up")) as writer:
+        for patient in range(12):
+            split = "train" if patient < 8 else "val" if patient < 10 else "test"
+            for visit, text in enumerate((then[patient % 2], now[patient % 2])):
+                name, path = f"s{patient}_{visit}", f"images/{patient}_{visit}.png"
+                side = "left" if "opacity" in text else "right"
+                picture = toy_image(folder.parent / f"{name}.png", bright_side=side, seed=2 * patient + visit)
+                other = f"s{patient if prior_of == 'own' else patient ^ 1}_0"
+                study = Study(
+                    study_id=name,
+                    patient_id=f"p{patient}",
+                    split=split,  # type: ignore[arg-type]
+                    images=(ImageRef(path=path, view=View.PA),),
+                    report=text,
+                    prior=other if visit else None,
+                )
+                writer.add(study, {path: picture})
+    return Dataset.open(folder)
 
 
 def examples_of(run: Run, dataset: Dataset, split: Any = "train") -> list[Example]:
@@ -136,8 +183,6 @@ def test_what_is_said_of_a_training_study_does_not_depend_on_its_own_labels(
 
 
 def raw_scores(model: WeaveModel, example: Example) -> np.ndarray[Any, Any]:
-    from radweave.methods.weave.evidence import say
-
     assert model.memory is not None
     (one,) = say(model, model.memory, collate([example], pad_id=0))
     return one.scores
@@ -145,7 +190,6 @@ def raw_scores(model: WeaveModel, example: Example) -> np.ndarray[Any, Any]:
 
 def copied(dataset: Dataset, folder: Path, *, flip_first: bool) -> Dataset:
     """The data set anew, in which all findings of the first training patient are said the other way round if asked."""
-    import json
     import shutil
 
     shutil.copytree(dataset.path, folder, ignore=shutil.ignore_patterns(".cache"))
@@ -227,7 +271,10 @@ def test_a_study_s_stacked_score_is_of_a_stack_that_was_fitted_without_its_fold(
     held = seen()
     flipped = seen(labels=np.where(held.folds[:, None] == 0, 1 - held.labels, held.labels))
     kinds = ["log_odds", "smoothed"]
-    one, other = (cross_fitted_log_odds(each, kinds, StackConfig()) for each in (held, flipped))  # type: ignore[arg-type]
+    one, other = (
+        cross_fitted_log_odds(each, stacks_without(each, kinds, StackConfig()))  # type: ignore[arg-type]
+        for each in (held, flipped)
+    )
     assert np.array_equal(one[held.folds == 0], other[held.folds == 0])
     assert not np.array_equal(one[held.folds == 1], other[held.folds == 1])
 
@@ -310,6 +357,7 @@ def test_weights_are_kept_in_the_run_and_shown_with_every_draft(
 def test_a_source_that_is_absent_has_no_part_in_the_stack(silent: str) -> None:
     experiment = resolve("weave", "tiny", [*OVERRIDES, SILENT[silent]])
     assert experiment.model.sources == tuple(name for name in SOURCES if name != silent)  # type: ignore[attr-defined]
+    assert (experiment.model.change.kind == "none") == (silent == "change")  # type: ignore[attr-defined]
 
 
 def test_a_run_without_any_source_is_refused() -> None:
@@ -351,15 +399,117 @@ def test_a_run_on_scans_drafts(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     assert "kernels" not in next(iter(report.evidence["sources"].values()))
 
 
-def test_without_a_language_model_every_sentence_is_of_a_training_report(toy_dataset: Dataset, tmp_path: Path) -> None:
-    out = train("weave", toy_dataset.path, tmp_path / "run", overrides=[*OVERRIDES, "model.language_model=none"])
-    run = restore(out)
-    (report,) = Predictor.of(run).reports(examples_of(run, toy_dataset, "val")[:1])
+def test_without_a_language_model_every_sentence_is_of_a_training_report(
+    followed: Run, followed_dataset: Dataset
+) -> None:
+    first = examples_of(followed, followed_dataset, "val")[:1]
+    (report,) = Predictor.of(followed).reports(first)
     assert all(row["source"]["study_id"] for row in report.evidence["sentences"])
-    (copy,) = Predictor.of(run, decoding=["kind=likelihood"]).reports(examples_of(run, toy_dataset, "val")[:1])
-    assert copy.text in {study.report for study in toy_dataset.studies("train")}
+    (copy,) = Predictor.of(followed, decoding=["kind=likelihood"]).reports(first)
+    assert copy.text in {study.report for study in followed_dataset.studies("train")}
     with pytest.raises(InputError, match="nothing is written"):
-        run.experiment.model.without_memories()
+        followed.experiment.model.without_memories()
+
+
+def test_a_study_with_a_prior_is_compared_and_without_it_is_as_if_there_were_none(
+    followed: Run, followed_dataset: Dataset
+) -> None:
+    model = followed.model
+    assert isinstance(model, WeaveModel)
+    assert bool(model.change.fitted)
+    examples = examples_of(followed, followed_dataset, "test")
+    later = next(example for example in examples if example.prior is not None)
+    alone = replace(later, prior=None)
+    one, other = (model.testify(collate([example], pad_id=0))[0] for example in (later, alone))
+    assert one.changes is not None
+    assert one.changes.probabilities.sum(axis=-1) == pytest.approx(1.0)
+    assert one.shown["changes"]["Lung Opacity"]["before"] in ("affirmed", "not affirmed")
+    assert other.changes is None
+    assert "changes" not in other.shown
+    assert np.array_equal(one.weights, other.weights)
+    (raw,) = say(model, model.memory, collate([later], pad_id=0))  # type: ignore[arg-type]
+    assert np.array_equal(model.stack.as_fitted(raw.scores), other.scores), "the stack as it is"
+    assert not np.array_equal(one.scores, other.scores)
+    together = list(Predictor.of(followed).reports(examples))
+    for example, report in zip(examples, together, strict=True):
+        (by_itself,) = Predictor.of(followed).reports([example])
+        assert (by_itself.text, by_itself.evidence) == (report.text, report.evidence)
+
+
+def test_a_prior_that_shows_less_is_said_to_be_worse_now_and_nothing_is_said_without_it(
+    followed: Run, followed_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = list(followed.card.classes)
+
+    def states(self: Change, pairs: Pairs, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found = np.zeros((len(pairs), len(classes), 6))
+        found[..., 0] = 1.0
+        found[:, classes.index("Lung Opacity")] = [0.0, 0.0, 0.95, 0.05, 0.0, 0.0]
+        return found
+
+    monkeypatch.setattr(Change, "states", states)
+    later = next(one for one in examples_of(followed, followed_dataset, "test") if one.prior is not None)
+    predictor = Predictor.of(followed, decoding=["expected_utility.findings=30"])
+    (with_prior,) = predictor.reports([later])
+    assert "larger than before" in with_prior.text
+    assert with_prior.evidence["expected_utility"]["compared"] == [["Lung Opacity", "worse"]]
+    (without,) = predictor.reports([replace(later, prior=None)])
+    assert not compares_with_prior(without.text)
+    assert "compared" not in without.evidence["expected_utility"]
+
+
+def test_a_prior_of_another_patient_changes_nothing(followed: Run, followed_dataset: Dataset, tmp_path: Path) -> None:
+    """The data set's way lets none through, and one that comes another way is refused."""
+    torn = write_followed_dataset(tmp_path / "data", prior_of="another")
+    own, others = (examples_of(followed, dataset, "test") for dataset in (followed_dataset, torn))
+    assert any(example.prior is not None for example in own)
+    assert all(example.prior is None for example in others)
+    plain = [replace(example, prior=None) for example in own]
+    drafts = [[report.text for report in Predictor.of(followed).reports(some)] for some in (plain, others)]
+    assert drafts[0] == drafts[1]
+    stranger = replace(plain[0], prior=replace(plain[-1], patient_id="p999"))
+    with pytest.raises(InputError, match="another patient"):
+        list(Predictor.of(followed).reports([stranger]))
+
+
+def test_a_run_says_what_each_source_adds(followed: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(followed.card.sources) == set(SOURCES)
+    for figures in followed.card.sources.values():
+        assert 0 <= figures["together"] <= 1  # type: ignore[operator]
+        assert 0 <= figures["together_without"] <= 1  # type: ignore[operator]
+    done = radweave("inspect", followed.folder)
+    assert "source kernels: " in done.stdout
+    assert "run (weave, tiny, seed 0)" in done.stdout
+    assert json.loads(radweave("inspect", "--json", followed.folder).stdout)[0]["sources"] == followed.card.sources
+
+
+def test_what_a_source_adds_is_the_precision_out_of_fold_with_it_and_without() -> None:
+    """One source knows the first class, the other nothing: without the first all is lost, without the other nothing."""
+    rng = np.random.default_rng(5)
+    labels = (rng.random((200, 2)) < 0.3).astype(float)
+    scores = np.stack([3 * labels + rng.normal(size=(200, 2)), rng.normal(size=(200, 2))], axis=1)
+    folds = np.arange(200) % 2
+    held = seen(scores=scores, labels=labels, folds=folds, withheld=folds, patients=[f"p{row}" for row in range(200)])
+    stack = Stack({"one": "log_odds", "other": "log_odds"}, ("one", "other"), 2)
+    counted = np.ones(2, dtype=bool)
+    _, stacks = stack.fit(held, StackConfig(), counted)
+    stack.ask_what_each_adds(held, stacks, StackConfig(), counted)
+    added = stack.added(("one", "other"))
+    assert added["one"]["together"] == added["other"]["together"]
+    assert added["one"]["together"] - added["one"]["together_without"] > 0.3  # type: ignore[operator]
+    assert abs(added["other"]["together"] - added["other"]["together_without"]) < 0.05  # type: ignore[operator]
+    only = FittedStack.fit(scores[folds == 1][:, :1], labels[folds == 1], ["log_odds"], StackConfig())
+    rest = stacks[0].without(1, scores[folds == 1], labels[folds == 1], StackConfig())
+    assert rest(scores[:, :1]) == pytest.approx(only(scores[:, :1])), "as if the other had never been there"
+
+
+def test_without_any_source_but_the_prior_s_a_study_has_the_frequencies_of_the_classes() -> None:
+    held = seen(scores=np.zeros((12, 0, 3)))
+    stack = FittedStack.fit(held.scores, held.labels, [], StackConfig())
+    share = (held.labels.sum(axis=0) + 0.5) / 13
+    assert stack(held.scores[0]) == pytest.approx(np.log(share / (1 - share)))
+    experiment = resolve("weave", "tiny", [*OVERRIDES, *load_method("weave").ABLATIONS["change alone"]])
+    assert experiment.model.sources == ()  # type: ignore[attr-defined]
 
 
 def test_what_a_language_model_writes_is_asked_for_and_can_be_left_out(
@@ -382,10 +532,11 @@ def test_what_a_language_model_writes_is_asked_for_and_can_be_left_out(
 
 def test_kinds_are_known_for_every_source_and_every_ablation_row_silences_one() -> None:
     assert tuple(KINDS) == SOURCES
-    assert set(SILENT) == set(SOURCES)
+    assert set(SILENT) == {*SOURCES, "change"}
     assert set(LEARNED) < set(SOURCES)
     rows: Sequence[str] = list(load_method("weave").ABLATIONS)
-    assert {f"{name} alone" for name in SOURCES} | {f"w/o {name}" for name in SOURCES} <= set(rows)
+    assert {f"{name} alone" for name in SILENT} | {f"w/o {name}" for name in SILENT} <= set(rows)
+    assert {"w/o stack", "w/o drafting", "w/o language model", "without prior"} <= set(rows)
 
 
 def test_a_study_of_the_training_split_does_not_recall_itself(

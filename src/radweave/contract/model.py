@@ -114,6 +114,10 @@ class ReportModel(nn.Module, ABC):
         """The banks that are made before a stage, by name, from the training split alone; none unless a method says."""
         return {}
 
+    def figures(self) -> Mapping[str, Mapping[str, float | None]]:
+        """What each of its sources of evidence is worth, by name, as its training found: shown with the run."""
+        return {}
+
     def memory_layouts(self) -> Mapping[str, BankLayout]:
         """What the banks that it cannot do without must look like, by name. A run that lacks one is refused."""
         return {}

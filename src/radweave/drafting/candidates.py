@@ -52,7 +52,7 @@ def denies_all(text: str, stated: frozenset[str]) -> bool:
     return bool(stated) and _ALL_WELL.search(text) is not None
 
 
-SentenceKind = Literal["report", "template", "finding", "language_model"]
+SentenceKind = Literal["report", "template", "finding", "comparison", "language_model"]
 
 
 @dataclass(frozen=True, slots=True)

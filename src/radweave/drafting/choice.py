@@ -25,12 +25,17 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A draft with what speaks for it. ``wording`` and ``findings`` are the two terms of its expected utility."""
+    """A draft with what speaks for it. ``wording`` and ``findings`` are the two terms of its expected utility.
+
+    ``compared`` are the changes since the prior that it states, which are worth ``changes``.
+    """
 
     candidate: Candidate
     asserted: tuple[str, ...]
     wording: float
     findings: float
+    compared: tuple[tuple[str, str], ...] = ()
+    changes: float = 0.0
 
 
 class ExpectedUtility:

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.drafting.candidates import Candidate, Sentence, split_sentences
+from radweave.drafting.changes import ChangeWorth, Stated
 from radweave.drafting.choice import Choice
 from radweave.drafting.nearby import NEAREST, Floats, nearest_rows, prepared, shares
 from radweave.drafting.pool import stated
+from radweave.drafting.smoothers import Changes
 from radweave.evaluation.metrics.frequencies import ReportStatistics
 from radweave.evaluation.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
 from radweave.labels import Labeler
@@ -25,8 +27,9 @@ class Proposals:
     """Chooses between a draft and reports that were written for the same study, by the same expected utility.
 
     Words are worth what they are for the reports with the greatest weights, of the draft as of the others. Sentences
-    with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior. ``counts``
-    (K,) is what stating a class counts, 0 for one that is no finding.
+    with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior. Where it
+    has been compared with its prior, each change that a text states counts by its probability (``ChangeWorth``).
+    ``counts`` (K,) is what stating a class counts, 0 for one that is no finding.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Proposals:
         barred: NDArray[np.bool_],
         *,
         has_prior: bool,
+        changes: Changes | None = None,
     ) -> Choice:
         """The best of a draft and of these texts; the draft where none is better.
 
@@ -64,9 +68,22 @@ class Proposals:
             weights: (J,) of the training reports.
             barred: (J,) reports of the study's own patient.
             has_prior: whether there is a study to compare with.
+            changes: what became of the classes since then, where that was asked.
         """
         written = [one for one in (self._candidate(text, has_prior=has_prior) for text in texts) if one is not None]
-        candidates = [draft.candidate, *dict.fromkeys(written)]
+        return self.best(draft, written, probabilities, weights, barred, changes)
+
+    def best(
+        self,
+        draft: Choice,
+        others: Sequence[Candidate],
+        probabilities: Floats,
+        weights: Floats,
+        barred: NDArray[np.bool_],
+        changes: Changes | None,
+    ) -> Choice:
+        """The best of a draft and of other candidates; the draft where none is better."""
+        candidates = list(dict.fromkeys([draft.candidate, *others]))
         if len(candidates) == 1:
             return draft
         said = [candidate.text for candidate in candidates]
@@ -74,11 +91,24 @@ class Proposals:
         wording = self._worth(said, rows) @ shares(weights, barred, rows).astype(np.float32)
         asserts = stated(said, self.labeler) * self.counts
         gains = self.beta * (asserts @ (probabilities - self.thresholds))
-        best = int((wording + gains).argmax())
+        compared: list[tuple[Stated, ...]] = [()] * len(said)
+        moved = np.zeros(len(said))
+        if changes is not None:
+            worth = ChangeWorth(changes, self.labeler.classes, self.labeler)
+            compared = worth.stated(said)
+            moved = self.beta * worth(compared)
+        best = int((wording + gains + moved).argmax())
         if best == 0:
             return draft
         asserted = tuple(name for name, said in zip(self.labeler.classes, asserts[best], strict=True) if said)
-        return Choice(candidates[best], asserted, float(wording[best]), float(gains[best]))
+        return Choice(
+            candidates[best],
+            asserted,
+            float(wording[best]),
+            float(gains[best]),
+            compared[best],
+            float(moved[best]),
+        )
 
     def _candidate(self, text: str, *, has_prior: bool) -> Candidate | None:
         kept = split_sentences(text)

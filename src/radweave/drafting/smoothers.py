@@ -42,14 +42,26 @@ WORDING = Kernel("rbf", 0.15, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """What became of each class since a study's prior: probabilities (K, 6) of ``radweave.labels.changes.STATES``, and
+    from which on stating one pays off.
+    """
+
+    probabilities: Floats
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What speaks for one study: ``scores`` (K,) of the classes, higher for likelier, and ``weights`` (J,) over the
-    training reports, which sum to 1. ``shown`` is what else a draft's evidence says of where they are from.
+    training reports, which sum to 1. ``shown`` is what else a draft's evidence says of where they are from. ``changes``
+    are there where the study has a prior that was compared with.
     """
 
     scores: Floats
     weights: Floats
     shown: Mapping[str, Any] = field(default_factory=dict)
+    changes: Changes | None = None
 
 
 def weights_of(kernel: Kernel, inverse: Floats, distance: Floats) -> Floats:

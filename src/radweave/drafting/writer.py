@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.drafting.candidates import Sentence
+from radweave.drafting.changes import Comparing
 from radweave.drafting.choice import Choice, ExpectedUtility
 from radweave.drafting.nearby import NearbyUtility
 from radweave.drafting.pool import CandidatePool, candidate_options, utilities, wording_options
 from radweave.drafting.proposals import NO_ROW, Proposals
 from radweave.drafting.run_calibration import RunCalibration
-from radweave.drafting.smoothers import Evidence
+from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.evaluation.metrics.pairwise import WordingWeights
 from radweave.labels import NO_FINDING, get_labeler
@@ -68,9 +69,11 @@ class UtilityWriter:
         if not same:
             pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config, marks=marks)
         # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
-        found = np.array([name != NO_FINDING for name in facts.classes]) * calibration.weights(config.thresholds)
+        counts = np.minimum(calibration.weights(config.thresholds), config.heaviest)
+        found = np.array([name != NO_FINDING for name in facts.classes]) * counts
         thresholds = calibration.thresholds(config.thresholds)
         self._proposals: Proposals | None = None
+        self._comparing: Comparing | None = None
         weights = WordingWeights(config.cider, config.rouge_l, config.bleu)
         self._hold = partial(
             Proposals,
@@ -82,6 +85,9 @@ class UtilityWriter:
             point=facts.bleu_point,
             beta=config.findings,
             marks=marks,
+        )
+        self._hold_comparing = partial(
+            Comparing, store.texts, get_labeler(facts.label_set), marks=marks, consistent=config.consistent
         )
         self.chooser: ExpectedUtility | NearbyUtility
         if len(store.bank) > MOST_IN_PAIRS:
@@ -124,19 +130,47 @@ class UtilityWriter:
         if choice is None:
             return Written("", evidence, (NOTHING_LEFT,))
         if proposed.texts:
-            self._proposals = self._proposals or self._hold()
-            choice = self._proposals.choose(
-                choice, proposed.texts, probabilities, testimony.weights, barred, has_prior=proposed.has_prior
+            choice = self._held().choose(
+                choice,
+                proposed.texts,
+                probabilities,
+                testimony.weights,
+                barred,
+                has_prior=proposed.has_prior,
+                changes=testimony.changes,
             )
+        if testimony.changes is not None:
+            choice = self._compare(choice, testimony, testimony.changes, probabilities, barred)
         return Written(choice.candidate.text, {**evidence, **self._of(choice)})
+
+    def _held(self) -> Proposals:
+        """What holds other texts against a draft; made when the first are there."""
+        self._proposals = self._proposals or self._hold()
+        return self._proposals
+
+    def _compare(
+        self, choice: Choice, testimony: Evidence, changes: Changes, probabilities: Floats, barred: NDArray[np.bool_]
+    ) -> Choice:
+        """The draft with sentences on what changed since the prior, one after the other while one more is better."""
+        self._comparing = self._comparing or self._hold_comparing()
+        proposals, classes = self._held(), tuple(self.calibration.classes)
+        for _ in classes:
+            others = list(self._comparing.variants(choice.candidate, changes, classes, barred))
+            better = proposals.best(choice, others, probabilities, testimony.weights, barred, changes)
+            if better is choice:
+                break
+            choice = better
+        return choice
 
     def _of(self, choice: Choice) -> dict[str, Any]:
         sources = [
             {"text": sentence.text, "source": {"kind": sentence.kind, "study_id": self._study_of(sentence)}}
             for sentence in choice.candidate.sentences
         ]
-        terms = {"wording": choice.wording, "findings": choice.findings, "asserted": list(choice.asserted)}
-        return {"sentences": sources, "expected_utility": terms}
+        terms: dict[str, Any] = {"wording": choice.wording, "findings": choice.findings}
+        if choice.compared:
+            terms |= {"changes": choice.changes, "compared": [list(one) for one in choice.compared]}
+        return {"sentences": sources, "expected_utility": {**terms, "asserted": list(choice.asserted)}}
 
     def _study_of(self, sentence: Sentence) -> str | None:
         """The training study that a sentence is from; none of one that a language model wrote."""

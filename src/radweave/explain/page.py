@@ -13,10 +13,11 @@ from radweave.base.study import RESEARCH_ONLY, LabelState, Report
 from radweave.explain.colours import LINE_AT, RAMP, opacity
 from radweave.explain.figures import Gallery, draw
 from radweave.explain.maps import Subject
+from radweave.explain.sources import CHANGES, added_cells, change_rows, source_rows
 from radweave.explain.sources import KEY as SOURCES
-from radweave.explain.sources import source_rows
 from radweave.explain.support import SAID, Finding, Recalled, Support, Verdict, find_support
 from radweave.labels import NO_FINDING, Labeler
+from radweave.labels.changes import STATES
 from radweave.labels.marks import MARK
 from radweave.runs.folder import RunCard
 
@@ -63,7 +64,7 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         lstrip_blocks=True,
         finalize=_visible,
     )
-    sources = source_rows(report.evidence)
+    sources, changes = source_rows(report.evidence), change_rows(report.evidence)
     html = environment.get_template("explain.html.j2").render(
         notice=RESEARCH_ONLY,
         banner=explained.banner,
@@ -82,7 +83,10 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         missing=_missing(support, gallery),
         groups=_groups(support),
         sources=sources,
-        others=_others(report.evidence, shown=bool(sources[1])),
+        added=added_cells(sources[0], explained.card.sources),
+        changes=changes,
+        states=STATES,
+        others=_others(report.evidence, shown={SOURCES: bool(sources[1]), CHANGES: bool(changes)}),
         has_marks=any(MARK.search(text) for case in support.recalled if (text := case.text))
         or bool(explained.reference and MARK.search(explained.reference)),
         marks=_MARKS,
@@ -141,9 +145,9 @@ def _missing(support: Support, gallery: Gallery) -> list[str]:
     return [name for name, is_absent in absent.items() if is_absent]
 
 
-def _others(evidence: Mapping[str, Any], *, shown: bool) -> list[tuple[str, str]]:
-    """Whatever else a method has to show, as short text."""
-    elsewhere = _SHOWN_ELSEWHERE | {SOURCES} if shown else _SHOWN_ELSEWHERE
+def _others(evidence: Mapping[str, Any], *, shown: Mapping[str, bool]) -> list[tuple[str, str]]:
+    """Whatever else a method has to show, as short text; ``shown`` says which tables the page has."""
+    elsewhere = _SHOWN_ELSEWHERE | {name for name, is_shown in shown.items() if is_shown}
     return [(name.replace("_", " "), _brief(value)) for name, value in evidence.items() if name not in elsewhere]
 
 

@@ -191,6 +191,12 @@ _ELSEWHERE = re.compile(
 )
 
 
+def words_of_change(text: str) -> tuple[str, ...]:
+    """The changes that a sentence speaks of, of the keys of ``CHANGES``."""
+    plain = without_other_meanings(text.lower())
+    return tuple(name for name, pattern in CHANGES.items() if pattern.search(plain))
+
+
 def compares_with_prior(text: str) -> bool:
     """Whether a text compares with an earlier examination."""
     return _COMPARISON.search(without_other_meanings(text.lower())) is not None

@@ -88,7 +88,8 @@ class RunCard(Record):
     method that has nothing to train. ``starts_from`` says it where the encoder began with weights that the package
     brings. ``memories`` has the rows of each bank in ``memories/``, and of what it drafts from (``drafting``).
     ``without`` says what an export left behind that its run drafts with. ``cautions`` are what was known of the model
-    when its training ended; a card without any does not have the field, as older ones.
+    when its training ended, ``sources`` what each of its sources of evidence is worth (``ReportModel.figures``); a card
+    without any does not have the field, as older ones.
     """
 
     format: str = FORMAT
@@ -109,6 +110,7 @@ class RunCard(Record):
     memories: dict[str, Count] = Field(default_factory=dict)
     without: tuple[Annotated[str, Field(max_length=200)], ...] = ()
     cautions: tuple[Annotated[str, Field(max_length=400)], ...] = ()
+    sources: dict[str, dict[str, Figure]] = Field(default_factory=dict)
     dataset: DatasetFacts
     versions: dict[str, str]
     files: dict[FileName, Sha256]
@@ -152,8 +154,9 @@ def _hashed_files(folder: Path) -> Iterator[Path]:
 def card_text(card: RunCard) -> str:
     """The text of ``run.json``: the card and, last, the SHA-256 of its canonical JSON."""
     values = card.model_dump(mode="json")
-    if not card.cautions:
-        del values["cautions"]
+    for name in ("cautions", "sources"):
+        if not values[name]:
+            del values[name]
     return json.dumps({**values, "digest": sha256_json(values)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -247,6 +247,7 @@ def _card(
         views=_views(training.splits["train"]),
         memories=rows_of_memories(training.folder),
         cautions=cautions_of(training, list(steps.values())[-1]),
+        sources={name: dict(figures) for name, figures in training.model.figures().items()},
         dataset=DatasetFacts(
             name=card.name,
             fingerprint=training.dataset.fingerprint(),

@@ -11,7 +11,7 @@ from typing import Any
 from radweave.base.study import LabelState
 from radweave.explain.support import SAID, Claim, Sentence, Support
 from radweave.labels import NO_FINDING, Labeler
-from radweave.labels.comparisons import CHANGES, without_other_meanings
+from radweave.labels.comparisons import words_of_change
 
 _THERE = (LabelState.POSITIVE, LabelState.UNCERTAIN)
 _GOES_ON = ("unchanged", "larger", "smaller")
@@ -24,12 +24,6 @@ def said_before(report: str | None, labeler: Labeler) -> Before:
     if not report:
         return {}
     return {name: mention.state for name, mention in labeler.label([report])[0].items()}
-
-
-def words_of_change(text: str) -> tuple[str, ...]:
-    """The kinds of change that a sentence speaks of."""
-    plain = without_other_meanings(text.lower())
-    return tuple(name for name, pattern in CHANGES.items() if pattern.search(plain))
 
 
 def does_not_fit(sentence: Sentence, before: Before) -> list[str]:

@@ -32,13 +32,23 @@ PROMPT = (
 )
 
 
-def eyes(plain: StageConfig) -> StageConfig:
-    """The stage that trains the members, of the one that trains an encoder alone.
+def with_priors(data: DataConfig) -> DataConfig:
+    """A study comes with its prior, where the data set has one."""
+    return data.model_copy(update={"priors": True})
 
-    Gradients are clipped at twice the norm: it is that of all members together.
+
+def of_members(plain: StageConfig) -> StageConfig:
+    """A stage that trains four members at once, of one that trains a single one.
+
+    Gradients are clipped at twice the norm: that of four independent gradients together is twice that of each.
     """
     optimizer = plain.optimizer.model_copy(update={"max_grad_norm": 2 * plain.optimizer.max_grad_norm})
-    return plain.model_copy(update={"finetune": EYES_PARTS, "losses": WORDS, "optimizer": optimizer})
+    return plain.model_copy(update={"optimizer": optimizer})
+
+
+def eyes(plain: StageConfig) -> StageConfig:
+    """The stage that trains the members, of the one that trains an encoder alone."""
+    return of_members(plain.model_copy(update={"finetune": EYES_PARTS, "losses": WORDS}))
 
 
 def by_utility(tokens: int) -> DecodingConfig:
@@ -50,7 +60,7 @@ def by_utility(tokens: int) -> DecodingConfig:
 def tiny() -> WeaveExperiment:
     """Four members of one million weights each; some twenty minutes on one CPU core."""
     return WeaveExperiment(
-        data=TINY_XRAY,
+        data=with_priors(TINY_XRAY),
         model=WeaveModelConfig(
             vision_encoder=EYES,
             tokens=TokenSourceConfig(tokens=DiseaseTokensConfig(num_heads=4)),
@@ -61,7 +71,7 @@ def tiny() -> WeaveExperiment:
         ),
         stages=WeaveStages(
             eyes=eyes(EYES_STAGE),
-            sources=stage(HEADS, SOURCES, warm(1e-3, 50), epochs=6, augment=False),
+            sources=of_members(stage(HEADS, SOURCES, warm(1e-3, 50), epochs=6, augment=False)),
             report=stage(WRITING, REPORT, warm(2e-3, 50), epochs=8, augment=False),
         ),
         decoding=by_utility(96),
@@ -74,7 +84,7 @@ def tiny_ct() -> WeaveExperiment:
     words = stage(EYES_PARTS, WORDS, warm(1e-3, 50), epochs=18)
     seen = eyes(words.model_copy(update={"select": "last"}))
     return WeaveExperiment(
-        data=TINY_CT,
+        data=with_priors(TINY_CT),
         model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D, "kernels": NoSourceConfig()}),
         stages=plain.stages.model_copy(update={"eyes": seen}),
         decoding=by_utility(160),
@@ -89,11 +99,11 @@ def small() -> WeaveExperiment:
     changes = {"vision_encoder": encoder, "tokens": TokenSourceConfig(), "language_model": SMALL_LLAMA}
     words = stage(EYES_PARTS, WORDS, schedule, epochs=15, batch_size=32)
     return WeaveExperiment(
-        data=data,
+        data=with_priors(data),
         model=plain.model.model_copy(update=changes),
         stages=WeaveStages(
             eyes=eyes(words.model_copy(update={"precision": "auto", "ema": 0.99, "select": "last"})),
-            sources=stage(HEADS, SOURCES, schedule, epochs=10, batch_size=32, augment=False),
+            sources=of_members(stage(HEADS, SOURCES, schedule, epochs=10, batch_size=32, augment=False)),
             report=stage(WRITING, REPORT, schedule, epochs=15, batch_size=32, augment=False),
         ),
         decoding=by_utility(128),
@@ -106,7 +116,7 @@ def paper() -> WeaveExperiment:
     schedule = warm(1e-4, 500, final_ratio=0.0)
     words = stage(EYES_PARTS, WORDS, schedule, epochs=10, batch_size=32, augment=False)
     return WeaveExperiment(
-        data=published(max_tokens=100),
+        data=with_priors(published(max_tokens=100)),
         model=WeaveModelConfig(
             vision_encoder=SwinConfig(path=swin, channels=3),
             connector=LinearConnectorConfig(),
@@ -118,7 +128,7 @@ def paper() -> WeaveExperiment:
         ),
         stages=WeaveStages(
             eyes=eyes(words.model_copy(update={"select": "last"})),
-            sources=stage(HEADS, SOURCES, schedule, epochs=10, batch_size=64, augment=False),
+            sources=of_members(stage(HEADS, SOURCES, schedule, epochs=10, batch_size=64, augment=False)),
             report=stage({**full("connector"), "language_model": "lora"}, REPORT, schedule, epochs=5, augment=False),
         ),
         decoding=by_utility(100),

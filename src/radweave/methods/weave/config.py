@@ -40,6 +40,7 @@ from radweave.nn.connector import ConnectorConfig
 from radweave.nn.finding_words import DiagnosisTextConfig
 from radweave.nn.prompt import PromptFormat
 from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
+from radweave.sources.since_prior import ChangeConfig, ChangeSetting, NoChangeConfig
 
 
 class NoMemoryConfig(Config):
@@ -82,6 +83,7 @@ class WeaveModelConfig(ModelConfig):
     kernels: KernelsSetting = KernelsConfig()
     recall: RecallSetting = RecallConfig()
     cases: CasesSetting = CasesConfig()
+    change: ChangeSetting = ChangeConfig()
     memory: Annotated[NoMemoryConfig | MemoryConfig, Field(discriminator="kind")] = MemoryConfig()
     stack: StackSetting = StackConfig()
     wording: WordingConfig = WordingConfig()
@@ -95,7 +97,7 @@ class WeaveModelConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _something_is_said(self) -> WeaveModelConfig:
-        if not self.sources:
+        if not self.sources and isinstance(self.change, NoChangeConfig):
             raise ValueError("no source speaks: there is no evidence to weigh")
         if isinstance(self.memory, NoMemoryConfig):
             for name in ("kernels", "recall", "cases"):
@@ -125,9 +127,10 @@ class WeaveModelConfig(ModelConfig):
             raise InputError("without training studies and a language model nothing is written", field="--no-bank")
         nothing = NoSourceConfig()
         gone: dict[str, Any] = {"memory": NoMemoryConfig(), "kernels": nothing, "recall": nothing, "cases": nothing}
+        gone["change"] = NoChangeConfig()
         lost = (
             "no training study is remembered: kernels, recalled reports and differences from similar cases say nothing",
-            "probabilities are those of the sources that learned, weighed by themselves",
+            "probabilities are those of the sources that learned, weighed by themselves; no prior is compared with",
         )
         return Without(self.model_copy(update=gone), lost, heads_hold=False)
 
@@ -165,6 +168,7 @@ class WeaveModelConfig(ModelConfig):
             kernels=self.kernels.build(),
             recall=self.recall.build(),
             cases=self.cases.build(),
+            change=self.change.build(self.members, 2 * members.width, len(classes)),
             folds=Folds(self.members, context.seed),
             stack=Stack(KINDS, self.sources, len(classes)),
             bare=Stack(KINDS, learned, len(classes)),

@@ -15,12 +15,14 @@ from radweave.base.batch import Batch
 from radweave.contract.model import device_of
 from radweave.drafting.smoothers import Floats, Mask
 from radweave.memory.bank import Bank, report_rows
+from radweave.methods.weave.beside import Before
 from radweave.methods.weave.members import asked_members, mean_of_asked
 from radweave.methods.weave.recall import KernelSource, Memory, WordingConfig
 from radweave.methods.weave.stack import Kind, OutOfFold
-from radweave.nn.supervision import POSITIVE
+from radweave.nn.supervision import POSITIVE, UNLABELED
 from radweave.nn.views import ViewTokens, encode_views, mean_and_largest
 from radweave.sources.alike import fit_alike
+from radweave.sources.since_prior import Change, only_of_one_patient
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
@@ -35,10 +37,16 @@ KINDS: dict[str, Kind] = {name: "log_odds" if name in LEARNED else "smoothed" fo
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the sources of a stack say of one study: scores (S, C), and weights (J,) over the training reports."""
+    """What the sources of a stack say of one study: scores (S, C), and weights (J,) over the training reports.
+
+    ``before`` is its prior, which is compared by the vectors (K, V) of the members that are ``asked`` (K,).
+    """
 
     scores: Floats
     weights: Floats
+    vectors: Floats
+    asked: Mask
+    before: Before | None
 
 
 @torch.no_grad()
@@ -80,7 +88,39 @@ def say(model: WeaveModel, memory: Memory, batch: Batch) -> Iterator[Said]:
             shares["kernels"] = seen.weights
         vectors, members = vectors_of(model, views)[0], asked[row].numpy()
         _remember(model, memory, vectors, members, barred[row], scores, shares)
-        yield Said(np.stack(scores), mixed(shares, model.wording, barred[row]))
+        weights = mixed(shares, model.wording, barred[row])
+        before = look_before(model, alone, asked[row : row + 1])
+        yield Said(stacked(scores, len(model.classes)), weights, vectors, members, before)
+
+
+@torch.no_grad()
+def look_before(model: WeaveModel, batch: Batch, asked: Tensor, first: int = 0) -> Before | None:
+    """The priors of a batch, as the members that are asked of its studies (B, K) see them; None where there are none.
+
+    ``first`` is added to the numbers of the rows.
+
+    Raises:
+        InputError: if a prior is of another patient.
+    """
+    if not isinstance(model.change, Change) or batch.priors is None:
+        return None
+    rows = list(batch.prior_of)
+    only_of_one_patient([batch.patient_ids[row] for row in rows], batch.priors.patient_ids)
+    views = encode_views(model.encoder, batch.priors)
+    learned = learned_scores(model, views, asked[rows])
+    classes = len(model.classes)
+    scores = np.array(learned).reshape(len(learned), len(rows), classes).swapaxes(0, 1)
+    states = batch.priors.class_labels
+    reported = np.full((len(rows), classes), -1, dtype=np.int64)
+    if states is not None:
+        known = states.cpu().numpy()
+        reported = np.where(known == UNLABELED, -1, (known == POSITIVE).astype(np.int64))
+    return Before(np.array(rows, dtype=np.int64) + first, scores, vectors_of(model, views), reported)
+
+
+def stacked(scores: Sequence[Floats], classes: int) -> Floats:
+    """Scores (S, C) of sources, of which there may be none."""
+    return np.array(scores).reshape(len(scores), classes)
 
 
 def _remember(
@@ -117,11 +157,13 @@ def mixed(shares: dict[str, Floats], wording: WordingConfig, barred: Mask) -> Fl
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The bank of training studies, and what all sources say of each, out of fold."""
+    """The bank of training studies, and what all sources say of each, out of fold; vectors (J, K, V), and priors."""
 
     bank: Bank
     seen: OutOfFold
     weights: list[Floats]
+    vectors: Floats
+    before: Before | None
 
 
 @torch.no_grad()
@@ -133,7 +175,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
         "folds": folds[:, None],
         "labels": torch.from_numpy(labels.astype(np.uint8)),
     }
-    learned, vectors, rows = _look(model, training, folds)
+    learned, vectors, rows, before = _look(model, training, folds)
     fitted = None
     if isinstance(model.kernels, KernelSource):
         fitted = fit_alike(model.kernels.looks, training)
@@ -152,7 +194,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
             scores.append(fitted.left_out[row].scores)
             shares["kernels"] = fitted.left_out[row].weights
         _remember(model, memory, vectors[row], asked, barred, scores, shares)
-        all_scores.append(np.stack(scores))
+        all_scores.append(stacked(scores, len(model.classes)))
         weights.append(mixed(shares, model.wording, barred))
     seen = OutOfFold(
         scores=np.stack(all_scores),
@@ -162,7 +204,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
         patients=[str(row["patient"]) for row in rows],
         split=training.split,
     )
-    return Gathered(bank, seen, weights)
+    return Gathered(bank, seen, weights, vectors, before)
 
 
 def _own_members(folds: Tensor, number: int) -> Tensor:
@@ -178,19 +220,24 @@ def withheld_of(asked: Mask) -> NDArray[np.int64]:
 
 def _look(
     model: WeaveModel, training: TrainingView, folds: Tensor
-) -> tuple[list[Floats], Floats, list[dict[str, Any]]]:
-    """Scores (J, C) of each source that learned, by the member that lacked the study; vectors (J, K, D); and rows."""
+) -> tuple[list[Floats], Floats, list[dict[str, Any]], Before | None]:
+    """Scores (J, C) of each source that learned, by the member that lacked it; vectors (J, K, V); rows; and priors."""
     learned: list[list[Floats]] = []
     vectors: list[Floats] = []
     rows: list[dict[str, Any]] = []
+    before: list[Before] = []
     device = device_of(model.encoder)
     for batch in training.batches():
-        views = encode_views(model.encoder, batch.to(device))
+        there = batch.to(device)
+        views = encode_views(model.encoder, there)
         own = _own_members(folds[len(rows) : len(rows) + len(batch)], len(model.encoder))
         learned.append(learned_scores(model, views, own))
         vectors.append(vectors_of(model, views))
+        found = look_before(model, there, own, len(rows))
+        before += [] if found is None else [found]
         rows += report_rows(batch)
-    return [np.concatenate(each) for each in zip(*learned, strict=True)], np.concatenate(vectors), rows
+    scores = [np.concatenate(each) for each in zip(*learned, strict=True)]
+    return scores, np.concatenate(vectors), rows, Before.of(before)
 
 
 def shown_sources(

@@ -18,7 +18,17 @@ from radweave.contract.terms import SeenBatch
 from radweave.drafting.smoothers import Evidence, Floats
 from radweave.labels import NO_FINDING
 from radweave.memory.bank import Bank, BankLayout, Column
-from radweave.methods.weave.evidence import LEARNED, SOURCES, gather, learned_scores, say, shown_sources, vectors_of
+from radweave.methods.weave.beside import FoldStacks, compare, learn_changes
+from radweave.methods.weave.evidence import (
+    LEARNED,
+    SOURCES,
+    Said,
+    gather,
+    learned_scores,
+    say,
+    shown_sources,
+    vectors_of,
+)
 from radweave.methods.weave.heads import DenseSource, Learned, NoSource
 from radweave.methods.weave.members import Folds, Members, asked_members, cross_fitted
 from radweave.methods.weave.recall import CasesSource, KernelSource, Memory, RecallSource, WordingConfig
@@ -32,6 +42,7 @@ from radweave.nn.prompt import Slot
 from radweave.nn.text_pretraining import hint_generator
 from radweave.nn.views import connect_views
 from radweave.sources.alike import alike_columns
+from radweave.sources.since_prior import Change, NoChange
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
@@ -159,6 +170,7 @@ class WeaveModel(ReportModel):
     kernels: KernelSource | NoSource
     recall: RecallSource | NoSource
     cases: CasesSource | NoSource
+    change: Change | NoChange
     folds: Folds
     stack: Stack
     bare: Stack
@@ -242,10 +254,16 @@ class WeaveModel(ReportModel):
         if self.memory is None:
             raise InputError("the sources remember training studies, and there are none", field="memories")
         fitted = self.stack.as_fitted
-        return [
-            Evidence(fitted(said.scores), said.weights, {"sources": self._by_source(fitted, said.scores)})
-            for said in say(self, self.memory, batch)
-        ]
+        return [self._weighed(fitted, said) for said in say(self, self.memory, batch)]
+
+    def _weighed(self, fitted: FittedStack, said: Said) -> Evidence:
+        """What the stack makes of it; of a study with a prior, what changed has the last word."""
+        log_odds = fitted(said.scores)
+        shown = {"sources": self._by_source(fitted, said.scores)}
+        moved = compare(self, said.before, log_odds, said.vectors, said.asked)
+        if moved is None:
+            return Evidence(log_odds, said.weights, shown)
+        return Evidence(moved.log_odds, said.weights, {**shown, **moved.shown}, moved.changes)
 
     def speaks_log_odds(self) -> bool:
         """Yes: scores are those of the stack."""
@@ -259,7 +277,7 @@ class WeaveModel(ReportModel):
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
         """Before the members learn, their targets; before the heads, what is normal; before reports, all sources are
-        asked of the training studies, and the stack is fitted to what they said.
+        asked of the training studies, and the stack and what compares with priors are fitted to what they said.
         """
         if stage == "eyes":
             self.dense.fit(training, self.folds)
@@ -272,12 +290,20 @@ class WeaveModel(ReportModel):
         training = training if self.max_studies is None else training.spread(self.max_studies)
         gathered = gather(self, training)
         counted = np.array([name != NO_FINDING for name in self.classes])
-        log_odds = self.stack.fit(gathered.seen, self.weighing, counted)
-        learned = [number for number, name in enumerate(self.sources) if name in LEARNED]
+        log_odds, stacks = self.stack.fit(gathered.seen, self.weighing, counted)
+        self.stack.ask_what_each_adds(gathered.seen, stacks, self.weighing, counted)
+        learned, of_priors = [number for number, name in enumerate(self.sources) if name in LEARNED], FoldStacks()
         if learned:
-            self.bare.fit(gathered.seen.of(learned), self.weighing, counted)
+            _, of_fold = self.bare.fit(gathered.seen.of(learned), self.weighing, counted)
+            of_priors = FoldStacks(of_fold, self.bare.as_fitted)
+        if gathered.before is not None:
+            log_odds = learn_changes(self, training, gathered.before, log_odds, gathered.vectors, of_priors)
         self.gathered = [Evidence(scores, weights) for scores, weights in zip(log_odds, gathered.weights, strict=True)]
         return {} if self.max_studies is None else {STUDIES: gathered.bank}
+
+    def figures(self) -> dict[str, dict[str, float | None]]:
+        """What each source adds: average precision out of fold with all sources and without it."""
+        return self.stack.added(self.sources) if bool(self.stack.fitted) else {}
 
     def memory_layouts(self) -> Mapping[str, BankLayout]:
         """The training studies, unless none are kept."""

@@ -30,11 +30,16 @@ from radweave.base.config import Config
 from radweave.base.errors import InputError
 from radweave.base.study import Split
 from radweave.drafting.calibration import FEWEST_POSITIVES, PlattCalibration, pays_off_from
+from radweave.evaluation.metrics.heads import ranking
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Kind = Literal["log_odds", "smoothed"]
 """Scores of heads, and shares of training labels, about 0 to 1."""
+ADDS = ("together", "together_without", "by_class", "by_class_without")
+"""What ``Stack.added`` has of each source."""
+NOT_KNOWN = -1.0
+"""In place of an average precision: weights of a run are finite."""
 LEAST, MOST = 2e-3, 0.99
 """Bounds of a smoothed label that log-odds are taken of."""
 
@@ -101,7 +106,7 @@ class EqualWeightsConfig(Config):
     def weights(self, log_odds: Floats, labels: Floats) -> Floats:
         """Weights (S, C), of log-odds (N, S, C) and labels (N, C)."""
         _, sources, classes = log_odds.shape
-        return np.full((sources, classes), 1.0 / sources)
+        return np.full((sources, classes), 1.0 / max(sources, 1))
 
 
 class StackConfig(Config):
@@ -118,7 +123,7 @@ class StackConfig(Config):
         positives = (labels > 0).sum(axis=0)
         enough = np.minimum(positives, studies - positives) >= FEWEST_POSITIVES
         values = np.concatenate([log_odds, np.ones((studies, 1, classes))], axis=1)
-        equal = np.append(np.full(sources, 1.0 / sources), 0.0)
+        equal = np.append(np.full(sources, 1.0 / max(sources, 1)), 0.0)
         near = np.full(sources + 1, self.deviation)
         found = [logistic(values[:, :, c], labels[:, c], equal, near) if enough[c] else equal for c in range(classes)]
         return np.stack(found, axis=1)[:-1]
@@ -141,24 +146,42 @@ class FittedStack:
     @classmethod
     def fit(cls, scores: Floats, labels: Floats, kinds: Sequence[Kind], weighing: Weighing) -> FittedStack:
         """From scores (N, S, C) and labels (N, C) of 0 and 1."""
-        plain = [as_log_odds(scores[:, s], kind) for s, kind in enumerate(kinds)]
-        curves = [PlattCalibration.of_log_odds(one, labels) for one in plain]
-        slopes = np.stack([curve.slope for curve in curves])
-        offsets = np.stack([curve.offset for curve in curves])
-        log_odds = np.stack(plain, axis=1) * slopes + offsets
-        weights = weighing.weights(log_odds, labels)
+        plain = in_log_odds(scores, kinds)
+        curves = [PlattCalibration.of_log_odds(plain[:, s], labels) for s in range(len(kinds))]
+        slopes = np.array([curve.slope for curve in curves]).reshape(plain.shape[1:])
+        offsets = np.array([curve.offset for curve in curves]).reshape(plain.shape[1:])
+        return cls._weighed(slopes, offsets, plain * slopes + offsets, labels, tuple(kinds), weighing)
+
+    @classmethod
+    def _weighed(
+        cls, slopes: Floats, offsets: Floats, log_odds: Floats, labels: Floats, kinds: tuple[Kind, ...], how: Weighing
+    ) -> FittedStack:
+        weights = how.weights(log_odds, labels)
         whole = PlattCalibration.of_log_odds((log_odds * weights).sum(axis=1), labels)
-        return cls(slopes, offsets, weights * whole.slope, whole.offset, tuple(kinds))
+        return cls(slopes, offsets, weights * whole.slope, whole.offset, kinds)
+
+    def without(self, source: int, scores: Floats, labels: Floats, weighing: Weighing) -> FittedStack:
+        """The stack of the other sources: their curves as they are, weighed anew."""
+        kinds = self.kinds[:source] + self.kinds[source + 1 :]
+        slopes, offsets, log_odds = (
+            np.delete(values, source, axis=-2) for values in (self.slopes, self.offsets, self.log_odds(scores))
+        )
+        return self._weighed(slopes, offsets, log_odds, labels, kinds, weighing)
 
     def log_odds(self, scores: Floats) -> Floats:
         """What each source's scores (..., S, C) are worth by themselves, as log-odds."""
-        plain = [as_log_odds(scores[..., s, :], kind) for s, kind in enumerate(self.kinds)]
-        return np.asarray(np.stack(plain, axis=-2) * self.slopes + self.offsets)
+        return np.asarray(in_log_odds(scores, self.kinds) * self.slopes + self.offsets)
 
     def __call__(self, scores: Floats) -> Floats:
         """Log-odds (..., C) of all sources together."""
         # Not by ``einsum``, which may add in another order where there are more studies.
         return np.asarray((self.log_odds(scores) * self.weights).sum(axis=-2) + self.bias)
+
+
+def in_log_odds(scores: Floats, kinds: Sequence[Kind]) -> Floats:
+    """Scores (..., S, C) of sources of these kinds as log-odds; S may be 0."""
+    plain = [as_log_odds(scores[..., s, :], kind) for s, kind in enumerate(kinds)]
+    return np.stack(plain, axis=-2) if plain else np.asarray(scores)
 
 
 def as_log_odds(scores: Floats, kind: Kind) -> Floats:
@@ -169,26 +192,61 @@ def as_log_odds(scores: Floats, kind: Kind) -> Floats:
     return np.asarray(np.log(share / (1 - share)))
 
 
-def cross_fitted_log_odds(seen: OutOfFold, kinds: Sequence[Kind], weighing: Weighing) -> Floats:
-    """Log-odds (J, C) of the stack for each study, fitted without its fold: it has not seen them either.
-
-    With a single fold there is no other way than to fit on all.
-    """
-    said = np.zeros(seen.labels.shape)
+def _rows_without(seen: OutOfFold) -> dict[int, NDArray[np.bool_]]:
+    """For each fold the studies (J,) of the others. With a single fold there is no other way than to take all."""
     present = np.unique(seen.folds)
-    for fold in present:
+    return {int(fold): seen.folds != fold if len(present) > 1 else seen.folds == fold for fold in present}
+
+
+def stacks_without(seen: OutOfFold, kinds: Sequence[Kind], weighing: Weighing) -> dict[int, FittedStack]:
+    """For each fold the stack of the others."""
+    return {
+        fold: FittedStack.fit(seen.scores[rows], seen.labels[rows], kinds, weighing)
+        for fold, rows in _rows_without(seen).items()
+    }
+
+
+def cross_fitted_log_odds(seen: OutOfFold, stacks: Mapping[int, FittedStack]) -> Floats:
+    """Log-odds (J, C) for each study of the stack without its fold: it has not seen them either."""
+    said = np.zeros(seen.labels.shape)
+    for fold, stack in stacks.items():
         own = seen.folds == fold
-        others = ~own if len(present) > 1 else own
-        stack = FittedStack.fit(seen.scores[others], seen.labels[others], kinds, weighing)
         said[own] = stack(seen.scores[own])
     return said
+
+
+def precisions_without(
+    seen: OutOfFold, stacks: Mapping[int, FittedStack], weighing: Weighing, counted: NDArray[np.bool_]
+) -> Floats:
+    """Average precision (1 + S, 2) of all sources, and of all but each, out of fold: that of all ``counted`` classes
+    (C,) together, and the mean over those of them with five positives. What a source adds is the difference.
+    """
+    rows, sources = _rows_without(seen), seen.scores.shape[1]
+    found = [_precisions(cross_fitted_log_odds(seen, stacks), seen.labels, counted)]
+    for source in range(sources):
+        others = {
+            fold: stack.without(source, seen.scores[rows[fold]], seen.labels[rows[fold]], weighing)
+            for fold, stack in stacks.items()
+        }
+        rest = replace(seen, scores=np.delete(seen.scores, source, axis=1))
+        found.append(_precisions(cross_fitted_log_odds(rest, others), seen.labels, counted))
+    return np.nan_to_num(np.array(found), nan=NOT_KNOWN)
+
+
+def _precisions(log_odds: Floats, labels: Floats, counted: NDArray[np.bool_]) -> tuple[float, float]:
+    """Over the classes together, and the mean over each; NaN where nothing is positive."""
+    said, true, once = log_odds[:, counted], labels[:, counted] > 0, np.ones((1, len(labels)))
+    enough = np.flatnonzero(true.sum(axis=0) >= FEWEST_POSITIVES)
+    each = [float(ranking(said[:, [k]], true[:, [k]], once)[1][0]) for k in enough]
+    return float(ranking(said, true, once)[1][0]), float(np.mean(each)) if each else float("nan")
 
 
 class Stack(nn.Module):
     """A stack over sources, among the weights of a run; ``fitted`` says whether there is one yet.
 
     ``kinds`` has all that a stack could weigh, ``chosen`` which of them it does; the others' weights are 0.
-    ``threshold`` is from which probability on asserting a finding pays off.
+    ``threshold`` is from which probability on asserting a finding pays off. ``precision`` is what the sources add, see
+    ``precisions_without``: first that of all, then a row for each source; ``NOT_KNOWN`` where it was not asked.
     """
 
     slopes: Tensor
@@ -196,6 +254,7 @@ class Stack(nn.Module):
     weights: Tensor
     bias: Tensor
     threshold: Tensor
+    precision: Tensor
     fitted: Tensor
 
     def __init__(self, kinds: Mapping[str, Kind], chosen: Sequence[str], num_classes: int) -> None:
@@ -206,21 +265,45 @@ class Stack(nn.Module):
             self.register_buffer(name, torch.zeros(len(kinds), num_classes, dtype=torch.float64))
         self.register_buffer("bias", torch.zeros(num_classes, dtype=torch.float64))
         self.register_buffer("threshold", torch.ones((), dtype=torch.float64))
+        self.register_buffer("precision", torch.full((1 + len(kinds), 2), NOT_KNOWN, dtype=torch.float64))
         self.register_buffer("fitted", torch.tensor(False))
 
-    def fit(self, seen: OutOfFold, weighing: Weighing, counted: NDArray[np.bool_]) -> Floats:
-        """Take the stack of all studies, and return the log-odds (J, C) of one that was fitted without each study's
-        fold; the threshold is of these, over the classes that are ``counted``.
+    def fit(
+        self, seen: OutOfFold, weighing: Weighing, counted: NDArray[np.bool_]
+    ) -> tuple[Floats, dict[int, FittedStack]]:
+        """Take the stack of all studies, and return the log-odds (J, C) of ones that were fitted without each study's
+        fold, and those; the threshold is of these, over the classes that are ``counted``.
         """
         whole = FittedStack.fit(seen.scores, seen.labels, self.kinds, weighing)
         for name in ("slopes", "offsets", "weights"):
             getattr(self, name)[self.rows] = torch.from_numpy(getattr(whole, name))
         self.bias.copy_(torch.from_numpy(whole.bias))
-        said = cross_fitted_log_odds(seen, self.kinds, weighing)
+        stacks = stacks_without(seen, self.kinds, weighing)
+        said = cross_fitted_log_odds(seen, stacks)
         probabilities = 1 / (1 + np.exp(-said[:, counted]))
         self.threshold.fill_(pays_off_from(probabilities, seen.labels[:, counted]))
         self.fitted.fill_(True)
-        return said
+        return said, stacks
+
+    def ask_what_each_adds(
+        self,
+        seen: OutOfFold,
+        stacks: Mapping[int, FittedStack],
+        weighing: Weighing,
+        counted: NDArray[np.bool_],
+    ) -> None:
+        """Keep the average precision with and without each source."""
+        found = torch.from_numpy(precisions_without(seen, stacks, weighing, counted))
+        self.precision[[0, *(row + 1 for row in self.rows)]] = found
+
+    def added(self, names: Sequence[str]) -> dict[str, dict[str, float | None]]:
+        """Source -> average precision, all findings together and mean over classes, of all and without it."""
+        rows = self.precision[[0, *(row + 1 for row in self.rows)]].tolist()
+        all_of, *each = [[None if value == NOT_KNOWN else value for value in row] for row in rows]
+        return {
+            name: dict(zip(ADDS, (all_of[0], one[0], all_of[1], one[1]), strict=True))
+            for name, one in zip(names, each, strict=True)
+        }
 
     @property
     def as_fitted(self) -> FittedStack:

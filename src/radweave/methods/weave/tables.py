@@ -11,9 +11,10 @@ SILENT = {
     "kernels": "model.kernels=none",
     "recall": "model.recall.speaks=false",
     "cases": "model.cases=none",
+    "change": "model.change=none",
 }
 """How each source is silenced. The dense head trains the members and the recalled studies decide the wording all the
-same."""
+same. ``change`` speaks of studies with a prior alone, of the others it leaves the frequencies of the classes."""
 
 ALONE = {f"{name} alone": [how for other, how in SILENT.items() if other != name] for name in SILENT}
 WITHOUT = {f"w/o {name}": [how] for name, how in SILENT.items()}
@@ -27,6 +28,7 @@ ABLATIONS: dict[str, list[str]] = {
     "w/o drafting": ["decoding.kind=likelihood"],
     "one threshold": ["decoding.expected_utility.thresholds=pooled"],
     "contradictions left": ["decoding.expected_utility.consistent=false"],
+    "without prior": ["data.priors=false"],
     NO_LANGUAGE_MODEL: ["model.language_model=none"],
     "two members": ["model.members=2"],
 }

@@ -1,0 +1,131 @@
+"""Sentences on change: taken from training reports, said where a prior makes them likely, and never without one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from radweave.drafting.candidates import Candidate, Sentence
+from radweave.drafting.changes import Comparing
+from radweave.drafting.pool import CandidatePool, candidate_options, stated, utilities, wording_options
+from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
+from radweave.drafting.smoothers import Changes, Evidence
+from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
+from radweave.drafting.writer import Proposed, UtilityWriter, Written
+from radweave.labels import get_labeler
+from radweave.labels.changes import STATES
+from radweave.labels.comparisons import compares_with_prior
+from radweave.memory.bank import Bank
+from radweave.nn.decoding import ExpectedUtilityConfig
+
+LABELER = get_labeler("chexpert14")
+CLASSES = LABELER.classes
+EFFUSION, HEART = CLASSES.index("Pleural Effusion"), CLASSES.index("Cardiomegaly")
+CONFIG = ExpectedUtilityConfig(consistent=True)
+REPORTS = [
+    "The heart is normal in size. The lungs are clear. No pleural effusion.",
+    "Small left pleural effusion, larger than before. The heart is normal in size.",
+    "The heart is normal in size. The right pleural effusion has resolved.",
+    "Small left pleural effusion is unchanged and the heart is enlarged. The lungs are clear.",
+    "There is a small pleural effusion. The lungs are clear.",
+    "There is a new right pleural effusion. The XXXX is new.",
+]
+NONE = np.zeros(len(REPORTS), dtype=bool)
+
+
+@pytest.fixture(scope="module")
+def writer() -> UtilityWriter:
+    facts = DraftingFacts(
+        classes=CLASSES,
+        label_set="chexpert14",
+        source="stack",
+        wording=wording_options(CONFIG),
+        candidates=candidate_options(CONFIG),
+    )
+    rows = tuple({"study_id": f"s{row}", "patient": f"p{row}", "text": text} for row, text in enumerate(REPORTS))
+    bank = Bank({"labels": labels_tensor(stated(REPORTS, LABELER))}, rows)
+    pool = CandidatePool.build(REPORTS, LABELER, CONFIG)
+    store = DraftingStore(bank, facts, pool.candidates, pool.asserts, utilities(pool.candidates, REPORTS, CONFIG, None))
+    shown = Reliability(said=0.5, seen=0.5, count=10, low=0.0)
+    curve = ClassCalibration(slope=1.0, offset=0.0, threshold=0.95, positives=5, reliability=(shown,))
+    known = dict.fromkeys(CLASSES, curve)
+    return UtilityWriter(
+        store, RunCalibration(source="stack", split="train", studies=10, threshold=0.3, classes=known), CONFIG
+    )
+
+
+def seen(effusion: float, **states: float) -> Evidence:
+    """Log-odds of an effusion, and probabilities of what became of it, if any are given."""
+    scores = np.full(len(CLASSES), -4.0)
+    scores[EFFUSION] = effusion
+    changes = None
+    if states:
+        each = np.tile(np.array([1.0, 0, 0, 0, 0, 0]), (len(CLASSES), 1))
+        each[EFFUSION] = [states.get(state, 0.0) for state in STATES]
+        changes = Changes(each, 0.3)
+    return Evidence(scores, np.array([0.3, 0.1, 0.1, 0.1, 0.3, 0.1]), changes=changes)
+
+
+def test_a_change_that_is_likely_is_said_in_words_of_a_training_report(writer: UtilityWriter) -> None:
+    draft = writer.write(seen(2.0, worse=0.9), NONE)
+    assert "Small left pleural effusion, larger than before." in draft.text
+    assert draft.text.count("effusion") == 1, "it takes the place of what was said of the class"
+    (said,) = [row for row in draft.evidence["sentences"] if "larger" in row["text"]]
+    assert said["source"] == {"kind": "comparison", "study_id": "s1"}
+    utility = draft.evidence["expected_utility"]
+    assert utility["compared"] == [["Pleural Effusion", "worse"]]
+    assert utility["changes"] == pytest.approx(6.0 * 0.6)
+
+
+def test_without_a_prior_or_a_likely_change_nothing_is_compared(writer: UtilityWriter) -> None:
+    plain = writer.write(seen(2.0), NONE)
+    unsure = writer.write(seen(2.0, worse=0.25, unchanged=0.25, improved=0.25, new=0.25), NONE)
+    for draft in (plain, unsure):
+        assert "effusion" in draft.text
+        assert not compares_with_prior(draft.text)
+        assert "changes" not in draft.evidence["expected_utility"]
+    assert plain.text == unsure.text
+
+
+def test_what_is_gone_is_called_resolved_in_place_of_its_denial(writer: UtilityWriter) -> None:
+    draft = writer.write(seen(-4.0, resolved=0.9, absent=0.1), NONE)
+    assert "The right pleural effusion has resolved." in draft.text
+    assert "No pleural effusion" not in draft.text
+    assert draft.evidence["expected_utility"]["asserted"] == []
+
+
+def test_a_sentence_of_the_patient_s_own_report_is_not_lent(writer: UtilityWriter) -> None:
+    own = np.array([False, True, False, False, False, False])
+    assert not compares_with_prior(writer.write(seen(2.0, worse=0.9), own).text)
+
+
+def test_what_a_language_model_says_of_change_counts_by_its_probability(writer: UtilityWriter) -> None:
+    better, worse = (
+        f"There is a small pleural effusion, {word}. The lungs are clear." for word in ("improved", "worsening")
+    )
+
+    def written(**states: float) -> Written:
+        return writer.write(seen(2.0, **states), NONE, Proposed([better, worse], has_prior=True))
+
+    assert "improved" in written(improved=0.95).text
+    assert "improved" not in written(worse=0.95).text
+
+
+def test_sentences_that_compare_state_one_change_of_one_class() -> None:
+    comparing = Comparing(REPORTS, LABELER, marks=False, consistent=True)
+    found = {key: [one.text for one in sentences] for key, sentences in comparing.sentences.items()}
+    assert found == {
+        ("Pleural Effusion", "worse"): ["Small left pleural effusion, larger than before."],
+        ("Pleural Effusion", "resolved"): ["The right pleural effusion has resolved."],
+        ("Pleural Effusion", "new"): ["There is a new right pleural effusion."],
+    }, "neither two classes in one sentence nor a mark of de-identification"
+
+
+def test_a_sentence_with_another_finding_is_kept_and_nothing_is_said_twice() -> None:
+    comparing = Comparing(REPORTS, LABELER, marks=False, consistent=True)
+    each = np.zeros((len(CLASSES), 6))
+    each[EFFUSION, STATES.index("worse")] = 1.0
+    both = Candidate((Sentence("The heart is enlarged and there is a pleural effusion.", "report", 0),))
+    compared = Candidate((Sentence(REPORTS[5].split(" The")[0], "report", 5),))
+    for draft in (both, compared):
+        assert list(comparing.variants(draft, Changes(each, 0.3), CLASSES, NONE)) == []

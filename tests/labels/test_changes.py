@@ -1,0 +1,73 @@
+"""What a report says of change, against phantoms whose change is known, and what two reports leave open."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from radweave.labels import get_labeler
+from radweave.labels.changes import GOES_ON, STATES, THERE, possible, said_changes
+from radweave.phantom.report import write_report
+from radweave.phantom.study import course_of, slot_of
+
+LABELER = get_labeler("chexpert14")
+NOTHING: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Small left pleural effusion, larger than before.", {"Pleural Effusion": {"worse"}}),
+        ("There is a new left pneumothorax.", {"Pneumothorax": {"new"}}),
+        ("Cardiomegaly is unchanged.", {"Cardiomegaly": {"unchanged"}}),
+        ("The effusion has decreased since the prior study.", {"Pleural Effusion": {"improved"}}),
+        ("The right pneumothorax has resolved.", {"Pneumothorax": {"resolved"}}),
+        ("No new effusion.", {}),
+        ("The heart is enlarged. There is a small effusion.", {}),
+        ("The patient is clinically stable. There is a small effusion.", {}),
+    ],
+)
+def test_a_change_is_said_of_what_is_affirmed_and_resolved_of_what_is_denied(
+    text: str, said: dict[str, set[str]]
+) -> None:
+    (found,) = said_changes([text], LABELER)
+    assert {name: set(states) for name, states in found.items()} == said
+
+
+def test_what_phantom_reports_say_is_what_became_of_the_findings() -> None:
+    states = {"new": "new", "increased": "worse", "decreased": "improved", "unchanged": "unchanged"}
+    states["resolved"] = "resolved"
+    texts, truths = [], []
+    for index in range(240):
+        slot = slot_of(3, index)
+        if slot.visit:
+            _, findings = course_of(3, slot, "balanced")
+            texts.append(write_report(findings, np.random.default_rng([3, index]), has_prior=True).findings)
+            # One of a class alone: of two the report may say two things. Devices are said to be there or removed.
+            names = [one.name for one in findings]
+            truths.append(
+                {
+                    one.name: states[one.trend]
+                    for one in findings
+                    if names.count(one.name) == 1 and one.certainty == "definite" and one.name != "Support Devices"
+                }
+            )
+    read = said_changes(texts, LABELER)
+    pairs = [(truth[name], said.get(name, NOTHING)) for truth, said in zip(truths, read, strict=True) for name in truth]
+    assert len(pairs) > 100
+    # Pneumonia is also an opacity, of which another sentence may say otherwise.
+    assert sum(state in said for state, said in pairs) / len(pairs) > 0.97
+    assert sum({state} == set(said) for state, said in pairs) / len(pairs) > 0.9
+
+
+def test_what_a_report_says_decides_and_else_what_both_affirm() -> None:
+    assert possible(True, True, frozenset({"worse"})) == {"worse"}
+    assert possible(False, True, frozenset({"unchanged"})) == {"unchanged"}, "said, whatever the prior's report has"
+    assert possible(True, True, frozenset()) == GOES_ON
+    assert possible(False, True, frozenset()) == {"new"}
+    assert possible(None, True, frozenset()) == THERE
+    assert possible(True, False, frozenset()) == {"resolved"}
+    assert possible(False, False, frozenset({"resolved"})) == {"resolved"}
+    assert possible(False, False, frozenset()) == {"absent"}
+    assert possible(None, False, frozenset()) == {"absent", "resolved"}
+    assert {*STATES} == {*THERE, "absent", "resolved"}
