@@ -166,3 +166,25 @@ def test_a_bank_that_is_too_large_for_all_pairs_drafts_from_the_nearest(monkeypa
     found = UtilityWriter(store, CALIBRATION, CONFIG).write(said, NONE)
     assert found.text == wanted.text
     assert found.evidence["sentences"] == wanted.evidence["sentences"]
+
+
+def test_a_rare_finding_counts_for_no_more_than_the_bound() -> None:
+    """One with a handful of positives among thousands would weigh more than all others together, and than every word.
+
+    Where stating it pays off stays where it is.
+    """
+    rare = CURVE.model_copy(update={"balanced": 0.2, "weight": 300.0})
+    calibration = CALIBRATION.model_copy(update={"classes": {**CALIBRATION.classes, "Cardiomegaly": rare}})
+    options = {
+        name: ExpectedUtilityConfig(thresholds="balanced", heaviest=most) for name, most in (("20", 20.0), ("5", 5.0))
+    }
+    found = {
+        name: UtilityWriter(made(), calibration, config).write(said(heart=0.8), NONE)
+        for name, config in options.items()
+    }
+    p = float(calibration(said(heart=0.8).scores[None])[0, HEART])
+    for name, draft in found.items():
+        assert draft.evidence["expected_utility"]["findings"] == pytest.approx(6.0 * float(name) * (p - 0.2))
+    assert ExpectedUtilityConfig().heaviest == 20.0
+    unlikely = UtilityWriter(made(), calibration, options["5"]).write(said(heart=0.1), NONE)
+    assert "Cardiomegaly" not in unlikely.evidence["expected_utility"]["asserted"]

@@ -80,7 +80,7 @@ def followed(followed_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
 
 
 def write_followed_dataset(folder: Path, *, prior_of: str = "own") -> Dataset:
-    """Eight patients in train, two in val, two in test. With ``prior_of`` "another" every prior is another patient's."""
+    """Eight patients in train, two in val, two in test. With ``prior_of`` "another" priors are other patients'."""
     opacity = "There is an opacity on the left{}. The heart is normal."
     then = [opacity.format(""), "The lungs are clear. The heart is normal."]
     now = [opacity.format(", larger than before"), opacity.format(", new since the prior study")]
@@ -365,6 +365,14 @@ def test_a_run_without_any_source_is_refused() -> None:
         resolve("weave", "tiny", [*OVERRIDES, *SILENT.values()])
 
 
+def test_a_stage_that_trains_four_members_at_once_clips_their_gradients_together() -> None:
+    """Four independent gradients have twice the norm of one."""
+    one = resolve("dast", "tiny", []).stages.eyes.optimizer.max_grad_norm  # type: ignore[attr-defined]
+    stages = resolve("weave", "tiny", []).stages
+    assert (stages.eyes.optimizer.max_grad_norm, stages.sources.optimizer.max_grad_norm) == (2 * one, 2 * one)  # type: ignore[attr-defined]
+    assert stages.report.optimizer.max_grad_norm == one  # type: ignore[attr-defined]
+
+
 def test_scans_have_no_descriptors_and_the_preset_for_them_says_so() -> None:
     assert resolve("weave", "tiny-ct", []).model.sources == tuple(name for name in SOURCES if name != "kernels")  # type: ignore[attr-defined]
     scans = resolve("weave", "tiny-ct", [*TOY_CT_SIZES, "model.kernels=descriptors"])
@@ -487,7 +495,7 @@ def test_what_a_source_adds_is_the_precision_out_of_fold_with_it_and_without() -
     """One source knows the first class, the other nothing: without the first all is lost, without the other nothing."""
     rng = np.random.default_rng(5)
     labels = (rng.random((200, 2)) < 0.3).astype(float)
-    scores = np.stack([3 * labels + rng.normal(size=(200, 2)), rng.normal(size=(200, 2))], axis=1)
+    scores = np.stack([2 * labels + rng.normal(size=(200, 2)), rng.normal(size=(200, 2))], axis=1)
     folds = np.arange(200) % 2
     held = seen(scores=scores, labels=labels, folds=folds, withheld=folds, patients=[f"p{row}" for row in range(200)])
     stack = Stack({"one": "log_odds", "other": "log_odds"}, ("one", "other"), 2)

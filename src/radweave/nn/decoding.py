@@ -22,11 +22,12 @@ class ExpectedUtilityConfig(Config):
     say, and ``findings`` times how far the probability of each finding that it states is above a threshold: one for
     all (``pooled``, for F1 over all findings), each finding its own (``per_class``, which asserts rare ones more often:
     better for the mean over classes), or ``balanced``, which asserts a finding where it pays off for both means
-    together and lets rare ones count more, up to ``heaviest`` times: from where on a finding pays off does not change by
-    that, but one with five positives among thousands would weigh more than all others and every word. ``composites`` lets sentences that state findings stand in reports that are
-    normal otherwise. ``consistent`` leaves out reports that contradict themselves, and lets sentences that all is well
-    give way in a composite to a finding. ``written`` lets reports join that a language model wrote for the study, of
-    methods that have one for it; without, every sentence is one that a radiologist wrote.
+    together and lets rare ones count more, up to ``heaviest`` times: one with five positives among thousands would
+    weigh more than all others and every word. The bound does not move from where on a finding pays off. ``composites``
+    lets sentences that state findings stand in reports that are normal otherwise. ``consistent`` leaves out reports
+    that contradict themselves, and lets sentences that all is well give way in a composite to a finding. ``written``
+    lets reports join that a language model wrote for the study, of methods that have one for it; without, every
+    sentence is one that a radiologist wrote.
     """
 
     findings: float = Field(default=6.0, ge=0)
