@@ -230,7 +230,7 @@ def precisions_without(
         }
         rest = replace(seen, scores=np.delete(seen.scores, source, axis=1))
         found.append(_precisions(cross_fitted_log_odds(rest, others), seen.labels, counted))
-    return np.nan_to_num(np.array(found), nan=NOT_KNOWN)
+    return np.asarray(np.nan_to_num(np.array(found), nan=NOT_KNOWN))
 
 
 def _precisions(log_odds: Floats, labels: Floats, counted: NDArray[np.bool_]) -> tuple[float, float]:
