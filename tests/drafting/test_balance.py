@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radweave.drafting.balance import MACRO, MOST, Balance
+from radweave.drafting.balance import MACRO, MOST, Balance, expected_best, moved
 from radweave.drafting.calibration import best_threshold
 from radweave.drafting.run_calibration import RunCalibration
 
@@ -24,7 +24,7 @@ def test_a_threshold_lies_between_those_of_both_means_and_a_rare_class_counts_mo
     found = Balance.fit(said, labels, calibrated)
     pooled = best_threshold(said, labels)[1] / 2
     for k in (0, 1):
-        own = best_threshold(said[:, k], labels[:, k])[1] / 2
+        own = expected_best(said[:, k]) / 2
         n = (said >= pooled).sum() + labels.sum()
         of_own = MACRO / (2 * ((said[:, k] >= own).sum() + labels[:, k].sum()))
         fair = (pooled / n + of_own * own) / (1 / n + of_own)
@@ -59,3 +59,34 @@ def test_a_run_s_calibration_has_it_for_findings_and_reads_older_ones_without() 
     }
     plain = calibration.model_copy(update={"classes": older})
     assert plain.thresholds("balanced")[1] == plain.threshold
+
+
+def test_the_best_f1_that_probabilities_expect_is_what_they_reach_where_they_are_right() -> None:
+    """The best that a handful of labels shows lies above it: of many thresholds the luckiest is taken."""
+    rng = np.random.default_rng(1)
+    said = 1 / (1 + np.exp(-rng.normal(-4.0, 1.5, size=300)))
+    shown = np.array([best_threshold(said, (rng.random(300) < said).astype(float))[1] for _ in range(200)])
+    many = np.repeat(said, 400)
+    reached = best_threshold(many, (rng.random(len(many)) < many).astype(float))[1]
+    assert expected_best(said) == pytest.approx(reached, abs=0.01)
+    assert shown.mean() > reached + 0.05
+    assert expected_best(np.array([1.0, 1.0, 0.0])) == pytest.approx(1.0)
+
+
+def test_macro_f1_may_count_more_than_it_was_fitted_for() -> None:
+    said, labels = studies()
+    calibrated = np.array([True, True, False])
+    found, pooled = Balance.fit(said, labels, calibrated), best_threshold(said, labels)[1] / 2
+    same = moved(found.thresholds, found.weights, pooled, 1.0)
+    assert same[0] == pytest.approx(found.thresholds)
+    assert same[1] == pytest.approx(found.weights)
+    micro = moved(found.thresholds, found.weights, pooled, 0.0)
+    assert micro[0] == pytest.approx(pooled)
+    assert micro[1].tolist() == [1, 1, 1]
+    n = (said >= pooled).sum() + labels.sum()
+    more, weights = moved(found.thresholds, found.weights, pooled, 3.0)
+    own = expected_best(said[:, 0]) / 2
+    of_own = 3 * MACRO / (2 * ((said[:, 0] >= own).sum() + labels[:, 0].sum()))
+    assert weights[0] == pytest.approx(1 + of_own * n)
+    assert more[0] == pytest.approx((pooled / n + of_own * own) / (1 / n + of_own))
+    assert (more[2], weights[2]) == (pooled, 1.0)

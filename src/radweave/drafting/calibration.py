@@ -57,7 +57,7 @@ def _curve(scores: Floats, labels: Floats, near: tuple[float, float] | None = No
     share = (positives + 0.5) / (positives + negatives + 1.0)
     prior = float(np.log(share / (1 - share)))
     spread = float(scores.std())
-    if min(positives, negatives) < FEWEST_POSITIVES or spread == 0:
+    if min(positives, negatives) < FEWEST_POSITIVES or spread < 1e-9:
         return 0.0, prior
     targets = np.where(labels > 0, (positives + 1) / (positives + 2), 1 / (negatives + 2))
     unit = (scores - scores.mean()) / spread

@@ -18,7 +18,7 @@ from radweave.base.config import first_problem
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_json_object, write_json
 from radweave.base.study import Record
-from radweave.drafting.balance import Balance
+from radweave.drafting.balance import Balance, moved
 from radweave.drafting.calibration import FEWEST_POSITIVES, Floats, PlattCalibration, pays_off_from
 from radweave.evaluation.metrics.reliability import reliability
 from radweave.labels import NO_FINDING
@@ -126,19 +126,27 @@ class RunCalibration(Record):
         curves = PlattCalibration(np.array([one.slope for one in known]), np.array([one.offset for one in known]))
         return curves(scores)
 
-    def thresholds(self, rule: Rule) -> Floats:
+    def thresholds(self, rule: Rule, macro: float = 1.0) -> Floats:
         """From which probability on asserting pays off, (K,): one for all findings, each its own, or between both.
 
-        No Finding is no finding, and far more frequent: it has its own in either case.
+        No Finding is no finding, and far more frequent: it has its own in either case. ``macro`` is what macro F1
+        counts between both, beside what it was fitted for.
         """
         own = {name: rule == "per_class" or name == NO_FINDING for name in self.classes}
-        fair = {name: self.threshold if one.balanced is None else one.balanced for name, one in self.classes.items()}
+        fair = dict(zip(self.classes, self._between(macro)[0], strict=True))
         rest = fair if rule == "balanced" else dict.fromkeys(self.classes, self.threshold)
         return np.array([one.threshold if own[name] else rest[name] for name, one in self.classes.items()])
 
-    def weights(self, rule: Rule) -> Floats:
+    def weights(self, rule: Rule, macro: float = 1.0) -> Floats:
         """What stating each class counts (K,) beside the others."""
-        return np.array([one.weight if rule == "balanced" else 1.0 for one in self.classes.values()])
+        return self._between(macro)[1] if rule == "balanced" else np.ones(len(self.classes))
+
+    def _between(self, macro: float) -> tuple[Floats, Floats]:
+        """Thresholds and weights between both means (K,)."""
+        known = self.classes.values()
+        fair = np.array([self.threshold if one.balanced is None else one.balanced for one in known])
+        weights = np.array([one.weight for one in known])
+        return (fair, weights) if macro == 1 else moved(fair, weights, self.threshold, macro)
 
     def is_calibrated(self, name: str) -> bool:
         """Whether there were enough studies with the class and without."""
@@ -147,7 +155,7 @@ class RunCalibration(Record):
     def _is_enough(self, one: ClassCalibration) -> bool:
         return min(one.positives, self.studies - one.positives) >= FEWEST_POSITIVES
 
-    def evidence(self, scores: Floats, rule: Rule) -> dict[str, Any]:
+    def evidence(self, scores: Floats, rule: Rule, macro: float = 1.0) -> dict[str, Any]:
         """What a draft shows of one study's scores (K,).
 
         ``class_probabilities`` are calibrated but for the classes in ``calibration.uncalibrated``, of which the scores
@@ -166,7 +174,7 @@ class RunCalibration(Record):
                 "studies": self.studies,
                 "thresholds": {
                     name: cut
-                    for name, cut in zip(self.classes, self.thresholds(rule).tolist(), strict=True)
+                    for name, cut in zip(self.classes, self.thresholds(rule, macro).tolist(), strict=True)
                     if self.is_calibrated(name)
                 },
                 "alike": {name: self._alike(name, p) for name, p in shown.items() if self.is_calibrated(name)},

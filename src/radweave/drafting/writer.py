@@ -63,15 +63,15 @@ class UtilityWriter:
     ) -> None:
         facts = store.facts
         self.rows = store.bank.rows
-        self.calibration, self.rule = calibration, config.thresholds
+        self.calibration, self.rule, self.macro = calibration, config.thresholds, config.macro
         pool = CandidatePool(store.candidates, store.asserts)
         same = facts.candidates == candidate_options(config, marks=marks)
         if not same:
             pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config, marks=marks)
         # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
-        counts = np.minimum(calibration.weights(config.thresholds), config.heaviest)
+        counts = np.minimum(calibration.weights(config.thresholds, config.macro), config.heaviest)
         found = np.array([name != NO_FINDING for name in facts.classes]) * counts
-        thresholds = calibration.thresholds(config.thresholds)
+        thresholds = calibration.thresholds(config.thresholds, config.macro)
         self._proposals: Proposals | None = None
         self._comparing: Comparing | None = None
         weights = WordingWeights(config.cider, config.rouge_l, config.bleu)
@@ -122,7 +122,7 @@ class UtilityWriter:
         """
         probabilities = self.calibration(testimony.scores[None])[0]
         evidence: dict[str, Any] = {
-            **self.calibration.evidence(testimony.scores, self.rule),
+            **self.calibration.evidence(testimony.scores, self.rule, self.macro),
             **testimony.shown,
             "recalled": self._recalled(testimony, barred),
         }

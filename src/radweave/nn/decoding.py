@@ -23,11 +23,12 @@ class ExpectedUtilityConfig(Config):
     all (``pooled``, for F1 over all findings), each finding its own (``per_class``, which asserts rare ones more often:
     better for the mean over classes), or ``balanced``, which asserts a finding where it pays off for both means
     together and lets rare ones count more, up to ``heaviest`` times: one with five positives among thousands would
-    weigh more than all others and every word. The bound does not move from where on a finding pays off. ``composites``
-    lets sentences that state findings stand in reports that are normal otherwise. ``consistent`` leaves out reports
-    that contradict themselves, and lets sentences that all is well give way in a composite to a finding. ``written``
-    lets reports join that a language model wrote for the study, of methods that have one for it; without, every
-    sentence is one that a radiologist wrote.
+    weigh more than all others and every word. The bound does not move from where on a finding pays off. ``macro`` is
+    what the mean over classes counts then, beside what the run was calibrated for. ``composites`` lets sentences that
+    state findings stand in reports that are normal otherwise. ``consistent`` leaves out reports that contradict
+    themselves, and lets sentences that all is well give way in a composite to a finding. ``written`` lets reports join
+    that a language model wrote for the study, of methods that have one for it; without, every sentence is one that a
+    radiologist wrote.
     """
 
     findings: float = Field(default=6.0, ge=0)
@@ -36,6 +37,7 @@ class ExpectedUtilityConfig(Config):
     bleu: float = Field(default=0.3, ge=0)
     thresholds: Literal["pooled", "per_class", "balanced"] = "pooled"
     heaviest: float = Field(default=20.0, ge=1)
+    macro: float = Field(default=1.0, ge=0)
     composites: bool = True
     consistent: bool = False
     written: bool = True

@@ -226,8 +226,9 @@ class Drafting:
         """
         if self.calibration.source != "heads" or not self.calibration.holds:
             return []
-        rule = decoding.expected_utility.thresholds
-        return [self.calibration.evidence(row, rule) for row in class_scores(self.model, batch)]
+        config = decoding.expected_utility
+        scores = class_scores(self.model, batch)
+        return [self.calibration.evidence(row, config.thresholds, config.macro) for row in scores]
 
     def _refuse_other_calibration(self, facts: DraftingFacts) -> None:
         if facts.source != self.calibration.source or facts.classes != tuple(self.calibration.classes):
