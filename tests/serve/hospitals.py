@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,3 +79,28 @@ def push(port: int, *files: Path, calling: str = "SCANNER", called: str = "RADWE
             found.append("cut")
     association.release()
     return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(ready: Callable[[], Any], seconds: float = 30) -> Any:
+    """What ``ready`` gives, once it is true."""
+    end = time.monotonic() + seconds
+    while not (found := ready()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def studies(client: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get("/api/v1/studies").json()["studies"]
+    return found
+
+
+def figure(client: Any, name: str) -> int:
+    rows = [line.split() for line in client.get("/metrics").text.splitlines() if line.startswith(f"radweave_{name}_")]
+    return int(float(rows[0][1])) if rows else 0

@@ -40,6 +40,26 @@ def with_maps(pipe: Connection, run: str, data: str | None, untrained: bool) -> 
     _serve(pipe, _with_a_map)
 
 
+def comparing(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+    """A toy method that takes a prior: what changed is how bright the two images are."""
+    _serve(pipe, _compared)
+
+
+def _compared(job: dict[str, Any]) -> dict[str, Any]:
+    bright = [_brightness(files) for files in (job["files"], (job["prior"] or {}).get("files"))]
+    text = "There is an opacity."
+    if bright[1] is not None and bright[0] is not None:
+        change = "unchanged" if bright[0] == bright[1] else "larger" if bright[0] > bright[1] else "smaller"
+        text = f"The opacity is {change} since the prior of {job['prior']['days']} days ago."
+    row = drafted(job["id"])["sentences"][0]
+    return {**drafted(job["id"]), "text": text, "sentences": [{**row, "text": text}]}
+
+
+def _brightness(files: list[str] | None) -> int | None:
+    """The sum of the stored values that lie last in the file, where an image of 24 by 32 pixels lies."""
+    return sum(Path(files[0]).read_bytes()[-2 * 24 * 32 + 1 :: 2]) if files else None
+
+
 def _serve(pipe: Connection, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     pipe.send_bytes(json.dumps({"kind": "ready", "modality": "xray"}).encode())
     while True:

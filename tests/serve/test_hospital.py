@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hospitals import Archive, image, listening, plan_file, push
+from hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
 from pydicom import dcmread
 from stand_ins import drafted
 from stations import running, upload, wait_for
@@ -26,21 +26,6 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that look every half second would do so for nothing but time here."""
     monkeypatch.setattr("radweave.serve.sender.PAUSE_S", 0.02)
     monkeypatch.setattr("radweave.serve.arrivals.PAUSE_S", 0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(ready: Callable[[], Any], seconds: float = 30) -> Any:
-    """What ``ready`` gives, once it is true."""
-    end = time.monotonic() + seconds
-    while not (found := ready()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
 
 
 def joined(settings: Settings, folder: Path, archive: Archive | None, **receive: Any) -> tuple[Settings, int]:
@@ -61,16 +46,6 @@ def joined(settings: Settings, folder: Path, archive: Archive | None, **receive:
 def archive() -> Iterator[Archive]:
     with listening(Archive()) as started:
         yield started
-
-
-def studies(client: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.get("/api/v1/studies").json()["studies"]
-    return found
-
-
-def figure(client: Any, name: str) -> int:
-    rows = [line.split() for line in client.get("/metrics").text.splitlines() if line.startswith(f"radweave_{name}_")]
-    return int(float(rows[0][1])) if rows else 0
 
 
 def test_a_study_that_is_sent_is_drafted_and_its_report_comes_back(

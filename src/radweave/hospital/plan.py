@@ -1,4 +1,4 @@
-"""How a workstation is joined to a hospital's systems: what it receives and from whom, where it sends what.
+"""How a workstation is joined to a hospital's systems: what it receives and from whom, what it asks, where it sends.
 
 receive:
   ae_title: RADWEAVE
@@ -10,12 +10,18 @@ send:
     formats: [sr-basic, pdf-dicom]
     events: [drafted, signed]
     web: {url: "https://archive.example/dicom-web", user: radweave, password_file: /run/secrets/archive}
+query:
+  - name: archive
+    web: {url: "https://archive.example/dicom-web", user: radweave, password_file: /run/secrets/archive}
+    poll: {modality: [CR, DX], last_h: 24}
+    priors: {most_years: 5}
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -79,6 +85,11 @@ class Deidentify(Record):
     burned_in: bool = False
 
 
+def may_hold(routes: Iterable[Route], body_part: str) -> bool:
+    """Whether a series of this part, "" for one that does not say, may hold an image that is let through."""
+    return not body_part or any(route.body_part is None or body_part in route.body_part for route in routes)
+
+
 class Receive(Record):
     """The C-STORE receiver. Only ``peers`` (AE title: address) may send; a study is whole after ``quiet_s``."""
 
@@ -128,23 +139,91 @@ class Target(Record):
         return self
 
 
+Modality = Annotated[str, Field(pattern="^[A-Z0-9_]{2,16}$")]
+_CHEST: Final = (Route(modality=("CR", "DX"), body_part=("CHEST", "THORAX", ""), view=tuple(View)),)
+
+
+class Poll(Record):
+    """Ask for new studies every ``every_s``: of these modalities, dated in the last ``last_h``.
+
+    A study is fetched when its number of images did not change for ``quiet_s``; of it, what fits one of ``routes``.
+    """
+
+    modality: tuple[Modality, ...] = Field(default=("CR", "DX"), min_length=1)
+    last_h: float = Field(default=24.0, gt=0, le=24 * 366)
+    every_s: float = Field(default=60.0, ge=0.1)
+    quiet_s: float = Field(default=30.0, ge=0)
+    routes: tuple[Route, ...] = _CHEST
+
+
+class Priors(Record):
+    """Ask for the same patient's earlier studies, and take the newest that has an image for ``routes``.
+
+    A study waits for it no longer than ``wait_s``.
+    """
+
+    modality: tuple[Modality, ...] = Field(default=("CR", "DX"), min_length=1)
+    most_years: float = Field(default=5.0, gt=0)
+    wait_s: float = Field(default=60.0, gt=0)
+    routes: tuple[Route, ...] = _CHEST
+
+
+class AskedDicom(Dicom):
+    """An archive's C-FIND service. Images come by C-GET, or by C-MOVE to our own receiver."""
+
+    retrieve: Literal["move", "get"] = "move"
+
+
+class Query(Record):
+    """An archive that is asked, by ``web`` (QIDO-RS, WADO-RS) or by ``dicom``: for new studies, for priors, or both.
+
+    ``timeout_s`` is how long one answer may take, ``most`` how many studies one answer may have.
+    """
+
+    name: Name
+    web: Web | None = None
+    dicom: AskedDicom | None = None
+    poll: Poll | None = None
+    priors: Priors | None = None
+    timeout_s: float = Field(default=60.0, gt=0)
+    most: int = Field(default=500, ge=1)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Query:
+        if (self.web is None) == (self.dicom is None):
+            raise ValueError("give web or dicom")
+        if self.poll is None and self.priors is None:
+            raise ValueError("give poll or priors")
+        return self
+
+
 class Plan(Record):
     """See above."""
 
     receive: Receive | None = None
     send: tuple[Target, ...] = ()
+    query: tuple[Query, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return self.receive is None and not self.send and not self.query
 
     @model_validator(mode="after")
-    def _sends_nothing_of_nobody(self) -> Plan:
+    def _nothing_of_nobody(self) -> Plan:
         """A report under a pseudonym would be filed under a patient that there is not."""
         if self.receive is not None and self.receive.deidentify is not None and self.send:
             raise ValueError("receive.deidentify: no report of a de-identified study is sent; leave out send")
+        if self.receive is not None and self.receive.deidentify is not None and self.query:
+            raise ValueError("receive.deidentify: no archive knows a pseudonym; leave out query")
         return self
 
     @model_validator(mode="after")
     def _names(self) -> Plan:
-        if len({target.name for target in self.send}) < len(self.send):
-            raise ValueError("send: two targets have one name")
+        for field, named in (("send", self.send), ("query", self.query)):
+            if len({one.name for one in named}) < len(named):
+                raise ValueError(f"{field}: two of them have one name")
+        if self.receive is None and any(one.dicom and one.dicom.retrieve == "move" for one in self.query):
+            raise ValueError("query: C-MOVE needs the receiver (receive), or give retrieve: get")
         return self
 
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 import ipaddress
 import shutil
 import socket
+import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +31,11 @@ OPEN: Final = ".open"
 """Ends the name of a folder whose association still lives."""
 TIMEOUT_S: Final = 30
 FREE_BYTES: Final = 1 << 30
+LATE_S: Final = 600.0
+"""How long after a C-MOVE what it asked for is still known, and refused."""
 _SUCCESS, _FULL, _NOT_ALLOWED, _FAILED = 0x0000, 0xA700, 0x0124, 0x0110
 # Compressed images come as they are: nothing is decoded here.
-_SYNTAXES: Final = (
+SYNTAXES: Final = (
     "1.2.840.10008.1.2.1", "1.2.840.10008.1.2", "1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51",
     "1.2.840.10008.1.2.4.57", "1.2.840.10008.1.2.4.70", "1.2.840.10008.1.2.4.80", "1.2.840.10008.1.2.4.81",
     "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91", "1.2.840.10008.1.2.5",
@@ -46,6 +51,41 @@ class Receiver:
         self._plan, self._folder, self._count = plan, folder, count
         self._places: dict[Any, Path] = {}
         self._server: ThreadedAssociationServer | None = None
+        self._lock = threading.Lock()
+        self._expected: dict[str, Path] = {}
+        self._late: dict[str, float] = {}
+
+    @contextmanager
+    def expecting(self, instances: Sequence[str], folder: Path) -> Iterator[None]:
+        """Lay these instances into ``folder``: a C-MOVE of ours asked for them, and nobody sends them to be drafted.
+
+        What comes after the block is refused, for a while.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._late = {uid: end for uid, end in self._late.items() if end > now}
+            self._expected |= dict.fromkeys(instances, folder)
+        try:
+            yield
+        finally:
+            with self._lock:
+                for uid in instances:
+                    self._expected.pop(uid, None)
+                self._late |= dict.fromkeys(instances, time.monotonic() + LATE_S)
+
+    def _place(self, event: evt.Event) -> Path | None:
+        """The folder of an object; None where it comes too late."""
+        name = str(getattr(event.request, "AffectedSOPInstanceUID", ""))
+        with self._lock:
+            if name in self._expected:
+                return self._expected[name]
+            if self._late.get(name, 0.0) > time.monotonic():
+                return None
+        place = self._places.get(event.assoc)
+        if place is None:
+            place = self._places[event.assoc] = self._folder / f"{uuid.uuid4().hex}{OPEN}"
+            place.mkdir()
+        return place
 
     def start(self) -> None:
         """Listen.
@@ -65,7 +105,7 @@ class Receiver:
         entity.add_supported_context(Verification)
         for context in AllStoragePresentationContexts:
             assert context.abstract_syntax is not None
-            entity.add_supported_context(context.abstract_syntax, list(_SYNTAXES))
+            entity.add_supported_context(context.abstract_syntax, list(SYNTAXES))
         tls = None if plan.tls is None else server_context(plan.tls)
         handlers: list[Any] = [
             (evt.EVT_ACCEPTED, self._accepted), (evt.EVT_C_STORE, self._store), (evt.EVT_REJECTED, self._rejected),
@@ -103,10 +143,10 @@ class Receiver:
             if shutil.disk_usage(self._folder).free < FREE_BYTES:
                 self._count("objects_refused")
                 return _FULL
-            place = self._places.get(event.assoc)
+            place = self._place(event)
             if place is None:
-                place = self._places[event.assoc] = self._folder / f"{uuid.uuid4().hex}{OPEN}"
-                place.mkdir()
+                self._count("objects_late")
+                return _NOT_ALLOWED
             with write_aside(place / f"{uuid.uuid4().hex}.dcm") as partial:
                 partial.write_bytes(event.encoded_dataset())
         except (OSError, InputError):

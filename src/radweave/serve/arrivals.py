@@ -1,6 +1,7 @@
 """From objects that came in to studies on the work list.
 
-    association's folder -> a folder for each study -> when nothing more came for a while: routed, submitted
+    association's or query's folder -> a folder for each study -> when nothing more came for a while: its prior is
+    looked for -> submitted
 
 All of it lies on the disk, so that a server that is killed goes on where it was. A study that was on the work list is
 not taken again: images that come later, or twice, are dropped and counted.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +19,18 @@ from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_bytes
 from radweave.base.storage import write_aside
 from radweave.data.reading.dicom import read_dicom
-from radweave.hospital.plan import Receive
+from radweave.hospital.plan import Route
+from radweave.hospital.prior import Prior
 from radweave.hospital.receiver import OPEN
 from radweave.serve.again import Again
 from radweave.serve.outbox import NOBODYS
+from radweave.serve.seeker import Seeker
 from radweave.serve.uploads import Incoming, from_path
 
 PAUSE_S: Final = 0.5
-Submit = Callable[[Sequence[Incoming], str], bool]
+OF_QUERY: Final = "@"
+"""Stands in the name of a folder whose objects were asked for, after the name of the query."""
+Submit = Callable[[Sequence[Incoming], str, Prior | None], bool]
 Count = Callable[[str], None]
 Clean = Callable[[Path], bytes]
 
@@ -33,30 +38,41 @@ Clean = Callable[[Path], bytes]
 class Arrivals(Again):
     """Looks through ``folder``; gives whole studies to ``submit``, which says whether they are done with.
 
-    ``clean`` gives a file's bytes without its patient, where the plan asks for that.
+    ``routes`` say what may pass: of each query by its name, and of what came unasked under "". ``clean`` gives a file's
+    bytes without its patient, where the plan asks for that.
     """
 
-    def __init__(self, plan: Receive, folder: Path, submit: Submit, count: Count, clean: Clean | None = None) -> None:
-        self._plan, self._folder, self._submit, self._count = plan, folder, submit, count
-        self._clean = clean
+    def __init__(
+        self, routes: Mapping[str, Sequence[Route]], quiet_s: float, folder: Path, submit: Submit, count: Count,
+        seeker: Seeker | None = None, clean: Clean | None = None,
+    ) -> None:  # fmt: skip
+        self._routes, self._quiet_s, self._folder = routes, quiet_s, folder
+        self._submit, self._count, self._seeker, self._clean = submit, count, seeker, clean
         self._studies = folder / "studies"
+        self._studies.mkdir(parents=True, exist_ok=True)
         super().__init__("arrivals", pause_s=PAUSE_S, failed="arrivals-failed")
+
+    def stop(self) -> None:
+        super().stop()
+        if self._seeker is not None:  # what it looks for is looked for again by the next server
+            self._seeker.stop()
 
     def look(self) -> int:
         """Sort what came, and submit the studies to which nothing came for a while; 0, for what is left must wait."""
-        self._studies.mkdir(parents=True, exist_ok=True)
         for place in sorted(self._folder.iterdir()):
             if place.is_dir() and place != self._studies and not place.name.endswith(OPEN):
                 self._sort(place)
         for study in sorted(self._studies.iterdir()):
             files = sorted(file for file in study.iterdir() if not file.name.startswith("."))
             newest = max((file.stat().st_mtime for file in (study, *files)), default=0.0)
-            if time.time() - newest >= self._plan.quiet_s and self._take(study.name, files):
+            if time.time() - newest >= self._quiet_s and self._take(study.name, files):
                 shutil.rmtree(study, ignore_errors=True)
         return 0
 
     def _sort(self, place: Path) -> None:
         """Lay each object that may pass into its study's folder; the same instance twice is there once."""
+        query, asked, _ = place.name.rpartition(OF_QUERY)
+        routes = self._routes.get(query if asked else "", (Route(),))
         for came in sorted(place.glob("*.dcm")):
             file = self._cleaned(came)
             if file is None:
@@ -69,8 +85,8 @@ class Arrivals(Again):
             if header.study_key is None or header.sop_key is None:
                 self._count("objects_unreadable")
                 continue
-            asked = (header.modality or "", header.body_part or "", header.view or "UNKNOWN")
-            if not any(route.fits(*asked) for route in self._plan.routes):
+            said = (header.modality or "", header.body_part or "", header.view or "UNKNOWN")
+            if not any(route.fits(*said) for route in routes):
                 self._count("objects_not_routed")
                 continue
             # Of two patients with one study's UID none may get the other's images.
@@ -98,5 +114,15 @@ class Arrivals(Again):
         return nobodys
 
     def _take(self, name: str, files: Sequence[Path]) -> bool:
+        if not files:
+            return True
+        prior = None
+        if self._seeker is not None:
+            prior = self._seeker.look_for(name, files)
+            if prior is None:
+                return False
         incoming = [from_path(file, f"study/{number:05}.dcm") for number, file in enumerate(files)]
-        return not incoming or self._submit(incoming, name)
+        is_done = self._submit(incoming, name, prior)
+        if is_done and self._seeker is not None:
+            self._seeker.forget(name)
+        return is_done

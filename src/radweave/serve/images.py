@@ -31,6 +31,7 @@ router = APIRouter(prefix="/api/v1", tags=["images"])
 FORMAT: Final = 1
 """Part of every key; raise it when what is kept changes."""
 PRIOR: Final = "prior-"
+PRIOR_CALLED: Final = "prior"
 Name = Annotated[str, InPath(pattern=r"^(prior-)?\d{1,5}$")]
 _AT_ONCE = 1 << 20
 _LOOKED: Final = "images opened"
@@ -173,7 +174,10 @@ def _sources(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> tupl
         return [], []
     if row.dataset_study is None:
         pairs = zip(store.uploaded(connection, row.id), store.file_names(connection, row.id), strict=True)
-        return [Source(str(number), called, Path(path)) for number, (path, called) in enumerate(pairs)], []
+        own = [Source(str(number), called, Path(path)) for number, (path, called) in enumerate(pairs)]
+        prior = store.prior_of(connection, row.id)
+        theirs = () if prior is None else prior.files
+        return own, [Source(f"{PRIOR}{number}", PRIOR_CALLED, Path(path)) for number, path in enumerate(theirs)]
     study, before = here.dataset_studies(row.dataset_study)
     return _of_dataset(here, study, ""), _of_dataset(here, before, PRIOR)
 

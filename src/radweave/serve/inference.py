@@ -76,7 +76,11 @@ class Worker:
         self.modality = first["modality"]
 
     def send(self, jobs: Sequence[store.Job]) -> None:
-        rows = [{"id": job.id, "files": job.files, "dataset_study": job.dataset_study} for job in jobs]
+        rows = [
+            {"id": job.id, "files": job.files, "dataset_study": job.dataset_study,
+             "prior": None if job.prior is None else job.prior.as_json()}
+            for job in jobs
+        ]  # fmt: skip
         try:
             self.pipe.send_bytes(json.dumps(rows).encode())
         except OSError:
@@ -248,7 +252,8 @@ class Inference:
     def forget_files(self, study: str) -> None:
         """Remove a refused study's uploaded files and what was decoded of them; files of others are never touched."""
         with self._database.reading() as connection:
-            paths = [Path(path) for path in store.uploaded(connection, study)]
+            prior = store.prior_of(connection, study)
+            paths = [Path(path) for path in (*store.uploaded(connection, study), *(prior.files if prior else ()))]
         shutil.rmtree(self._settings.pixels / study, ignore_errors=True)
         for path in paths:
             if path.is_relative_to(self._settings.files.absolute()):

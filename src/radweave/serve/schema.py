@@ -153,6 +153,32 @@ arrivals = sa.Table(
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
 )  # fmt: skip
 
+# The earlier study of the same patient that a study is drafted with: its files, and its signed report where there is
+# one. ``outcome`` says what came of looking for it, ``reason`` why a study was not taken for it.
+priors = sa.Table(
+    "priors", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("outcome", sa.String(20), nullable=False),
+    sa.Column("reason", sa.String(40)),
+    sa.Column("files", sa.JSON, nullable=False),
+    sa.Column("report", sa.Text),
+    sa.Column("days", sa.Integer),
+)  # fmt: skip
+
+# Studies that an archive named when it was asked for new ones, by a digest of their UID: none is fetched twice.
+# ``instances`` and ``since`` tell when nothing more came to it; ``due`` when it is tried again.
+asked = sa.Table(
+    "asked", meta,
+    sa.Column("query", sa.String(40), primary_key=True),
+    sa.Column("study", sa.String(64), primary_key=True),
+    sa.Column("state", sa.String(20), nullable=False),
+    sa.Column("instances", sa.Integer),
+    sa.Column("since", Utc, nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False, default=0),
+    sa.Column("due", Utc, nullable=False),
+    sa.CheckConstraint("state IN ('seen', 'came', 'nothing')", name="known_asking"),
+)  # fmt: skip
+
 # What is to be sent, once for each study, target, format and event. ``version`` is the draft's; ``receipt`` what the
 # archive said, or why it is not there yet.
 outbox = sa.Table(
@@ -221,7 +247,12 @@ def _sending(connection: sa.Connection) -> None:
     meta.create_all(connection, tables=[arrivals, outbox])
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending}
+def _asking(connection: sa.Connection) -> None:
+    """Priors of studies, and what archives were asked for."""
+    meta.create_all(connection, tables=[priors, asked])
+
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending, 4: _asking}
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
 

@@ -69,6 +69,11 @@ class Settings(Record):
         return self.state / "incoming"
 
     @property
+    def asked(self) -> Path:
+        """Where what an archive was asked for lies until all of it came."""
+        return self.state / "asked"
+
+    @property
     def pixels(self) -> Path:
         """Where decoded images are kept, a folder for each study."""
         return self.state / "pixels"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from radweave.data.dataset import Dataset
 from radweave.generate.predictor import UNTRAINED
 from radweave.hospital.model import model_facts
 from radweave.hospital.plan import Plan, read_plan
+from radweave.hospital.prior import Prior, copied
 from radweave.runs.folder import read_card
 from radweave.serve import log, outbox, store, users
 from radweave.serve.database import Database
@@ -133,10 +135,12 @@ class Station:
         one_study: bool = False,
         key: str | None = None,
         arrived: bool = False,
+        prior: Prior | None = None,
     ) -> list[str]:
         """Take files in as studies and return these. A second call with the same ``key`` is refused.
 
-        Reports of studies that ``arrived`` from an archive go back to it.
+        Reports of studies that ``arrived`` from an archive go back to it. ``prior`` is what came of looking for the
+        patient's study before; its files are copied.
 
         Raises:
             InputError: for what is not taken, naming the limit; KnownError for a key that came before.
@@ -146,7 +150,11 @@ class Station:
         if key is not None:
             self._refuse_known(_source(owner, 0, key))
         folder, found = take_in(incoming, place, limits, modality=self.modality, one_study=one_study)
+        before: Path | None = None
         try:
+            if prior is not None and prior.files:
+                before = place / uuid.uuid4().hex
+                prior = copied(prior, before)
             with self.database.writing() as connection:
                 new = sum(study.refused is None for study in found)
                 if store.queued(connection) + new > limits.waiting:
@@ -154,15 +162,16 @@ class Station:
                 ids = []
                 for number, study in enumerate(found):
                     source = None if key is None else _source(owner, number, key)
-                    made = NewStudy(study.name, study.files, source=source, refused=study.refused)
+                    made = NewStudy(study.name, study.files, source=source, refused=study.refused, prior=prior)
                     ids.append(store.add(connection, made, owner=owner))
                     if arrived:
                         outbox.arrived(connection, ids[-1])
-        except IntegrityError:  # two with one key at once
-            shutil.rmtree(folder, ignore_errors=True)
-            raise KnownError(*_KNOWN) from None
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+        except BaseException as error:
+            for laid in (folder, before):
+                if laid is not None:
+                    shutil.rmtree(laid, ignore_errors=True)
+            if isinstance(error, IntegrityError):  # two with one key at once
+                raise KnownError(*_KNOWN) from None
             raise
         for name, study in zip(ids, found, strict=True):
             if study.refused is not None:
@@ -225,10 +234,11 @@ class Station:
                 store.add(connection, refused, owner=None)
         return True
 
-    def _take_arrived(self, incoming: Sequence[Incoming], key: str) -> bool:
+    def _take_arrived(self, incoming: Sequence[Incoming], key: str, prior: Prior | None) -> bool:
         """Take in a study that an archive sent; whether it is done with."""
         try:
-            self.submit(incoming, owner=None, key=f"arrived/{key}", arrived=not key.startswith(outbox.NOBODYS))
+            arrived = not key.startswith(outbox.NOBODYS)
+            self.submit(incoming, owner=None, key=f"arrived/{key}", arrived=arrived, prior=prior)
         except KnownError:
             self.metrics.count("studies_again")
         except QueueFullError:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
+from radweave.hospital.prior import Prior
 from radweave.serve import log
-from radweave.serve.schema import STATES, drafts, evidence, files, now, sentences, studies
+from radweave.serve.schema import STATES, drafts, evidence, files, now, priors, sentences, studies
 from radweave.serve.users import User
 
 CANCELLED = "cancelled"
@@ -29,7 +30,8 @@ CANCELLED = "cancelled"
 class NewStudy:
     """A study that comes in: its files as (where they lie, what they were called), or its place in the data set.
 
-    ``refused`` is set where it is clear already that there will be no draft.
+    ``refused`` is set where it is clear already that there will be no draft. ``prior`` is the patient's study
+    before it, where one was looked for.
     """
 
     name: str
@@ -37,6 +39,7 @@ class NewStudy:
     dataset_study: str | None = None
     source: str | None = None
     refused: str | None = None
+    prior: Prior | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Job:
     id: str
     files: tuple[str, ...]
     dataset_study: str | None
+    prior: Prior | None = None
 
 
 def add(connection: sa.Connection, study: NewStudy, *, owner: int | None) -> str:
@@ -64,6 +68,8 @@ def add(connection: sa.Connection, study: NewStudy, *, owner: int | None) -> str
     ]
     if rows:
         connection.execute(files.insert(), rows)
+    if study.prior is not None:
+        connection.execute(priors.insert().values(study_id=made, **asdict(study.prior)))
     log.append(connection, "submitted", user=owner, study=made, details={"files": len(rows)})
     if study.refused:
         log.append(connection, "refused", study=made)
@@ -105,8 +111,14 @@ def claim(connection: sa.Connection, most: int) -> list[Job]:
         paths = connection.execute(
             sa.select(files.c.path).where(files.c.study_id == row.id).order_by(files.c.position)
         ).scalars()
-        jobs.append(Job(row.id, tuple(paths), row.dataset_study))
+        jobs.append(Job(row.id, tuple(paths), row.dataset_study, prior_of(connection, row.id)))
     return jobs
+
+
+def prior_of(connection: sa.Connection, study: str) -> Prior | None:
+    """What came of looking for the patient's study before; None where nobody looked."""
+    row = connection.execute(sa.select(priors).where(priors.c.study_id == study)).first()
+    return None if row is None else Prior(row.outcome, tuple(row.files), row.report, row.days, row.reason)
 
 
 def finish(connection: sa.Connection, study: str, result: Mapping[str, Any]) -> bool:
@@ -115,7 +127,9 @@ def finish(connection: sa.Connection, study: str, result: Mapping[str, Any]) -> 
         return False
     connection.execute(drafts.insert().values(study_id=study, version=1, text=result["text"], created=now()))
     given = {name: result[name] for name in ("evidence", "findings", "model")}
-    warnings = [_as_they_came(connection, study, text) for text in result["warnings"]]
+    prior = prior_of(connection, study)
+    said = [*result["warnings"], *(() if prior is None else prior.warnings)]
+    warnings = [_as_they_came(connection, study, text) for text in said]
     connection.execute(evidence.insert().values(study_id=study, **given, warnings=warnings))
     rows = [
         {**row, "study_id": study, "version": 1, "position": number, "key": number}
@@ -230,6 +244,8 @@ def readable(connection: sa.Connection) -> set[str]:
 
 
 def kept_paths(connection: sa.Connection) -> set[str]:
-    """The files of all studies that may still be read: those that were refused are not."""
+    """The files of all studies, and of their priors, that may still be read: those that were refused are not."""
     asked = sa.select(files.c.path).join(studies).where(studies.c.state != "refused")
-    return set(connection.execute(asked).scalars())
+    before = sa.select(priors.c.files).join(studies).where(studies.c.state != "refused")
+    theirs = (path for paths in connection.execute(before).scalars() for path in paths)
+    return {*connection.execute(asked).scalars(), *theirs}

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from radweave.generate.pictures import Picture
     from radweave.generate.predictor import Predictor
     from radweave.runs.restore import Run
+
+PRIOR = "prior"
+"""What the study before is called, whose own name nobody needs."""
+UNSEEN = "a prior was found; this model was trained without any and does not look at it"
+UNREPORTED = "the prior has no signed report: the model sees its image alone"
 
 
 def main(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
@@ -113,7 +118,32 @@ class Inference:
         seen, warnings = self.predictor.read_views(files)
         example = self.predictor.example(seen, job["id"])
         views = [self._view(path.name, files.index(path), view_of(picture), picture) for path, picture in seen]
-        return _Read(example, warnings, views, Known())
+        if job.get("prior") is None:
+            return _Read(example, warnings, views, Known())
+        return self._with_prior(_Read(example, warnings, views, Known()), job["prior"])
+
+    def _with_prior(self, read: _Read, given: dict[str, Any]) -> _Read:
+        """A study with the patient's one before it, as in training; without it, where that one cannot be read.
+
+        A run that was not trained with priors does not get it: what it writes would compare with what it cannot see.
+        """
+        from radweave.data.tokenizer import encode
+
+        report = given["report"] or ""
+        known = Known(prior=Study(study_id=PRIOR, patient_id=PRIOR, report=report or None))
+        if not self.run.experiment.data.priors:
+            return replace(read, known=known, warnings=(*read.warnings, UNSEEN))
+        try:
+            seen, _ = self.predictor.read_views([Path(path) for path in given["files"]])
+            before = self.predictor.example(seen, PRIOR)
+        except InputError as error:
+            return replace(read, warnings=(*read.warnings, f"the prior cannot be read: {error.reason}"))
+        tokenizer = self.run.tokenizer
+        ids = encode(tokenizer, report)[: self.run.experiment.data.max_tokens - 1]
+        before = replace(before, report=report, token_ids=(*ids, int(tokenizer.eos_token_id)))
+        said = () if report else (UNREPORTED,)
+        example = replace(read.example, prior=before)
+        return replace(read, example=example, known=known, warnings=(*read.warnings, *said))
 
     def _view(self, file: str, image: int, view: View, picture: Picture) -> dict[str, Any]:
         from radweave.generate.pictures import covered_by_map

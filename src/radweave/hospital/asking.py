@@ -1,0 +1,132 @@
+"""What is asked of an archive, whichever way: which studies there are, what lies in one, and its objects as files.
+
+Answers come from outside: a value that is none of its kind is taken as not stated, and a UID that is none drops the
+answer. Objects are laid down unread; they are parsed later, in the limited process that reads all files.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+Count = Callable[[str, int], None]
+MOST_BYTES: Final = 2 << 30
+"""Of all objects of one answer."""
+WILDCARDS: Final = frozenset("*?\\")
+"""A key that holds one of these asks for other patients too (PS3.4 C.2.2.2.4)."""
+_UID: Final = re.compile(r"[0-9]+(\.[0-9]+)+")
+_DATE: Final = re.compile(r"(\d{4})\.?(\d{2})\.?(\d{2})")
+_TIME: Final = re.compile(r"(\d{2}):?(\d{2})?:?(\d{2})?(\.\d{1,6})?")
+
+
+class NotAnsweredError(Exception):
+    """The archive is away, refuses, or answers what cannot be read. ``str`` is for users and names no value of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How long an answer may take (``deadline``, of the monotonic clock), how many it may have, and who may end it."""
+
+    deadline: float
+    most: int
+    is_stopped: Callable[[], bool] = bool
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left.
+
+        Raises:
+            NotAnsweredError: if none is.
+        """
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise NotAnsweredError("the archive did not answer in time")
+        if self.is_stopped():
+            raise NotAnsweredError("the server stops")
+        return left
+
+    def refuse_late(self) -> None:
+        """See ``left_s``."""
+        _ = self.left_s
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStudy:
+    """A study that the archive named, with what it said of it; "" and None where it said nothing."""
+
+    study_instance_uid: str = field(repr=False)
+    patient_id: str = field(repr=False)
+    issuer_of_patient_id: str = field(repr=False)
+    patient_name: str = field(repr=False)
+    patient_birth_date: str = field(repr=False)
+    patient_sex: str = field(repr=False)
+    study_date: str = field(repr=False)
+    study_time: str = field(repr=False)
+    instances: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSeries:
+    """A series of a study that the archive named."""
+
+    uid: str = field(repr=False)
+    modality: str
+    body_part: str
+
+
+class Archive(Protocol):
+    """An archive that can be asked; each call is a question of its own. All raise ``NotAnsweredError``."""
+
+    def studies(self, keys: Mapping[str, str], asked: Asked) -> list[FoundStudy]:
+        """The studies that have these values (keyword -> value)."""
+
+    def series(self, study: str, asked: Asked) -> list[FoundSeries]:
+        """The series of a study."""
+
+    def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
+        """Lay the objects of a series into ``folder``; how many came."""
+
+
+STUDY_KEYS: Final = (
+    "StudyInstanceUID", "PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyDate",
+    "StudyTime", "NumberOfStudyRelatedInstances",
+)  # fmt: skip
+SERIES_KEYS: Final = ("SeriesInstanceUID", "Modality", "BodyPartExamined")
+
+
+def found_study(said: Mapping[str, str]) -> FoundStudy | None:
+    """A study of what an answer says (keyword -> text); None where it names none."""
+    uid = said.get("StudyInstanceUID", "").strip()
+    if not is_uid(uid):
+        return None
+    date, born = (_DATE.fullmatch(said.get(name, "").strip()) for name in ("StudyDate", "PatientBirthDate"))
+    clock = _TIME.fullmatch(said.get("StudyTime", "").strip())
+    number = said.get("NumberOfStudyRelatedInstances", "").strip()
+    return FoundStudy(
+        study_instance_uid=uid,
+        patient_id=said.get("PatientID", "").strip(),
+        issuer_of_patient_id=said.get("IssuerOfPatientID", "").strip(),
+        patient_name=said.get("PatientName", "").strip(),
+        patient_birth_date="".join(born.groups()) if born else "",
+        patient_sex=said.get("PatientSex", "").strip(),
+        study_date="".join(date.groups()) if date else "",
+        study_time="".join(part or "" for part in clock.groups()) if clock else "",
+        instances=int(number) if number.isascii() and number.isdigit() and len(number) < 9 else None,
+    )
+
+
+def found_series(said: Mapping[str, str]) -> FoundSeries | None:
+    """A series of what an answer says; None where it names none."""
+    uid = said.get("SeriesInstanceUID", "").strip()
+    if not is_uid(uid):
+        return None
+    return FoundSeries(uid, said.get("Modality", "").strip(), said.get("BodyPartExamined", "").strip())
+
+
+def is_uid(text: str) -> bool:
+    """Whether it is one, and so may stand in a path of a URL."""
+    return len(text) <= 64 and _UID.fullmatch(text) is not None

@@ -1,0 +1,213 @@
+"""An archive that is asked by C-FIND and gives objects by C-GET, or by C-MOVE to our receiver (study root, PS3.4 C)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pydicom.dataset import Dataset
+from pynetdicom import AE, build_role, evt
+from pynetdicom.association import Association
+from pynetdicom.sop_class import (  # type: ignore[attr-defined]
+    StudyRootQueryRetrieveInformationModelFind,
+    StudyRootQueryRetrieveInformationModelGet,
+    StudyRootQueryRetrieveInformationModelMove,
+)
+
+from radweave.hospital.asking import (
+    SERIES_KEYS,
+    STUDY_KEYS,
+    Asked,
+    Count,
+    FoundSeries,
+    FoundStudy,
+    NotAnsweredError,
+    found_series,
+    found_study,
+    is_uid,
+)
+from radweave.hospital.plan import AskedDicom
+from radweave.hospital.receiver import SYNTAXES
+from radweave.hospital.sending import client_context
+
+_SUCCESS, _WARNING, _CANCELLED = 0x0000, 0xB000, 0xFE00
+_PENDING: Final = (0xFF00, 0xFF01)
+"""The second one says that a key was passed over, which counts as a warning."""
+_NOT_KEPT: Final = 0xA700
+_MESSAGE: Final = 1
+_STORED: Final = (
+    "1.2.840.10008.5.1.4.1.1.1", "1.2.840.10008.5.1.4.1.1.1.1", "1.2.840.10008.5.1.4.1.1.1.1.1",
+    "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.7",
+    "1.2.840.10008.5.1.4.1.1.88.11", "1.2.840.10008.5.1.4.1.1.88.22", "1.2.840.10008.5.1.4.1.1.88.33",
+    "1.2.840.10008.5.1.4.1.1.88.34",
+)  # fmt: skip
+"""CR, DX for presentation and processing, CT, secondary capture, and text in structured reports."""
+_COUNTED: Final = (("NumberOfWarningSuboperations", "archive_warnings"),
+                   ("NumberOfFailedSuboperations", "archive_failures"))  # fmt: skip
+
+
+class Expects(Protocol):
+    """A receiver that lays objects which were asked for where who asked wants them."""
+
+    def expecting(self, instances: Sequence[str], folder: Path) -> AbstractContextManager[None]: ...
+
+
+class DicomArchive:
+    """Asks ``peer``. C-MOVE sends to ``receiver``, which is called ``called``; without one, C-GET is used."""
+
+    def __init__(self, peer: AskedDicom, count: Count, receiver: Expects | None = None, called: str = "") -> None:
+        self._peer, self._count, self._receiver, self._called = peer, count, receiver, called
+
+    def studies(self, keys: Mapping[str, str], asked: Asked) -> list[FoundStudy]:
+        wanted = {**dict.fromkeys(STUDY_KEYS, ""), **keys}
+        return [one for said in self._find("STUDY", wanted, asked) if (one := found_study(said)) is not None]
+
+    def series(self, study: str, asked: Asked) -> list[FoundSeries]:
+        wanted = {**dict.fromkeys(SERIES_KEYS, ""), "StudyInstanceUID": study}
+        return [one for said in self._find("SERIES", wanted, asked) if (one := found_series(said)) is not None]
+
+    def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
+        keys = {"StudyInstanceUID": study, "SeriesInstanceUID": series}
+        if self._peer.retrieve == "get":
+            self._get(keys, folder, asked)
+        else:
+            assert self._receiver is not None, "a plan with C-MOVE has a receiver"
+            found = self._find("IMAGE", {**keys, "SOPInstanceUID": ""}, asked)
+            instances = [uid for said in found if is_uid(uid := said.get("SOPInstanceUID", "").strip())]
+            with self._receiver.expecting(instances, folder):
+                self._move(keys, asked)
+        came = sum(1 for _ in folder.glob("*.dcm"))
+        self._count("objects_retrieved", came)
+        return came
+
+    def _find(self, level: str, keys: Mapping[str, str], asked: Asked) -> list[dict[str, str]]:
+        model = StudyRootQueryRetrieveInformationModelFind
+        found: list[dict[str, str]] = []
+        with self._association([model], asked) as association:
+            for status, answer in association.send_c_find(_identifier(level, keys), model, msg_id=_MESSAGE):
+                if not self._goes_on(status):
+                    break
+                self._cancel_late(association, model, asked)
+                if len(found) < asked.most and answer is not None:
+                    found.append({keyword: _text(answer, keyword) for keyword in keys})
+                    if len(found) == asked.most:  # what is on its way still comes, and is passed over
+                        self._count("archive_answers_cut", 1)
+                        association.send_c_cancel(_MESSAGE, query_model=model)
+        return found
+
+    def _cancel_late(self, association: Association, model: str, asked: Asked) -> None:
+        try:
+            asked.refuse_late()
+        except NotAnsweredError:
+            self._count("archive_failures", 1)
+            association.send_c_cancel(_MESSAGE, query_model=model)
+            raise
+
+    def _move(self, keys: Mapping[str, str], asked: Asked) -> None:
+        model = StudyRootQueryRetrieveInformationModelMove
+        with self._association([model], asked) as association:
+            said = association.send_c_move(_identifier("SERIES", keys), self._called, model, msg_id=_MESSAGE)
+            self._retrieved(association, said, model, asked)
+
+    def _get(self, keys: Mapping[str, str], folder: Path, asked: Asked) -> None:
+        def store(event: evt.Event) -> int:
+            try:
+                (folder / f"{uuid.uuid4().hex}.dcm").write_bytes(event.encoded_dataset())
+            except OSError:
+                return _NOT_KEPT
+            return _SUCCESS
+
+        model = StudyRootQueryRetrieveInformationModelGet
+        with self._association([model], asked, [(evt.EVT_C_STORE, store)]) as association:
+            said = association.send_c_get(_identifier("SERIES", keys), model, msg_id=_MESSAGE)
+            self._retrieved(association, said, model, asked)
+
+    def _retrieved(
+        self, association: Association, said: Iterator[tuple[Dataset, Dataset | None]], model: str, asked: Asked
+    ) -> None:
+        """Wait for the end of a retrieval, and count its parts that failed or were kept with a remark.
+
+        Raises:
+            NotAnsweredError: if it was ended, or the archive could not send what it has.
+        """
+        failed = 0
+        for status, _ in said:
+            if self._goes_on(status, parts=True):
+                self._cancel_late(association, model, asked)
+                continue
+            for keyword, name in _COUNTED:
+                self._count(name, int(status.get(keyword) or 0))
+            failed = int(status.get("NumberOfFailedSuboperations") or 0)
+        if failed:
+            raise NotAnsweredError(f"the archive could not send {failed} of the objects")
+
+    def _goes_on(self, status: Dataset, *, parts: bool = False) -> bool:
+        """Whether more answers follow.
+
+        Raises:
+            NotAnsweredError: for a failure, or no status at all: the archive went away, or took too long.
+        """
+        code = status.get("Status")
+        if code in _PENDING:
+            self._count("archive_warnings", int(code == _PENDING[1]))
+            return True
+        if code in (_SUCCESS, _CANCELLED) or (parts and code == _WARNING):
+            return False
+        self._count("archive_failures", 1)
+        shown = "gives no status" if code is None else f"answers with status 0x{code:04X}"
+        raise NotAnsweredError(f"the archive {shown}")
+
+    @contextmanager
+    def _association(self, models: Sequence[str], asked: Asked, handlers: Sequence[Any] = ()) -> Iterator[Association]:
+        peer, left = self._peer, asked.left_s
+        entity = AE(ae_title=peer.calling)
+        entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = entity.connection_timeout = left
+        for model in models:
+            entity.add_requested_context(model)
+        for stored in _STORED if handlers else ():
+            entity.add_requested_context(stored, list(SYNTAXES))
+        roles: list[Any] = [build_role(stored, scp_role=True) for stored in _STORED] if handlers else []
+        tls = None if peer.tls is None else (client_context(peer.tls), peer.host)
+        self._count("archive_questions", 1)
+        association = entity.associate(
+            peer.host, peer.port, ae_title=peer.ae_title, tls_args=tls, evt_handlers=list(handlers),
+            ext_neg=roles or None,
+        )  # fmt: skip
+        if not association.is_established:
+            self._count("archive_failures", 1)
+            why = "refused the association" if association.is_rejected else "cannot be reached or does not answer this"
+            raise NotAnsweredError(f"the archive {why}")
+        try:
+            yield association
+        except (NotAnsweredError, OSError):
+            association.abort()
+            raise
+        except Exception as error:  # what does not fit the protocol may fail in any way
+            association.abort()
+            self._count("archive_failures", 1)
+            raise NotAnsweredError(f"the archive's answer cannot be read ({type(error).__name__})") from None
+        finally:
+            if association.is_established:
+                association.release()
+
+
+def _identifier(level: str, keys: Mapping[str, str]) -> Dataset:
+    made = Dataset()
+    made.QueryRetrieveLevel = level
+    if not all(value.isascii() for value in keys.values()):
+        made.SpecificCharacterSet = "ISO_IR 192"
+    for keyword, value in keys.items():
+        setattr(made, keyword, value or None)
+    return made
+
+
+def _text(answer: Dataset, keyword: str) -> str:
+    """A value as text; "" where it cannot be had."""
+    try:
+        value = answer.get(keyword)
+    except Exception:  # pydicom converts on access, and a damaged value may raise nearly anything
+        return ""
+    return "" if value is None else str(value)

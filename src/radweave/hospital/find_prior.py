@@ -1,0 +1,177 @@
+"""Asking an archive for the study of the same patient before one, and taking it only where it is that beyond doubt.
+
+What the archive's index says chooses; what the headers of the objects say decides, for an index may be wrong.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from radweave.base.errors import InputError
+from radweave.base.study import View
+from radweave.data.earlier import Reason, newest_first, why_no_prior
+from radweave.data.reading.dicom import read_dicom
+from radweave.data.reading.sandbox import Sandbox
+from radweave.hospital.asking import WILDCARDS, Archive, Asked, Count, FoundStudy
+from radweave.hospital.identity import READ_TIMEOUT_S, Identity, read_identities
+from radweave.hospital.plan import Priors, Route, may_hold
+from radweave.hospital.prior import Prior
+
+SERIES: Final = 4
+STUDIES: Final = 5
+"""How many are looked through at most: of reports, of images, and of studies."""
+_REPORT: Final = "SR"
+_UNTOLD: Final = "too_little_identity"
+_TIMES: Final[tuple[Reason, ...]] = ("same_study", "no_date", "not_earlier", "too_old")
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A file of an earlier study, and whose it is."""
+
+    path: Path
+    identity: Identity
+
+
+class _OtherPatientError(Exception):
+    """What came is not the earlier study of the same patient."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
+
+
+def find_prior(archive: Archive, study: Identity, plan: Priors, folder: Path, asked: Asked, count: Count) -> Prior:
+    """The newest earlier study of the same patient that has a fitting image, laid into ``folder``.
+
+    ``count`` is told why studies under the same id were refused, and of objects that cannot be read.
+
+    Raises:
+        NotAnsweredError: if the archive does not answer.
+    """
+    keys = _keys(study, plan)
+    if keys is None:
+        return Prior("none")
+    refused: list[Reason] = []
+    candidates: list[FoundStudy] = []
+    for found in newest_first(archive.studies(keys, asked)):
+        why = why_no_prior(study, found, most_years=plan.most_years)
+        # What an index does not say, the headers may.
+        if why is None or why == _UNTOLD:
+            candidates.append(found)
+        elif why not in _TIMES:
+            refused.append(why)
+    prior = None
+    for number, found in enumerate(candidates[:STUDIES]):
+        try:
+            prior = _taken(archive, study, found, plan, folder / str(number), asked, count)
+        except _OtherPatientError as error:
+            refused.append(error.reason)
+        if prior is not None:
+            break
+    for reason in refused:
+        count(f"priors_refused_{reason}", 1)
+    if prior is not None:
+        return prior
+    return Prior("refused", reason=refused[0]) if refused else Prior("none")
+
+
+def _keys(study: Identity, plan: Priors) -> dict[str, str] | None:
+    """What is asked for; None where the study says too little, or its id would ask for other patients too."""
+    wanted = study.patient_id.strip()
+    if WILDCARDS.intersection(wanted) or why_no_prior(study, study.model_copy(update={"study_instance_uid": ""})) in (
+        "no_patient_id", "no_date", _UNTOLD,
+    ):  # fmt: skip
+        return None
+    today = date.fromisoformat(study.study_date)
+    first = today - timedelta(days=min(366 * plan.most_years, (today - date.min).days))
+    return {"PatientID": wanted, "StudyDate": f"{first:%Y%m%d}-{today:%Y%m%d}"}
+
+
+def _taken(
+    archive: Archive, study: Identity, found: FoundStudy, plan: Priors, folder: Path, asked: Asked, count: Count
+) -> Prior | None:
+    """The study's fitting images and its signed report; None where it has no such image."""
+    series = archive.series(found.study_instance_uid, asked)
+    wanted = [one for one in series if one.modality in plan.modality and may_hold(plan.routes, one.body_part)]
+    if not wanted:
+        return None
+    folder.mkdir(parents=True)
+    for one in wanted[:SERIES]:
+        archive.fetch(found.study_instance_uid, one.uid, folder, asked)
+    images = _objects(folder, study, found, plan, count)
+    views = [(view, one) for one in images if (view := _view(one, plan.routes)) is not None]
+    if not views:
+        return None
+    reports = folder / "reports"
+    reports.mkdir()
+    for one in [each for each in series if each.modality == _REPORT][:SERIES]:
+        archive.fetch(found.study_instance_uid, one.uid, reports, asked)
+    views.sort(key=lambda pair: (not pair[0].is_frontal, pair[1].path.name))
+    this, then = (date.fromisoformat(day) for day in (study.study_date, views[0][1].identity.study_date))
+    return Prior(
+        "found",
+        files=tuple(str(one.path) for _, one in views),
+        report=_signed(_objects(reports, study, found, plan, count)),
+        days=(this - then).days,
+    )
+
+
+def _objects(folder: Path, study: Identity, found: FoundStudy, plan: Priors, count: Count) -> list[_Object]:
+    """The readable files of a folder.
+
+    Raises:
+        _OtherPatientError: if one of them is not of this earlier study of the same patient.
+    """
+    objects = []
+    for file in sorted(folder.glob("*.dcm")):
+        try:
+            (identity,), _ = read_identities([file])
+        except (InputError, ValueError):
+            count("objects_unreadable", 1)
+            continue
+        why = why_no_prior(study, identity, most_years=plan.most_years)
+        if why is not None:
+            raise _OtherPatientError(why)
+        if identity.study_instance_uid != found.study_instance_uid:
+            count("objects_unreadable", 1)  # nobody asked for it
+            continue
+        objects.append(_Object(file, identity))
+    return objects
+
+
+def _view(one: _Object, routes: Iterable[Route]) -> View | None:
+    """The view of an image that fits; None where it does not."""
+    try:
+        header = read_dicom(one.path, pixels=False).header
+    except InputError:
+        return None
+    view = header.view or "UNKNOWN"
+    fits = any(route.fits(header.modality or "", header.body_part or "", view) for route in routes)
+    return View(view) if fits else None
+
+
+def _signed(reports: Sequence[_Object]) -> str | None:
+    """The text of the report that was signed last."""
+    said: list[tuple[str, str]] = []
+    for one in reports:
+        try:
+            found, _ = _child().call("signed", {"path": str(one.path.absolute())}, timeout_s=READ_TIMEOUT_S)
+        except InputError:
+            continue
+        if found.get("text"):
+            said.append((str(found.get("time", "")), str(found["text"])))
+    return max(said)[1] if said else None
+
+
+@lru_cache(maxsize=1)
+def _child() -> Sandbox:
+    child = Sandbox("radweave.hospital.signed_sr", size=1)
+    atexit.register(child.close)
+    return child

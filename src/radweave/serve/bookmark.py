@@ -1,0 +1,76 @@
+"""Which studies an archive has named, and what became of each, in the database: none is fetched twice.
+
+    seen -> came (its objects lie among the arrivals)
+      |
+      +--> nothing (it has no image that fits)
+
+A study is kept by a digest of its UID. The rows of studies that no question finds any more stay: they are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+
+from radweave.base.hashes import sha256_bytes
+from radweave.hospital.asking import FoundStudy
+from radweave.serve.schema import asked, now
+
+FIRST_PAUSE_S: Final = 2.0
+LONGEST_PAUSE_S: Final = 600.0
+
+
+def digest(study: FoundStudy) -> str:
+    """What a study is kept by."""
+    return sha256_bytes(study.study_instance_uid.encode())
+
+
+def done(connection: sa.Connection, query: str) -> set[str]:
+    """The digests of all studies that need not be asked for."""
+    found = sa.select(asked.c.study).where(asked.c.query == query, asked.c.state != "seen")
+    return set(connection.execute(found).scalars())
+
+
+def seen(connection: sa.Connection, query: str, study: FoundStudy, quiet_s: float) -> bool:
+    """Note that a study was named; whether it is to be fetched now: nothing came to it for a while, it is its turn."""
+    name, time = digest(study), now()
+    row = _row(connection, query, name)
+    if row is None:
+        values = {"state": "seen", "instances": study.instances, "since": time, "tries": 0, "due": time}
+        connection.execute(asked.insert().values(query=query, study=name, **values))
+        return quiet_s <= 0
+    if row.instances != study.instances:
+        _change(connection, query, name, instances=study.instances, since=time)
+        return False
+    return bool(row.since + timedelta(seconds=quiet_s) <= time and row.due <= time)
+
+
+def end(connection: sa.Connection, query: str, study: FoundStudy, state: Literal["came", "nothing"]) -> None:
+    """Note that a study need not be asked for any more."""
+    _change(connection, query, digest(study), state=state)
+
+
+def later(connection: sa.Connection, query: str, study: FoundStudy) -> None:
+    """Let a study wait that could not be fetched, longer after each try."""
+    name = digest(study)
+    row = _row(connection, query, name)
+    assert row is not None, "it was seen"
+    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(row.tries, 20))
+    _change(connection, query, name, tries=row.tries + 1, due=now() + timedelta(seconds=pause))
+
+
+def within(connection: sa.Connection, query: str, studies: Collection[FoundStudy]) -> list[FoundStudy]:
+    """Those that are still to be asked for."""
+    known = done(connection, query)
+    return [study for study in studies if digest(study) not in known]
+
+
+def _row(connection: sa.Connection, query: str, name: str) -> sa.Row[Any] | None:
+    return connection.execute(sa.select(asked).where(asked.c.query == query, asked.c.study == name)).first()
+
+
+def _change(connection: sa.Connection, query: str, name: str, **values: Any) -> None:
+    connection.execute(asked.update().where(asked.c.query == query, asked.c.study == name).values(**values))
