@@ -61,7 +61,7 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
         receiver.stop()
 
 
-def soon(most: int = 100, seconds: float = 20.0) -> Asked:
+def soon(most: int = 100, seconds: float = 60.0) -> Asked:
     return Asked(time.monotonic() + seconds, most)
 
 

@@ -64,7 +64,7 @@ def listening(archive: Archive, port: int = 0, **more: Any) -> Iterator[Archive]
 def push(port: int, *files: Path, calling: str = "SCANNER", called: str = "RADWEAVE", tls: Any = None) -> list[Any]:
     """Send files by C-STORE; the statuses, or "refused" where there was no association."""
     entity = AE(ae_title=calling)
-    entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = 10
+    entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = 60
     datasets = [dcmread(file) for file in files]
     for sop_class in {dataset.SOPClassUID for dataset in datasets}:
         entity.add_requested_context(sop_class, "1.2.840.10008.1.2.1")

@@ -70,7 +70,7 @@ def test_new_studies_are_fetched_and_drafted_once_after_a_restart_too(
 def test_a_study_that_still_grows_waits_until_all_of_it_came(
     settings: Settings, tmp_path: Path, archive: AskedArchive
 ) -> None:
-    poll = {"every_s": 0.1, "quiet_s": 0.6}
+    poll = {"every_s": 0.1, "quiet_s": 1.0}
     settings = asking(settings, tmp_path, {"web": {"url": archive.url}, "poll": poll})
     archive.files.append(image(tmp_path / "a.dcm", **TODAY))
     same = {"StudyInstanceUID": dcmread(tmp_path / "a.dcm").StudyInstanceUID}
