@@ -221,6 +221,16 @@ def test_a_report_is_given_in_every_format(settings: Settings, tmp_path: Path) -
         ("send: [{name: a, formats: [docx], web: {url: 'http://x'}}]", "sr-tid1500"),
         ("send: [{name: a, formats: [sr-basic]}]", "give web or dicom"),
         ("sent: []", "sent"),
+        ("query: [{name: a, poll: {}}]", "give web or dicom"),
+        ("query: [{name: a, web: {url: 'http://x'}}]", "give poll or priors"),
+        ("query: [{name: a, poll: {}, dicom: {host: b, port: 1, ae_title: A}}]", "needs the receiver"),
+        ("query: [{name: a, poll: {modality: ['C*']}, web: {url: 'http://x'}}]", "modality"),
+        ("query: [{name: a, priors: {}, web: {url: 'http://x', password_file: /no/where}}]", "no such file"),
+        (
+            "{receive: {ae_title: A, port: 1, peers: {A: b}, deidentify: {key_file: k}},"
+            " query: [{name: a, priors: {}, web: {url: 'http://x'}}]}",
+            "no archive knows a pseudonym",
+        ),
         ("receive: {ae_title: A, port: 11112, host: 192.0.2.1, peers: {A: b}}", "cannot listen"),
         ("send: [{name: a, formats: [sr-basic], web: {url: 'http://x', password_file: /no/where}}]", "no such file"),
         ("receive: {ae_title: A, port: 11112, peers: {A: b}, deidentify: {key_file: /no/where}}", "cannot be read"),
