@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-postgres test-browser test-hospital check bench fuzz mutants eyes results reference package sbom clean
+.PHONY: setup demo test test-postgres test-browser test-hospital check docs docs-tools notebooks bench fuzz mutants eyes results reference package sbom clean
 
 setup: $(READY)
 
@@ -55,6 +55,25 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST)
+
+# The documentation as a site: a warning is an error, and no page may load anything from elsewhere.
+SITE ?= build/site
+docs: docs-tools
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean --site-dir $(abspath $(SITE))
+	RADWEAVE_SITE=$(abspath $(SITE)) OMP_NUM_THREADS=1 $(BIN)/pytest -m site tests/docs
+
+# The tutorials, each in a folder of its own in build/notebooks, with its output: minutes.
+NOTEBOOKS ?= $(wildcard docs/tutorials/*.ipynb)
+notebooks: docs-tools
+	@for book in $(NOTEBOOKS); do \
+	  folder=build/notebooks/$$(basename $$book .ipynb); rm -rf $$folder; mkdir -p $$folder; cp $$book $$folder; echo "== $$book"; \
+	  PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter-execute --inplace --timeout 600 $$folder/*.ipynb || exit 1; \
+	done
+
+docs-tools: $(VENV)/.docs
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 # Benchmarks print ratios of two things measured in one run; they are run by hand.
 bench: $(READY)

@@ -15,7 +15,7 @@ from radweave.base.extras import EXTRAS, install_line, missing, refuse_without
 from toys import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-FOR_DEVELOPERS = {"dev"}
+FOR_DEVELOPERS = {"dev", "docs"}
 MODULES = {
     "pillow": "PIL", "scikit-learn": "sklearn", "pyyaml": "yaml", "pynrrd": "nrrd", "python-gdcm": "gdcm",
     "faiss-cpu": "faiss", "argon2-cffi": "argon2",

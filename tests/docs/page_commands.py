@@ -1,4 +1,4 @@
-"""The commands of README and the pages, as a reader would type them."""
+"""The commands of README, the pages and the notebooks, as a reader would type them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from notebooks import ENDING, as_markdown
+
 from toys import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/methods").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs/tutorials").glob(f"*{ENDING}"))
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/methods").glob("*.md")),
+    *NOTEBOOKS,
+]
 _FENCE = re.compile(r"^ *```")
 _START = re.compile(r"(torchrun .*)?radweave |torchrun .*\\$")
 """Of a command, or of a launcher whose command is on the next line."""
@@ -37,6 +45,11 @@ class Command:
         return f"{self.place} {' '.join(self.words)}"
 
 
+def text_of(page: Path) -> str:
+    """Of a notebook, what the site shows."""
+    return as_markdown(page) if page.suffix == ENDING else page.read_text(encoding="utf-8")
+
+
 def commands(page: Path) -> list[Command]:
     """Those in blocks of code, and those between backticks that have more than a verb."""
     return [*_in_blocks(page), *_in_prose(page)]
@@ -44,7 +57,7 @@ def commands(page: Path) -> list[Command]:
 
 def _in_blocks(page: Path) -> Iterator[Command]:
     fenced, waiting, start = False, "", 0
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text_of(page).splitlines(), start=1):
         if _FENCE.match(line):
             fenced = not fenced
             continue
@@ -61,7 +74,7 @@ def _in_blocks(page: Path) -> Iterator[Command]:
 
 
 def _in_prose(page: Path) -> Iterator[Command]:
-    text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), page.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), text_of(page), flags=re.DOTALL)
     for found in _SPAN.finditer(text):
         command = found[1].replace("\n", " ")
         if "VERB" not in command and " ... " not in command and len(command.split()) > 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from page_commands import PAGES
+from page_commands import PAGES, text_of
 
 from toys import ROOT
 
@@ -14,7 +14,7 @@ def test_every_link_to_a_file_leads_to_one() -> None:
     links = [
         (page, link)
         for page in [*PAGES, *results, ROOT / "CONTRIBUTING.md"]
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(page))
         if "://" not in link
     ]
     assert len(links) > 50
