@@ -49,9 +49,11 @@ test-hospital: $(READY)
 	  || echo "some of $(PROGRAMS) are missing: the tests that need them are skipped"
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m programs tests/hospital tests/serve
 
+# Notebooks too: their cells are code.
+CHECKED := src tests bench docs/site docs/tutorials
 check: $(READY)
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST)

@@ -88,5 +88,7 @@ def test_all_kinds_of_cells_become_a_page(tmp_path: Path) -> None:
 
 
 def test_the_method_of_ones_own_is_short() -> None:
-    (code,) = (part for part in python(NOTEBOOKS[0].with_name("new_method.ipynb")) if "PRESETS" in part and "class" in part)
+    (code,) = (
+        part for part in python(NOTEBOOKS[0].with_name("new_method.ipynb")) if "PRESETS" in part and "class" in part
+    )
     assert 30 < len([line for line in code.splitlines() if line.strip()]) <= LINES_OF_A_METHOD

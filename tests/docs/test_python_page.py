@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from radweave.data.dataset import Dataset
+from radweave.runs.train import train
 from toys import ROOT
 
 LINES_OF_THE_LOOP = 38
@@ -26,10 +28,14 @@ def test_the_page_runs_and_its_model_learns_to_write(
     shutil.copytree(toy_run, "run")
     shutil.copytree(toy_dataset.path, "data")
     shutil.copyfile(toy_dataset.image_path("images/1_0.png"), "chest.png")
-    first, loop = blocks(ROOT / "docs/python.md")
+    first, training, loop = blocks(ROOT / "docs/python.md")
     names: dict[str, Any] = {}
     exec(compile(first, "docs/python.md", "exec"), names)
     assert names["report"].text
+    asked = inspect.signature(train)
+    monkeypatch.setattr("radweave.runs.train.train", asked.bind)
+    exec(compile(training, "docs/python.md", "exec"), names)
+    assert names["run"].arguments["dataset_path"] == Path("data")
     assert len([line for line in loop.splitlines() if line.strip()]) <= LINES_OF_THE_LOOP
     found: dict[str, Any] = {}
     exec(compile(loop, "docs/python.md", "exec"), found)

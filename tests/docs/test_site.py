@@ -1,4 +1,4 @@
-"""The site of the documentation: every page has its place, nothing is loaded from elsewhere, no page lacks the notice."""
+"""The site of the documentation: every page has its place, nothing comes from elsewhere, no page lacks the notice."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_foot_of_every_page_has_the_notice_and_the_version() -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        '<script src="https://a.org/x.js"></script>', "<img src='//a.org/x.png'>", '<img srcset="x.png, //a.org/x.png 2x">',
+        '<script src="https://a.org/x.js"></script>', "<img src='//a.org/x.png'>", '<img srcset="x.png, //a.org/x 2x">',
         '<link rel="stylesheet" href="https://a.org/x.css">', "<style>@import 'https://a.org/x.css';</style>",
         '<p style="background: url(https://a.org/x.png)">', '<pre class="mermaid">', '<object data="//a.org/x.svg">',
     ],

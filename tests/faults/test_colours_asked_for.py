@@ -1,0 +1,25 @@
+"""Notebooks and build servers ask for colours by the environment; what is printed into a file is a log all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from radweave.base.terminal import plain_console
+from radweave.cli import progress
+from radweave.evaluation.tables.formats import TextTable, print_tables
+
+
+@pytest.mark.parametrize("asked", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_a_pipe_gets_lines_without_control_codes(
+    asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(asked, "1")
+    monkeypatch.setattr(progress, "console", plain_console(stderr=True))
+    with progress.bar("reading") as told:
+        for done in range(1, 101):
+            told(done, 100)
+    print_tables([TextTable("Scores", ("metric", "value"), (("BLEU_4", "0.1"),))])
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == ["reading: 1 of 100 (1 %)", "reading: 100 of 100 (100 %)"]
+    assert "BLEU_4" in printed.out
+    assert "\x1b" not in printed.out
