@@ -58,10 +58,10 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(PYTEST)
 
-# The documentation as a site: a warning is an error, and no page may load anything from elsewhere.
+# The documentation as a site: a warning is an error (with --quiet none is noticed), and no page may load anything from elsewhere.
 SITE ?= build/site
 docs: docs-tools
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean --site-dir $(abspath $(SITE))
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --site-dir $(abspath $(SITE))
 	RADWEAVE_SITE=$(abspath $(SITE)) OMP_NUM_THREADS=1 $(BIN)/pytest -m site tests/docs
 
 # The tutorials, each in a folder of its own in build/notebooks, with its output: minutes.

@@ -76,6 +76,13 @@ def test_the_foot_of_every_page_has_the_notice_and_the_version() -> None:
     assert CONFIG["theme"]["font"] is False
 
 
+def test_a_warning_is_an_error_where_the_site_is_built() -> None:
+    """With --quiet mkdocs hides its warnings from itself: a broken link passed --strict."""
+    (line,) = (line for line in (ROOT / "Makefile").read_text("utf-8").splitlines() if "mkdocs build" in line)
+    assert "--strict" in line
+    assert not re.search(r"--quiet| -q\b", line)
+
+
 @pytest.mark.parametrize(
     "page",
     [
