@@ -24,6 +24,7 @@ from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.loader import Example, collate
 from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.smoothers import Evidence
+from radweave.explain import explain_study
 from radweave.generate.predictor import Predictor
 from radweave.labels.comparisons import compares_with_prior
 from radweave.methods import load_method, resolve
@@ -478,6 +479,19 @@ def test_a_prior_of_another_patient_changes_nothing(followed: Run, followed_data
     stranger = replace(plain[0], prior=replace(plain[-1], patient_id="p999"))
     with pytest.raises(InputError, match="another patient"):
         list(Predictor.of(followed).reports([stranger]))
+
+
+def test_the_page_of_a_draft_shows_what_changed_and_what_each_source_adds(
+    followed: Run, followed_dataset: Dataset, tmp_path: Path
+) -> None:
+    predictor, folder = Predictor.of(followed), followed_dataset.path
+    later = explain_study(followed, predictor, folder, "s10_1", tmp_path / "later").read_text()
+    first = explain_study(followed, predictor, folder, "s10_0", tmp_path / "first").read_text()
+    assert "What changed since the prior" in later
+    assert "What changed since the prior" not in first
+    for state in ("new", "worse", "unchanged", "improved", "resolved"):
+        assert f"<th>{state}</th>" in later
+    assert "<tr><th>adds</th>" in first
 
 
 def test_a_run_says_what_each_source_adds(followed: Run, capsys: pytest.CaptureFixture[str]) -> None:
