@@ -48,6 +48,7 @@ from radweave.nn.decoding import DecodingConfig
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
 from radweave.runs.train import train
+from radweave.serve.worker import UNREPORTED, Inference
 from radweave.sources.since_prior import Change, Pairs
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, toy_image
 
@@ -569,3 +570,23 @@ def test_a_study_of_the_training_split_does_not_recall_itself(
     assert own.weights[0] == 0
     (stranger,) = model.testify(collate([replace(example, study_id="file", patient_id="file")], pad_id=0))
     assert stranger.weights[0] != 0
+
+
+def test_a_prior_that_an_archive_had_is_compared_with_its_signed_report(
+    followed: Run, followed_dataset: Dataset
+) -> None:
+    """The workstation's way to a model: files that came in, and those of the patient's study before."""
+    inference = Inference(followed.folder, None, untrained=False)
+    inference.predictor = replace(inference.predictor, familiarity=None)
+    now, then = (str(followed_dataset.path / f"images/10_{visit}.png") for visit in (1, 0))
+    reports = ("There is an opacity on the left.", "The lungs are clear.", None)
+    priors = [None, *({"files": [then], "report": report, "days": 9} for report in reports)]
+    jobs = [{"id": f"j{n}", "files": [now], "dataset_study": None, "prior": prior} for n, prior in enumerate(priors)]
+    answers = list(inference.answers(jobs))
+    assert [answer["kind"] for answer in answers] == ["drafted"] * len(jobs)
+    shown = [answer["evidence"].get("changes") for answer in answers]
+    assert shown[0] is None
+    said = [changes["Lung Opacity"] for changes in shown[1:]]
+    assert [one["before"] for one in said[:2]] == ["affirmed", "not affirmed"]
+    assert said[0] != said[1] != said[2] != said[0]
+    assert [UNREPORTED in answer["warnings"] for answer in answers] == [False, False, False, True]

@@ -127,23 +127,35 @@ class Inference:
 
         A run that was not trained with priors does not get it: what it writes would compare with what it cannot see.
         """
-        from radweave.data.tokenizer import encode
-
         report = given["report"] or ""
         known = Known(prior=Study(study_id=PRIOR, patient_id=PRIOR, report=report or None))
         if not self.run.experiment.data.priors:
             return replace(read, known=known, warnings=(*read.warnings, UNSEEN))
         try:
             seen, _ = self.predictor.read_views([Path(path) for path in given["files"]])
-            before = self.predictor.example(seen, PRIOR)
+            before = self._as_trained(self.predictor.example(seen, PRIOR), report)
         except InputError as error:
             return replace(read, warnings=(*read.warnings, f"the prior cannot be read: {error.reason}"))
-        tokenizer = self.run.tokenizer
-        ids = encode(tokenizer, report)[: self.run.experiment.data.max_tokens - 1]
-        before = replace(before, report=report, token_ids=(*ids, int(tokenizer.eos_token_id)))
         said = () if report else (UNREPORTED,)
-        example = replace(read.example, prior=before)
+        # Who laid it here saw to it that it is the same patient's.
+        example = replace(read.example, prior=replace(before, patient_id=read.example.patient_id))
         return replace(read, example=example, known=known, warnings=(*read.warnings, *said))
+
+    def _as_trained(self, before: Example, report: str) -> Example:
+        """A prior with its report as tokens and as label states, as those of the training split have it."""
+        from radweave.base.ontology import LABEL_SETS
+        from radweave.data.loader import class_states
+        from radweave.data.tokenizer import encode
+        from radweave.labels import get_labeler
+
+        tokenizer, data = self.run.tokenizer, self.run.experiment.data
+        said = {name: one.state for name, one in get_labeler(data.label_set).label([report])[0].items()}
+        return replace(
+            before,
+            report=report,
+            token_ids=(*encode(tokenizer, report)[: data.max_tokens - 1], int(tokenizer.eos_token_id)),
+            class_states=class_states(said, LABEL_SETS[data.label_set].classes) if report else None,
+        )
 
     def _view(self, file: str, image: int, view: View, picture: Picture) -> dict[str, Any]:
         from radweave.generate.pictures import covered_by_map
