@@ -5,17 +5,22 @@ from __future__ import annotations
 import socket
 import ssl
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from archive import free_port, needs
+from asked import AskedArchive, dicom
 from hospitals import Archive, image, listening, push
 from reports import finished
 
+from image_files import CANARY
 from radweave.base.errors import InputError
+from radweave.hospital.asking import Asked, NotAnsweredError
+from radweave.hospital.asking_dicom import DicomArchive
 from radweave.hospital.formats import FORMATS
-from radweave.hospital.plan import Dicom, Receive, Target, Tls
+from radweave.hospital.plan import AskedDicom, Dicom, Receive, Target, Tls
 from radweave.hospital.receiver import Receiver
 from radweave.hospital.sending import NotKeptError, client_context, send, server_context
 
@@ -88,3 +93,17 @@ def test_a_certificate_that_is_none_is_refused_before_anything_listens(tmp_path:
     none = Tls(certificate=tmp_path / "no.pem", key=tmp_path / "no.pem", authority=tmp_path / "no.pem")
     with pytest.raises(InputError, match="cannot be used"):
         server_context(none)
+
+
+def test_an_archive_is_asked_encrypted_or_not_at_all(tmp_path: Path) -> None:
+    ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
+    found: dict[str, int] = {}
+    with dicom(AskedArchive(image(tmp_path / "a.dcm")), ssl_context=server_context(ours)) as archive:
+        for name, tls in {"ours": ours, "foreign": foreign, "none": None}.items():
+            peer = AskedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE", tls=tls)
+            try:
+                asked = Asked(time.monotonic() + 20, 10)
+                found[name] = len(DicomArchive(peer, lambda *_: None).studies({"PatientID": CANARY}, asked))
+            except NotAnsweredError:
+                found[name] = -1
+    assert found == {"ours": 1, "foreign": -1, "none": -1}
