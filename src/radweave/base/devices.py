@@ -39,6 +39,7 @@ def found_device(name: str, *, field: str = "--device") -> torch.device:
         InputError: if there is none here, naming ``field``.
     """
     here = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    here.update(_of_others())
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -49,3 +50,10 @@ def found_device(name: str, *, field: str = "--device") -> torch.device:
         ]
         raise InputError("there is no such device here", field=field, got=name, expected=" or ".join(known))
     return device
+
+
+def _of_others() -> dict[str, int]:
+    """Devices of a backend that a package outside of torch has brought; it takes the one name that torch keeps free."""
+    kind = torch._C._get_privateuse1_backend_name()
+    brought = getattr(torch, kind, None)
+    return {kind: int(brought.device_count())} if brought is not None else {}

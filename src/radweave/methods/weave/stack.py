@@ -276,7 +276,8 @@ class Stack(nn.Module):
         """
         whole = FittedStack.fit(seen.scores, seen.labels, self.kinds, weighing)
         for name in ("slopes", "offsets", "weights"):
-            getattr(self, name)[self.rows] = torch.from_numpy(getattr(whole, name))
+            rows = getattr(self, name)
+            rows[self.rows] = torch.from_numpy(getattr(whole, name)).to(rows.device)
         self.bias.copy_(torch.from_numpy(whole.bias))
         stacks = stacks_without(seen, self.kinds, weighing)
         said = cross_fitted_log_odds(seen, stacks)
