@@ -1,25 +1,25 @@
 """A stand-in for an accelerator: a device of its own for tests, whose tensors lie in this machine's memory.
 
-``install()`` gives torch a device ``standin``. Its tensors compute on the CPU with the CPU's kernels, in the same order
-and from the same random numbers, so that a result must equal the CPU's bit by bit. What they refuse is what CUDA's
-refuse: to meet a tensor of the CPU (but for one without axes, and for indices), to be read by NumPy, and random numbers
-from a generator of another device.
+``install()`` gives torch a device ``standin``. Its tensors compute on the CPU with the CPU's kernels and from the same
+random numbers. Results are the CPU's, up to the rounding of what torch computes otherwise on a device it does not
+know: attention in separate steps, AdamW weight by weight. What its tensors refuse is what CUDA's refuse: to meet a
+tensor of the CPU (but for one without axes, and for indices), to be read by NumPy, and random numbers from a generator
+of another device.
 
-What it does not show: kernels of a GPU, their rounding, their memory and their speed, streams, and libraries that ask
-for the name ``cuda``.
+What it does not show: kernels of a GPU, their rounding, their memory and their speed, streams, inference mode, and what
+libraries do only where a device is called ``cuda``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as tree
 
 NAME = "standin"
 DEVICE_COUNT = 1
@@ -93,7 +93,7 @@ def _is_parameter(tensor: Tensor) -> bool:
 def _computed(op: Any, *args: Any, **kwargs: Any) -> Any:
     """What the CPU makes of it, as tensors of the device."""
     name = op.name().partition(".")[0] if hasattr(op, "name") else str(op)
-    given = [leaf for leaf in tree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    given = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
     _refuse_mixture(name, args, given)
     _refuse_other_generator(name, kwargs)
     there = {id(tensor.inner): tensor for tensor in given if isinstance(tensor, StandinTensor)}
@@ -117,10 +117,27 @@ def _computed(op: Any, *args: Any, **kwargs: Any) -> Any:
         assert known.shape == value.shape, f"{name} gave a tensor another shape in place, which the stand-in cannot"
         return known
 
-    inner_args, inner_kwargs = tree.tree_map(inside, (args, kwargs))
+    inner_args, inner_kwargs = _mapped(inside, args), _mapped(inside, kwargs)
     if "pin_memory" in inner_kwargs:
         inner_kwargs["pin_memory"] = False
-    return tree.tree_map(outside, op(*inner_args, **inner_kwargs))
+    return _mapped(outside, op(*inner_args, **inner_kwargs))
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """The value with what lies in its lists, tuples and dictionaries changed."""
+    if isinstance(value, list | tuple):
+        return type(value)([_mapped(change, item) for item in value])
+    if isinstance(value, dict):
+        return {key: _mapped(change, item) for key, item in value.items()}
+    return change(value)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
 
 
 def _refuse_mixture(name: str, args: tuple[Any, ...], given: list[Tensor]) -> None:
@@ -225,8 +242,7 @@ def _autocast() -> list[torch.library.Library]:
                 return value.to(dtype()) if fits and value.dtype != torch.float64 else value
 
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
-                inner, named = tree.tree_map(fitting, (args, kwargs))
-                return op(*inner, **named)
+                return op(*_mapped(fitting, args), **_mapped(fitting, kwargs))
 
         aten.impl(name, computed, "AutocastPrivateUse1")
 
@@ -237,12 +253,19 @@ def _autocast() -> list[torch.library.Library]:
     return [every, aten]
 
 
+def _without_gradients(mode: bool = True) -> Any:
+    """In the place of inference mode, whose views torch refuses to make of a tensor that wraps another."""
+    return torch.no_grad() if mode else nullcontext()
+
+
 @contextmanager
 def standing_in() -> Iterator[torch.device]:
     """The device, with modules that keep their parameters' identity when they move to it, as they do to CUDA."""
-    before = torch.__future__.get_swap_module_params_on_conversion()
+    swaps, inference = torch.__future__.get_swap_module_params_on_conversion(), torch.inference_mode
     torch.__future__.set_swap_module_params_on_conversion(True)
+    torch.inference_mode = _without_gradients  # type: ignore[assignment, misc]
     try:
         yield install()
     finally:
-        torch.__future__.set_swap_module_params_on_conversion(before)
+        torch.inference_mode = inference  # type: ignore[misc]
+        torch.__future__.set_swap_module_params_on_conversion(swaps)

@@ -26,7 +26,7 @@ from radweave.base.ontology import CLASSES
 from radweave.base.study import Study
 from radweave.contract.experiment import BuildContext, Experiment
 from radweave.contract.model import ReportModel, encoder_name, parts_of
-from radweave.contract.stage import apply_finetune, build_optimizer, total_loss
+from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
 from radweave.contract.view import TrainingView
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
@@ -44,6 +44,8 @@ from radweave.runs.memories import set_memories
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import restore
 from radweave.runs.train import train
+from radweave.train.averaging import AveragedWeights
+from standin import standing_in
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SEVENTH = "seventh"
@@ -397,6 +399,44 @@ def use(experiment: Experiment, context: BuildContext) -> None:
         fill_memory(model.eval(), name, view_of(context, examples))
         model.train().loss(batch, tuple(stage.losses))
     model.eval().generate(batch, experiment.decoding.model_copy(update={"max_new_tokens": 4}))
+
+
+def test_it_trains_remembers_and_writes_on_a_device_of_its_own(
+    experiment: Experiment, context: BuildContext, tmp_path: Path
+) -> None:
+    """As on CUDA: a tensor that was left on the CPU, or one that NumPy reads where it lies, is an error there."""
+    with standing_in() as device:
+        model = experiment.model.build(context).to(device)
+        examples = [example(context, index) for index in range(6)]
+        batch = batch_of(context, *examples[:3])
+        moved = batch.to(device)
+        for name, stage in experiment.named_stages().items():
+            with contextlib.suppress(InputError):  # a memory that so few studies cannot make
+                for kept, bank in model.eval().build_memories(name, view_of(context, examples)).items():
+                    save_bank(bank, tmp_path / name / "memories" / kept)
+                set_memories(model, tmp_path / name)
+            if not stage.losses:
+                continue
+            apply_finetune(model, stage.finetune)
+            set_train_mode(model, stage.finetune)
+            optimizer, average = build_optimizer(model, stage.optimizer), AveragedWeights(model, 0.9)
+            for half in (False, True):
+                with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                    loss = total_loss(model.loss(moved, tuple(stage.losses)), stage.losses)
+                assert loss.device == device
+                loss.backward()
+                optimizer.step()
+            average.update(0)
+            with average.in_place():
+                assert torch.isfinite(total_loss(model.loss(moved, tuple(stage.losses)), stage.losses))
+        model.eval()
+        brief = experiment.decoding.model_copy(update={"num_beams": 1, "max_new_tokens": 3})
+        written = [
+            model.generate(moved, brief.model_copy(update=changes)).token_ids
+            for changes in ({}, {"num_beams": 2}, {"do_sample": True, "top_p": 0.9})
+        ]
+        # What it holds comes back as well, and writes the same.
+        assert model.to("cpu").generate(batch, brief).token_ids == written[0]
 
 
 def test_every_field_of_the_models_records_is_read(experiment: Experiment, context: BuildContext, reads: Read) -> None:

@@ -44,11 +44,8 @@ class Batch:
         return len(self.study_ids)
 
     def to(self, device: Any) -> Batch:
-        moved = {
-            name: value.to(device) if hasattr(value, "to") else value
-            for name, value in ((name, getattr(self, name)) for name in self.__slots__)
-        }
-        return Batch(**moved)
+        """The batch there. What goes to a CUDA device goes through pinned memory, and nothing waits for it."""
+        return Batch(**{name: _moved(getattr(self, name), device) for name in self.__slots__})
 
     def only(self, rows: Sequence[int]) -> Batch:
         """Some of the studies, in this order, with those of their priors that they have."""
@@ -66,6 +63,17 @@ class Batch:
             priors=None if self.priors is None or not kept else self.priors.only(kept),
             prior_of=tuple(place[self.prior_of[number]] for number in kept),
         )
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, Batch):
+        return value.to(device)
+    if not hasattr(value, "to"):
+        return value
+    # The device's stream holds the copy and all that reads it, in order; the pinned memory is kept until it is through.
+    if getattr(device, "type", str(device)).startswith("cuda") and value.device.type == "cpu":
+        return value.pin_memory().to(device, non_blocking=True)
+    return value.to(device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,11 @@ def arithmetic() -> dict[str, str | int | bool]:
     """
     import torch
 
+    from radweave.base.devices import default_device
+
+    device = default_device()
     facts: dict[str, str | int | bool] = {
+        "on": device.type,
         "machine": platform.machine(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "onednn": bool(torch.backends.mkldnn.enabled),
@@ -96,9 +100,9 @@ def arithmetic() -> dict[str, str | int | bool]:
         "products": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
-    if torch.cuda.is_available():
+    if device.type == "cuda":
         facts |= {
-            "device": torch.cuda.get_device_name(),
+            "device": torch.cuda.get_device_name(device),
             "cuda": str(torch.version.cuda),
             "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
             "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),

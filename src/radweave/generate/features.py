@@ -17,6 +17,7 @@ from torch import nn
 from radweave.base.errors import InputError
 from radweave.base.provenance import code_hash, library_versions
 from radweave.base.study import Split
+from radweave.contract.model import device_of
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
@@ -112,7 +113,7 @@ class FeatureRecipe:
 
 def _writer(encoder: nn.Module, examples: Sequence[Example], batch_size: int) -> Compute:
     known = {example.study_id: example for example in examples}
-    device = next(encoder.parameters()).device
+    device = device_of(encoder)
 
     def compute(study_ids: Sequence[str], path: Path) -> None:
         chosen = [known[study_id] for study_id in study_ids]

@@ -137,11 +137,15 @@ def recall(
 
 
 def _recall(queries: Tensor, memory: Patterns, askers: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Averages, and per query the logarithm of the sum of its exponentials."""
-    pair: tuple[Tensor, Tensor] = _Recall.apply(  # type: ignore[no-untyped-call]
-        queries, memory.values, askers, memory.owners, memory.normalised
-    )
-    return pair
+    """Averages, and per query the logarithm of the sum of its exponentials. Half precision is recalled in float32."""
+    precision = torch.promote_types(queries.dtype, torch.float32)
+    # Patterns that learn may come in half precision out of autocast; a bank, which may be large, is cast as it is read.
+    values = memory.values.to(precision) if memory.values.requires_grad else memory.values
+    with torch.autocast(queries.device.type, enabled=False):
+        averages, log_total = _Recall.apply(  # type: ignore[no-untyped-call]
+            queries.to(precision), values, askers, memory.owners, memory.normalised
+        )
+    return averages.to(queries.dtype), log_total
 
 
 @torch.no_grad()

@@ -13,6 +13,8 @@ Shape letters: B batch, G groups, L tokens, C channels, N states per channel, K 
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,14 +27,21 @@ CHUNK = 64
 CHANNELS = 32
 """Channels of one program."""
 _WARPS = 4
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+"""Whether Triton runs its kernels in Python, for tests without a GPU: TRITON_INTERPRET=1, set before it is imported."""
 
 
-@triton.jit
+def _kernel(function: Callable[..., Any]) -> Any:
+    """Of the function as it was written: what wraps it where shapes are checked hides its names from Triton."""
+    return triton.jit(inspect.unwrap(function))
+
+
+@_kernel
 def _then(first_decay, first, second_decay, second):  # type: ignore[no-untyped-def]
     return first_decay * second_decay, second_decay * first + second
 
 
-@triton.jit
+@_kernel
 def _forward(  # type: ignore[no-untyped-def]
     u_at, delta_at, a_at, b_at, c_at, d_at, y_at, starts_at, groups, tokens, channels, states,
     CHUNK: tl.constexpr, CHANNELS: tl.constexpr, STATES: tl.constexpr,
@@ -74,7 +83,7 @@ def _forward(  # type: ignore[no-untyped-def]
         tl.store(y_at + place, y, mask=seen)
 
 
-@triton.jit
+@_kernel
 def _backward(  # type: ignore[no-untyped-def]
     u_at, delta_at, a_at, b_at, c_at, d_at, dy_at, starts_at, du_at, ddelta_at, da_at, db_at, dc_at, dd_at,
     sequences, groups, tokens, channels, states,

@@ -1,4 +1,4 @@
-"""The selective scan of state-space models, linear in the number of tokens, in plain PyTorch.
+"""The selective scan of state-space models, linear in the number of tokens, in plain PyTorch and as Triton kernels.
 
     h_t = exp(delta_t A) h_{t-1} + delta_t B_t u_t,      y_t = C_t h_t + D u_t,      h_0 = 0
 
@@ -8,7 +8,8 @@ the first-order step delta B for the input, as its code and VMamba's have it).
 Back-ends, all with the same results:
 - ``loop``: one token after the other. The reference of the tests; slow.
 - ``chunked``: the tokens in chunks that advance side by side, then the chunks' ends in sequence. Keeps no states for
-  the backward pass but recomputes them, segment by segment. What ``auto`` takes.
+  the backward pass but recomputes them, segment by segment. What ``auto`` takes on a CPU.
+- ``triton``: two kernels (``radweave.nn.scan_kernels``). What ``auto`` takes on a CUDA device with Triton.
 - ``associative``: torch's own associative scan. A private name of torch, so it may be missing.
 
 Shape letters: B batch, G groups (scan directions), L tokens, C channels, N states per channel.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -26,7 +28,7 @@ from torch import Tensor
 
 from radweave.base.errors import InputError
 
-ScanBackend = Literal["auto", "loop", "chunked", "associative"]
+ScanBackend = Literal["auto", "loop", "chunked", "associative", "triton"]
 
 # States held at once by the chunked scan: half a million float32 are 2 MB for each of the few tensors of a segment. The
 # time is flat from an eighth to four times of this; far below, the steps are too small, far above, caches overflow.
@@ -55,15 +57,30 @@ def selective_scan(
     precision = torch.promote_types(u.dtype, torch.float32)
     values = [tensor.to(precision) for tensor in (u, delta, A, B, C, D)]
     with torch.autocast(u.device.type, enabled=False):
-        return _scan_of(backend)(*values).to(u.dtype)
+        return _scan_of(backend, u.device)(*values).to(u.dtype)
 
 
-def _scan_of(backend: ScanBackend) -> Callable[..., Tensor]:
+def _scan_of(backend: ScanBackend, device: torch.device) -> Callable[..., Tensor]:
     if backend == "loop":
         return _loop_scan
     if backend == "associative":
         return _associative_scan
+    if backend == "triton" or (backend == "auto" and device.type == "cuda" and find_spec("triton") is not None):
+        return _triton_scan
     return _chunked_scan
+
+
+def _triton_scan(*arguments: Tensor) -> Tensor:
+    try:
+        from radweave.nn.scan_kernels import INTERPRETED, scan
+    except ImportError:
+        raise InputError(
+            "Triton is not installed here; it comes with torch for CUDA", field="backend", got="triton",
+            expected="chunked or loop",
+        ) from None  # fmt: skip
+    if arguments[0].device.type != "cuda" and not INTERPRETED:
+        raise InputError("Triton needs a CUDA device", field="backend", got="triton", expected="chunked or loop")
+    return scan(*arguments)
 
 
 def _check(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> None:

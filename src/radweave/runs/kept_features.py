@@ -25,6 +25,7 @@ from radweave.base.hashes import sha256_file, sha256_json
 from radweave.base.json_files import read_json, write_json
 from radweave.base.storage import temporary_folder, write_folder
 from radweave.base.study import Record
+from radweave.contract.model import device_of
 from radweave.data.cache.arrays import open_rows, stamp, write_rows
 from radweave.data.loader import Example, Features
 
@@ -107,7 +108,7 @@ def _compute(
     place: Path,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    device = next(encoder.parameters()).device
+    device = device_of(encoder)
     was_training = encoder.training
     encoder.eval()
     batch = max(1, min(BATCH, MOST_VOXELS // math.prod(source.shape[1:])))
