@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-postgres test-browser test-hospital check docs docs-tools notebooks bench fuzz mutants eyes results reference package sbom clean
+.PHONY: setup demo test test-postgres test-browser test-hospital check docs docs-tools notebooks bench gpu fuzz mutants eyes results reference package sbom clean
 
 setup: $(READY)
 
@@ -80,6 +80,11 @@ $(VENV)/.docs: $(READY)
 # Benchmarks print ratios of two things measured in one run; they are run by hand.
 bench: $(READY)
 	@for script in bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# What only a GPU can tell: tests, curves beside the CPU's, memory, speed; docs/gpu.md. GPU=standin runs it without one.
+GPU ?= cuda
+gpu: $(READY)
+	$(BIN)/python bench/gpu.py --device $(GPU) --out runs/gpu $(if $(filter standin,$(GPU)),--smallest --minutes 60)
 
 # Damaged files of every kind that is read, EACH of each, and what became of them: minutes.
 EACH ?= 1000

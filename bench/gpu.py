@@ -309,7 +309,8 @@ def network(job: Job) -> tuple[Any, Any, Any]:
                 tensor.normal_(std=0.02).abs_() if tensor.ndim < 2 else tensor.normal_(std=0.02)
             else:
                 tensor.zero_()
-    count, data = (2, experiment.data) if toys else (32, experiment.data)
+    data = experiment.data
+    count = 2 if toys else list(experiment.named_stages().values())[-1].batch_size
     ids = torch.randint(3, 200, (count, data.max_tokens))
     names = [f"s{number}" for number in range(count)]
     batch = Batch(
@@ -359,8 +360,7 @@ def training_step(job: Job) -> dict[str, Any]:
         figures[name]["language_model_share_of_bf16_peak"] = job.share(operations / seconds, PEAK_BF16)
         if job.is_cuda:
             figures[name]["peak_bytes"] = torch.cuda.max_memory_allocated()
-    figures["estimate_bytes"] = estimate_of(experiment).training
-    figures["estimate_is_for_studies"] = stage.batch_size
+    figures["estimate"] = {"bytes": estimate_of(experiment).training, "studies": stage.batch_size}
     return figures
 
 

@@ -1,7 +1,7 @@
 """A stand-in for an accelerator: a device of its own for tests, whose tensors lie in this machine's memory.
 
-``install()`` gives torch a device ``standin``. Its tensors compute on the CPU with the CPU's kernels and from the same
-random numbers. Results are the CPU's, up to the rounding of what torch computes otherwise on a device it does not
+``standing_in()`` gives torch a device ``standin``. Its tensors compute on the CPU with the CPU's kernels and from the
+same random numbers. Results are the CPU's, up to the rounding of what torch computes otherwise on a device it does not
 know: attention in separate steps, AdamW weight by weight. What its tensors refuse is what CUDA's refuse: to meet a
 tensor of the CPU (but for one without axes, and for indices), to be read by NumPy, and random numbers from a generator
 of another device.
@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 NAME = "standin"
-DEVICE_COUNT = 1
 
 crossings: Counter[str] = Counter()
 """How often values went to the device, came back, or were read one by one, by the name of torch's operator."""
@@ -165,7 +164,7 @@ class _Module:
     """What ``torch.standin`` answers."""
 
     def is_available(self) -> bool:
-        return True
+        return _in_use[0]
 
     def is_initialized(self) -> bool:
         return True
@@ -174,7 +173,7 @@ class _Module:
         return 0
 
     def device_count(self) -> int:
-        return DEVICE_COUNT
+        return int(_in_use[0])
 
     def _is_in_bad_fork(self) -> bool:
         return False
@@ -190,6 +189,8 @@ class _Module:
 
 
 _installed: list[torch.library.Library] = []
+_in_use = [False]
+"""Outside of ``standing_in`` the device counts as absent, for whatever asks what a process could run on."""
 
 # Torch would make these out of an empty tensor that grows. And it moves values from Python (``torch.tensor``, an index
 # that is a list) by ``copy_`` with what asks Python switched off, where it finds kernels by their names alone.
@@ -262,10 +263,15 @@ def _without_gradients(mode: bool = True) -> Any:
 def standing_in() -> Iterator[torch.device]:
     """The device, with modules that keep their parameters' identity when they move to it, as they do to CUDA."""
     swaps, inference = torch.__future__.get_swap_module_params_on_conversion(), torch.inference_mode
+    device = install()
+    _in_use[0] = True
     torch.__future__.set_swap_module_params_on_conversion(True)
     torch.inference_mode = _without_gradients  # type: ignore[assignment, misc]
     try:
-        yield install()
+        # Torch starts a thread for each device at the first backward pass of a process, which may long be over.
+        with torch.autograd.set_multithreading_enabled(False):
+            yield device
     finally:
+        _in_use[0] = False
         torch.inference_mode = inference  # type: ignore[misc]
         torch.__future__.set_swap_module_params_on_conversion(swaps)

@@ -33,6 +33,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
 from radweave.export import export, held
+from radweave.generate.features import build_feature_bank
 from radweave.generate.predictor import Predictor
 from radweave.memory.bank import Bank, load_bank, save_bank
 from radweave.memory.tensor_file import write_tensors
@@ -284,6 +285,13 @@ def test_save_and_restore_give_the_identical_report(experiment: Experiment, data
     assert reports[0].evidence == reports[1].evidence
 
 
+def test_features_come_of_every_encoder(dataset: Dataset, run: Path, tmp_path: Path) -> None:
+    """That of kernels has no weights: its device was looked for among them, and a traceback came."""
+    bank = build_feature_bank(restore(run), dataset.path, "val", tmp_path / "bank")
+    assert len(bank) == len(list(dataset.studies("val")))
+    assert torch.isfinite(bank.tensors["features"]).all()
+
+
 def test_an_export_recalls_what_its_run_does_and_never_the_query_itself(
     dataset: Dataset, run: Path, tmp_path: Path
 ) -> None:
@@ -407,8 +415,8 @@ def test_it_trains_remembers_and_writes_on_a_device_of_its_own(
     """As on CUDA: a tensor that was left on the CPU, or one that NumPy reads where it lies, is an error there."""
     with standing_in() as device:
         model = experiment.model.build(context).to(device)
-        examples = [example(context, index) for index in range(6)]
-        batch = batch_of(context, *examples[:3])
+        examples = [example(context, index) for index in range(4)]
+        batch = batch_of(context, *examples[:2])
         moved = batch.to(device)
         for name, stage in experiment.named_stages().items():
             with contextlib.suppress(InputError):  # a memory that so few studies cannot make
@@ -424,8 +432,10 @@ def test_it_trains_remembers_and_writes_on_a_device_of_its_own(
                 with torch.autocast(device.type, torch.bfloat16, enabled=half):
                     loss = total_loss(model.loss(moved, tuple(stage.losses)), stage.losses)
                 assert loss.device == device
+                optimizer.zero_grad()
                 loss.backward()
-                optimizer.step()
+                if not half:
+                    optimizer.step()
             average.update(0)
             with average.in_place():
                 assert torch.isfinite(total_loss(model.loss(moved, tuple(stage.losses)), stage.losses))

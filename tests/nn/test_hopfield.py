@@ -21,6 +21,7 @@ from radweave.nn.hopfield import (
     recall,
     strongest,
 )
+from standin import standing_in
 
 # Sums in float64: what is left is the order of additions.
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
@@ -58,6 +59,20 @@ def test_the_gradient_of_the_chunks_is_that_of_the_plain_formula(monkeypatch: py
         torch.testing.assert_close(left, right, **CLOSE)
     owners, askers = torch.arange(11) % 4, torch.tensor([0, 1, -1, 3])
     assert torch.autograd.gradcheck(lambda q, v: recall(q, Patterns(v, owners), askers), (queries, values))
+
+
+def test_half_precision_is_recalled_in_float32_and_its_gradient_is_there() -> None:
+    """Autocast on a GPU takes exponentials in float32, and the backward pass met both kinds and failed."""
+    with standing_in() as device:
+        states, patterns = (draw(rows, 3, seed=rows).float().to(device).requires_grad_() for rows in (4, 11))
+        weight = torch.eye(3, device=device)
+        with torch.autocast(device.type, torch.bfloat16):
+            read = recall(states @ weight, Patterns(patterns @ weight))
+        assert read.dtype is torch.bfloat16
+        found = torch.autograd.grad(read.float().sum(), (states, patterns))
+        exact = torch.autograd.grad(recall(states, Patterns(patterns)).sum(), (states, patterns))
+    for ours, theirs in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=0.05, atol=0.05)  # 8 bits of mantissa, three products
 
 
 def test_the_gradient_sees_the_patterns_normalised_as_the_average_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Ad
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     fused = bool(trainable) and all(parameter.is_cuda for parameter in trainable)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused or None)
+    return torch.optim.AdamW(groups, fused=fused or None, lr=config.learning_rate, betas=config.betas)
 
 
 def learning_rate(step: int, total_steps: int, config: OptimizerConfig) -> float:

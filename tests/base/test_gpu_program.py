@@ -1,0 +1,73 @@
+"""bench/gpu.py without a GPU: the whole of it on the stand-in, and what it does when a part fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toys import ROOT
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script as a module."""
+    spec = spec_from_file_location("gpu_program", ROOT / "bench" / "gpu.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(out: Path) -> dict[str, Any]:
+    return {part["name"]: part for part in json.loads((out / "gpu.json").read_text())["parts"]}
+
+
+def test_a_part_that_fails_is_written_down_and_the_others_go_on(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(job: Any) -> dict[str, Any]:
+        raise ZeroDivisionError("by nought")
+
+    def misses(job: Any) -> dict[str, Any]:
+        raise program.CheckError("too far", {"apart": 2.0})
+
+    monkeypatch.setattr(program, "selective_scan_part", breaks)
+    monkeypatch.setattr(program, "nearest", misses)
+    monkeypatch.setattr(program, "train_part", lambda method: lambda job: {"method": method})
+    for name in ("training_step", "writing", "contract_suite"):
+        monkeypatch.setattr(program, name, lambda job: {"done": True})
+    arguments = ["--device", "standin", "--smallest", "--methods", "kernels", "--out", str(tmp_path)]
+    assert program.main(arguments) == 1
+    found = rows(tmp_path)
+    assert found["selective scan"]["failed"] == "ZeroDivisionError: by nought"
+    assert found["nearest"] == found["nearest"] | {"failed": "too far", "figures": {"apart": 2.0}}
+    assert found["train kernels"]["figures"] == {"method": "kernels"}
+    assert [name for name, row in found.items() if row["failed"]] == ["selective scan", "nearest"]
+    assert "too far" in (tmp_path / "gpu.md").read_text()
+
+
+def test_what_there_was_no_time_for_is_a_failure(program: Any, tmp_path: Path) -> None:
+    arguments = ["--device", "standin", "--methods", "kernels", "--minutes", "0", "--out", str(tmp_path)]
+    assert program.main(arguments) == 1
+    assert all("not run" in row["failed"] for row in rows(tmp_path).values())
+
+
+def test_curves_apart_are_seen(program: Any) -> None:
+    assert program.apart({"report": [1.0, 2.0]}, {"report": [1.0, 2.0]}) == 0
+    assert program.apart({"report": [1.0, 2.2]}, {"report": [1.0, 2.0]}) == pytest.approx(0.1)
+    assert program.apart({"report": [1.0]}, {"report": [1.0, 2.0]}) == float("inf")
+    assert program.apart({"report": [float("nan")]}, {"report": [1.0]}) == float("inf")
+
+
+@pytest.mark.slow
+def test_the_whole_program_ends_well_on_the_stand_in(program: Any, tmp_path: Path) -> None:
+    """All methods: each trains there and on the CPU, is restored there and writes."""
+    arguments = ["--device", "standin", "--smallest", "--minutes", "60", "--out", str(tmp_path)]
+    assert program.main(arguments) == 0, {name: row["failed"] for name, row in rows(tmp_path).items()}
