@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import hl7
 import pytest
@@ -16,7 +16,7 @@ from reports import FINDINGS, IMPRESSION, SIGNED, dicom_image, finished, identit
 from image_files import CANARY
 from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY, LabelState
-from radweave.hospital.finished import CAUTION, Finding, FinishedReport, Section
+from radweave.hospital.finished import CAUTION, Finding, FinishedReport, Section, SectionKind
 from radweave.hospital.formats import FORMATS
 from radweave.hospital.hl7 import escaped
 from radweave.hospital.identity import read_identities
@@ -182,6 +182,16 @@ def test_text_has_the_status_first_and_names_no_patient() -> None:
         "Signed by Dr. Jana Weber, Institute of Radiology, 2026-03-05 08:09"
         in FORMATS["text"].bytes_of(finished(signature=SIGNED)).decode()
     )
+
+
+@pytest.mark.parametrize("name", ["text", "hl7", "sr-basic", "sr-tid1500"])
+def test_every_section_is_written(name: str) -> None:
+    kinds: tuple[SectionKind, ...] = get_args(SectionKind)
+    sections = tuple(Section(kind, f"Words of {kind}.") for kind in kinds)
+    data = FORMATS[name].bytes_of(finished(text=" ".join(one.text for one in sections), sections=sections))
+    places = [data.index(one.text.encode()) for one in sections]
+    assert len(places) == 5
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("name", FORMATS)

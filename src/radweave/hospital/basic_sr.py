@@ -19,6 +19,9 @@ SERIES_NUMBER: Final = 9901
 SHOWN_IMAGES: Final = 8
 """References in the tree; the evidence names all images, of which a scan has hundreds."""
 SECTION_CODES: Final[dict[str, tuple[Code, Code]]] = {
+    "indication": (codes.INDICATIONS, codes.HISTORY),
+    "technique": (codes.PROCEDURES, codes.PROCEDURE),
+    "comparison": (codes.PREVIOUS_PROCEDURES, codes.PROCEDURE),
     "findings": (codes.FINDINGS, codes.FINDING),
     "impression": (codes.IMPRESSIONS, codes.IMPRESSION),
 }

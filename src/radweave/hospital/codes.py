@@ -28,9 +28,17 @@ class Code(NamedTuple):
 
 
 REPORT: Final = Code("18748-4", "LN", "Diagnostic Imaging Report")
+INDICATION_TEXT: Final = Code("18785-6", "LN", "Indications for Procedure")
+TECHNIQUE_TEXT: Final = Code("55111-9", "LN", "Current Procedure Descriptions")
+COMPARISON_TEXT: Final = Code("18834-2", "LN", "Previous Findings")
 FINDINGS_TEXT: Final = Code("59776-5", "LN", "Findings")
 IMPRESSION_TEXT: Final = Code("19005-8", "LN", "Impressions")
 """Of HL7's fields: LOINC, as PS3.16 CID 7001 lists it for the headings of a diagnostic imaging report."""
+INDICATIONS: Final = Code("121109", "DCM", "Indications for Procedure")
+HISTORY: Final = Code("121060", "DCM", "History")
+PROCEDURES: Final = Code("121064", "DCM", "Current Procedure Descriptions")
+PROCEDURE: Final = Code("121065", "DCM", "Procedure Description")
+PREVIOUS_PROCEDURES: Final = Code("121066", "DCM", "Prior Procedure Descriptions")
 FINDINGS: Final = Code("121070", "DCM", "Findings")
 FINDING: Final = Code("121071", "DCM", "Finding")
 IMPRESSIONS: Final = Code("121072", "DCM", "Impressions")

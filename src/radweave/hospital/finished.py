@@ -19,7 +19,8 @@ from radweave.hospital.identity import Identity
 CAUTION = "CAUTION: Not for Diagnostic Use, for research use only."
 """The series description of everything that goes into an archive."""
 MAKER = "Radweave"
-SectionKind = Literal["findings", "impression"]
+SectionKind = Literal["indication", "technique", "comparison", "findings", "impression"]
+"""In the order in which a report has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ from radweave.hospital.words import caution_lines, evidence_lines
 KIND: Final = "hl7"
 _ESCAPES: Final = str.maketrans({"\\": "\\E\\", "|": "\\F\\", "^": "\\S\\", "&": "\\T\\", "~": "\\R\\"})
 _LINE_BREAK: Final = "\\.br\\"
-_SECTION_CODES: Final = {"findings": codes.FINDINGS_TEXT, "impression": codes.IMPRESSION_TEXT}
+_SECTION_CODES: Final = {
+    "indication": codes.INDICATION_TEXT, "technique": codes.TECHNIQUE_TEXT, "comparison": codes.COMPARISON_TEXT,
+    "findings": codes.FINDINGS_TEXT, "impression": codes.IMPRESSION_TEXT,
+}  # fmt: skip
 _NOTE_CODE: Final = Code("NOTE", "L", "Note")
 # HL7 table 0465: the groups of a DICOM name (PS3.5 Sec. 6.2.1.1) are alphabetic, ideographic and phonetic.
 _WRITINGS: Final = ("A", "I", "P")

@@ -75,7 +75,7 @@ def _pictures(files: Sequence[Path]) -> list[Picture]:
 
 def _sections(sentences: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
     made = []
-    for kind in ("findings", "impression"):
+    for kind in drafts.SECTIONS:
         text = writable(" ".join(row["text"] for row in sentences if row["section"] == kind))
         if text:
             made.append(Section(kind, text))
