@@ -11,6 +11,7 @@ from httpx2 import Response
 from stand_ins import CRASH, HANG, IMAGE, REFUSE
 from stations import NOTICE, ORIGIN, log_in, one_draft, running, upload, wait_for
 
+from radweave.serve.kept import Places
 from radweave.serve.schema import meta
 from radweave.serve.settings import Limits, Settings
 from radweave.serve.station import Station
@@ -234,6 +235,35 @@ def test_sentences_stand_in_sections_and_the_text_names_them(client: TestClient)
     assert [row["editor"] for row in draft["sentences"]] == ["admin", "admin", None, None, "admin"]
     other = {"op": "insert", "after": 0, "section": "technique", "text": "x"}
     assert client.patch(place, json={"version": 2, "edits": [other]}).status_code == 400
+
+
+@pytest.mark.parametrize("op", [{"op": "replace", "key": 0}, {"op": "insert"}])
+def test_a_sentence_of_blanks_is_none(op: dict[str, object], client: TestClient) -> None:
+    place = f"/api/v1/studies/{one_draft(client)['id']}/sentences"
+    assert client.patch(place, json={"version": 1, "edits": [{**op, "text": " \n\t"}]}).status_code == 422
+    draft = client.patch(place, json={"version": 1, "edits": [{**op, "text": " The heart.\n"}]}).json()
+    assert draft["sentences"][0]["text"] == "The heart."
+
+
+def test_all_that_was_written_stands_in_the_report(client: TestClient) -> None:
+    place = f"/api/v1/studies/{one_draft(client)['id']}"
+    said = {name: f"Words of {name}." for name in ("indication", "technique", "comparison", "findings", "impression")}
+    edits = [{"op": "insert", "section": name, "text": text} for name, text in said.items()]
+    assert client.patch(f"{place}/sentences", json={"version": 1, "edits": edits}).status_code == 200
+    report = client.get(f"{place}/report", params={"format": "text"})
+    assert report.status_code == 200, report.text
+    for name, text in said.items():
+        assert f"{name.upper()}\n{text}" in report.text
+
+
+def test_of_many_reports_at_once_some_have_to_wait(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    place = f"/api/v1/studies/{one_draft(client)['id']}/report?format=text"
+    station.reports = Places(1, most_waiting=0)
+    with station.reports.one():
+        full = client.get(place)
+    assert (full.status_code, full.headers["retry-after"]) == (503, "2")
+    assert client.get(place).status_code == 200
 
 
 def test_a_sentence_is_of_a_recalled_case_only_where_it_stands_there(client: TestClient) -> None:

@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from stations import listening, one_draft
 
+from radweave.serve.patience import _Protocol
 from radweave.serve.settings import Settings
 
 STRANGE: tuple[Any, ...] = (
@@ -122,6 +123,43 @@ def test_connections_that_say_nothing_or_little_are_ended(settings: Settings, mo
         # A second request on a connection has no more time than the first.
         again = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\nGET /heal".encode()
         assert _sent(port, again, last=b"t").count(b"HTTP/1.1 200") == 1
+
+
+def _taken(port: int, path: str, *, bytes_a_turn: int, pause_s: float) -> int:
+    """How much of an answer a client gets that reads so much and then waits so long."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+        client.settimeout(30)
+        client.connect(("127.0.0.1", port))
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        taken = 0
+        try:
+            while part := client.recv(bytes_a_turn):
+                taken += len(part)
+                time.sleep(pause_s)
+        except ConnectionResetError:
+            pass
+        return taken
+
+
+def test_who_reads_slowly_is_cut_off(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of minutes and KiB a second, scaled down to a second and MiB. Reading on does not begin them anew."""
+    made = _Protocol.connection_made
+
+    def with_little_room(self: _Protocol, transport: Any) -> None:
+        # A kernel that takes all at once would hide who reads slowly.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
+        made(self, transport)
+
+    monkeypatch.setattr(_Protocol, "connection_made", with_little_room)
+    monkeypatch.setattr("radweave.serve.patience.ANSWER_S", 1.0)
+    script = "/static/vendor/niivue/niivue.umd.js"
+    with listening(settings) as (port, _):
+        whole = _taken(port, script, bytes_a_turn=1 << 20, pause_s=0)
+        assert whole > 2_000_000
+        monkeypatch.setattr("radweave.serve.patience.LEAST_RATE", 1 << 24)
+        assert _taken(port, script, bytes_a_turn=1 << 12, pause_s=0.005) < whole
+        assert b" 200 " in _sent(port, f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
 
 
 def test_a_body_that_is_too_large_is_not_waited_for(settings: Settings) -> None:

@@ -119,6 +119,61 @@ def test_names_are_text_and_never_paths(started: tuple[TestClient, Station]) -> 
     assert client.get("/api/v1/studies").headers["content-type"] == "application/json"
 
 
+def named(name: bytes, *, utf8: bool) -> bytes:
+    """An archive of one image whose name is these bytes, with the flag that says that they are UTF-8 or without."""
+    data = bytearray(zipped(("n" * len(name), IMAGE)).replace(b"n" * len(name), name))
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = data.find(mark) + place
+        data[at : at + 2] = (0x800 if utf8 else 0).to_bytes(2, "little")
+    return bytes(data)
+
+
+LEADS_OUT = {
+    "NUL": b"a.png\0.exe", "drive": b"C:\\Windows\\a.png", "drive, slashes": b"c:/a.png", "stream": b"a.png:b",
+    "share": b"\\\\server\\share\\a.png", "root": b"/a.png", "up": b"a/../../a.png", "up, mixed": b"a\\..\\../a.png",
+}  # fmt: skip
+IS_TEXT = {
+    "turned": "\u202egnp.exe.png".encode(), "long": b"n" * 9_000, "backslash": b"folder\\a.png", "dot": b"./a.png",
+    "terminal": b"\x1b[2J\r\n.png", "device": b"CON", "blank": b" ", "deep": b"d/" * 500 + b"a.png",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("utf8", [True, False])
+def test_a_name_in_an_archive_leads_nowhere(utf8: bool, started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    for kind, name in LEADS_OUT.items():
+        answer = upload(client, ("a.zip", named(name, utf8=utf8)))
+        assert (answer.status_code, "leads out of it" in answer.text) == (400, True), (kind, answer.text)
+    assert left_behind(station.settings) == []
+    for kind, name in IS_TEXT.items():
+        answer = upload(client, ("a.zip", named(name, utf8=utf8)))
+        assert answer.status_code == 202, (kind, answer.text)
+        (study,) = answer.json()["studies"]
+        found = wait_for(client, study, "drafted")
+        assert all(text.isprintable() for text in (found["name"], *found["files"])), kind
+        assert len(found["name"]) <= 200
+    assert {path.stem[:4] for path in left_behind(station.settings) if path.is_file()} == {"file"}
+
+
+def test_a_name_in_an_archive_that_is_no_text(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    wrong = upload(client, ("a.zip", named(b"\xff\xfe\xc3(.png", utf8=True)))
+    assert (wrong.status_code, "name" in wrong.json()["error"]["reason"]) == (400, True), wrong.text
+    assert left_behind(station.settings) == []
+    (study,) = upload(client, ("a.zip", named(b"\xff\xfe\xc3(.png", utf8=False))).json()["studies"]
+    assert wait_for(client, study, "drafted")["name"].endswith("(.png")
+
+
+def test_a_radiograph_study_has_no_hundreds_of_images(settings: Settings) -> None:
+    """Their pixels would all be in memory at once."""
+    with running(settings.model_copy(update={"limits": Limits(views=2)})) as (client, _):
+        files = [(f"{number}.png", IMAGE) for number in range(3)]
+        (study,) = upload(client, *files, data={"one_study": "true"}).json()["studies"]
+        assert wait_for(client, study, "refused")["reason"].endswith("3, at most 2")
+        (study,) = upload(client, *files[:2], data={"one_study": "true"}).json()["studies"]
+        wait_for(client, study, "drafted")
+
+
 def test_a_refused_study_keeps_its_reason_and_no_file(started: tuple[TestClient, Station]) -> None:
     client, station = started
     (study,) = upload(client, ("a.png", REFUSE)).json()["studies"]

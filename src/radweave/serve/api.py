@@ -29,6 +29,7 @@ State = Literal["waiting", "drafting", "drafted", "edited", "signed", "refused"]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Offset = Annotated[int, Query(ge=0, le=1 << 31)]
 _SECONDS_OF_A_DAY = 86_400
+OPENED = "opened"
 
 
 class _Body(BaseModel):
@@ -114,10 +115,7 @@ def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
         given = drafts.read_evidence(connection, study)
         assert given is not None, "a draft has its evidence"
         answer.update({name: given[name] for name in ("findings", "warnings", "model")})
-        opened = log.first(connection, "opened", user=user.id, study=study)
-    if opened is None:
-        with here.database.writing() as connection:
-            log.append(connection, "opened", user=user.id, study=study, details={"version": row.version})
+    log.note_first(here.database, OPENED, user=user.id, study=study, version=row.version)
     return answer
 
 
@@ -129,6 +127,7 @@ def evidence(study: str, user: Asking, here: Here) -> dict[str, Any]:
         given = drafts.read_evidence(connection, study)
     if given is None:
         raise HTTPException(404, "there is no draft")
+    log.note_first(here.database, OPENED, user=user.id, study=study)
     return {**given, "notice": RESEARCH_ONLY}
 
 
@@ -144,7 +143,11 @@ def report(
         if row.version == 0:
             raise HTTPException(404, "there is no draft")
         made, files = stored_report(connection, row, row.version)
-    data = FORMATS[format].bytes_of(with_images(made, files))
+    with here.reports.one():
+        data = FORMATS[format].bytes_of(with_images(made, files))
+    with here.database.writing() as connection:
+        details = {"format": format, "version": row.version}
+        log.append(connection, "report taken", user=user.id, study=study, details=details)
     name = f"report{FORMATS[format].suffix}"
     return Response(
         data,
@@ -166,7 +169,9 @@ def read_version(study: str, version: int, user: Asking, here: Here) -> dict[str
     """An older draft; version 1 is the model's."""
     with here.database.reading() as connection:
         find_study(connection, study, user)
-        return drafts.read(connection, study, version)
+        found = drafts.read(connection, study, version)
+    log.note_first(here.database, OPENED, user=user.id, study=study, version=version)
+    return found
 
 
 @router.patch("/studies/{study}/sentences", tags=["drafts"])
@@ -194,7 +199,7 @@ def sign(study: str, given: Signature, user: Asking, here: Here) -> dict[str, An
         find_study(connection, study, user)
         seconds = given.seconds
         if seconds is None:
-            opened = log.first(connection, "opened", user=user.id, study=study)
+            opened = log.first(connection, OPENED, user=user.id, study=study)
             seconds = 0.0 if opened is None else (now() - opened).total_seconds()
         kept = drafts.sign(connection, study, given.version, seconds, user)
     return {"signature": kept, "notice": RESEARCH_ONLY}

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from radweave import __version__
 from radweave.base.errors import CannotWriteError, InputError
 from radweave.base.study import RESEARCH_ONLY
-from radweave.serve import access, accounts, api, images, pages
+from radweave.serve import access, accounts, api, images, pages, prior_api, template_api
 from radweave.serve.drafts import ConflictError
 from radweave.serve.events import say_failure
 from radweave.serve.guard import Guard, RateLimit, error
@@ -46,8 +46,9 @@ def create_app(station: Station) -> FastAPI:
     )  # fmt: skip
     app.state.station = station
     app.state.logins = RateLimit(station.settings.logins)
-    for router in (access.router, accounts.router, api.router, images.router, api.probes):
-        app.include_router(router)
+    for part in (access, accounts, api, prior_api, template_api, images):
+        app.include_router(part.router)
+    app.include_router(api.probes)
     pages.add_pages(app)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -93,7 +94,7 @@ async def _full(request: Request, problem: Exception) -> Response:
 
 
 async def _busy(request: Request, problem: Exception) -> Response:
-    return _reply(503, error("many images are being read; try again"), {"Retry-After": str(BUSY_S)})
+    return _reply(503, error("many images and reports are being read or made; try again"), {"Retry-After": str(BUSY_S)})
 
 
 async def _away(request: Request, problem: Exception) -> Response:

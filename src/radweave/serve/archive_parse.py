@@ -32,6 +32,8 @@ def list_members(request: dict[str, Any]) -> wire.Message:
             packed = sum(member.compress_size for member in archive.infolist())
     except zipfile.BadZipFile:
         raise InputError("is no ZIP archive, or a damaged one") from None
+    except UnicodeDecodeError:
+        raise InputError("a name in the archive is no text, though it says that it is UTF-8", field="name") from None
     if len(members) > most:
         raise InputError("too many files in an archive", field="files", got=len(members), expected=f"at most {most}")
     for member in members:

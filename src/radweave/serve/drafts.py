@@ -11,20 +11,21 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import sqlalchemy as sa
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_bytes
 from radweave.base.study import RESEARCH_ONLY, Record
+from radweave.hospital.finished import SectionKind
 from radweave.serve import log
 from radweave.serve.schema import drafts, evidence, now, sentences, signoffs, studies
 from radweave.serve.settings import Limits
 from radweave.serve.users import User, user_names
 
 EDITABLE = ("drafted", "edited")
-Section = Literal["indication", "technique", "comparison", "findings", "impression"]
-SECTIONS: tuple[Section, ...] = get_args(Section)
+SECTIONS: tuple[SectionKind, ...] = get_args(SectionKind)
 """In the order in which a report has them."""
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class ConflictError(InputError):
@@ -36,7 +37,7 @@ class Replace(Record):
 
     op: Literal["replace"]
     key: int
-    text: str = Field(min_length=1)
+    text: Words
 
 
 class Remove(Record):
@@ -54,8 +55,8 @@ class Insert(Record):
 
     op: Literal["insert"]
     after: int | None = None
-    section: Section | None = None
-    text: str = Field(min_length=1)
+    section: SectionKind | None = None
+    text: Words
     recalled: int | None = None
 
 

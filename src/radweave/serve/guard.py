@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,6 +35,8 @@ HEADERS: Final = {
     "x-research-only": RESEARCH_ONLY,
 }
 
+_DIGITS: Final = 18
+"""Of a length that is stated; none that is allowed has more."""
 _OWN: Final = (b"cache-control",)
 """What a response may say itself."""
 
@@ -99,16 +101,24 @@ def _refusal(scope: Scope, settings: Settings) -> tuple[int, str] | None:
     """Requests that another site makes a browser send, and bodies that say themselves that they are too large."""
     host = _header(scope, b"host") or ""
     # A name that is made to lead to this machine (DNS rebinding) is another name.
-    if settings.host in LOOPBACK and urlsplit(f"//{host}").hostname not in LOOPBACK:
+    if settings.host in LOOPBACK and _place(f"//{host}").hostname not in LOOPBACK:
         return 400, "unknown host"
     origin = _header(scope, b"origin")
-    if scope["method"] not in SAFE and origin is not None and urlsplit(origin).netloc != host:
+    if scope["method"] not in SAFE and origin is not None and _place(origin).netloc != host:
         return 403, "a request from another site"
     stated = _header(scope, b"content-length") or "0"
     most = _most(scope, settings.limits)
-    if not stated.isdigit() or int(stated) > most:
+    if not (stated.isascii() and stated.isdigit()) or len(stated) > _DIGITS or int(stated) > most:
         return 413, too_large(most)
     return None
+
+
+def _place(address: str) -> SplitResult:
+    """An address in parts; one that is none has none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
 
 
 def _most(scope: Scope, limits: Limits) -> int:

@@ -19,7 +19,7 @@ from fastapi.responses import StreamingResponse
 from radweave.base.errors import InputError, printable
 from radweave.base.hashes import sha256_json
 from radweave.base.study import RESEARCH_ONLY, Study, View
-from radweave.serve import drafts, log, maps, pixels, store
+from radweave.serve import drafts, linked, log, maps, pixels, store
 from radweave.serve.access import Asking, Here
 from radweave.serve.api import find_study
 from radweave.serve.kept import Entry, Make
@@ -60,7 +60,7 @@ def list_images(study: str, user: Asking, here: Here) -> dict[str, Any]:
         row = find_study(connection, study, user)
         own, prior = _sources(here, connection, row)
         given = drafts.read_evidence(connection, study) or {}
-    _note(here, study, user)
+    log.note_first(here.database, _LOOKED, user=user.id, study=study)
     evidence = given.get("evidence") or {}
     views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
     most = here.settings.limits.images
@@ -104,6 +104,7 @@ def read_map(study: str, finding: str, user: Asking, here: Here, form: str = "js
     found = given and maps.read(given["evidence"], finding, str(given["model"].get("method")))
     if not given or not found:
         raise HTTPException(404, "no such map")
+    log.note_first(here.database, _LOOKED, user=user.id, study=study)
     if form != "nifti":
         return {**found, "notice": RESEARCH_ONLY}
     scan = next((one for one in own if one.name == str(found["grids"][0]["image"])), None)
@@ -115,15 +116,6 @@ def read_map(study: str, finding: str, user: Asking, here: Here, form: str = "js
     return Response(pixels.nifti_bytes(*laid), media_type="application/gzip")
 
 
-def _note(here: Station, study: str, user: User) -> None:
-    """Say in the log who looked at a study's images first when."""
-    with here.database.reading() as connection:
-        seen = log.first(connection, _LOOKED, user=user.id, study=study)
-    if seen is None:
-        with here.database.writing() as connection:
-            log.append(connection, _LOOKED, user=user.id, study=study)
-
-
 def _part(study: str, name: str, part: str, user: User, here: Station, request: Request) -> Response:
     with here.database.reading() as connection:
         row = find_study(connection, study, user)
@@ -131,7 +123,7 @@ def _part(study: str, name: str, part: str, user: User, here: Station, request: 
     source = next((one for one in sources if one.name == name), None)
     if source is None:
         raise HTTPException(404, "no such image")
-    _note(here, study, user)
+    log.note_first(here.database, _LOOKED, user=user.id, study=study)
     packed = part != "volume" and _takes_gzip(request)
     tag = f'"{_key(source)}-{part}{"-gzip" if packed else ""}"'
     if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
@@ -173,13 +165,25 @@ def _sources(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> tupl
     if row.state == "refused":
         return [], []
     if row.dataset_study is None:
-        pairs = zip(store.uploaded(connection, row.id), store.file_names(connection, row.id), strict=True)
-        own = [Source(str(number), called, Path(path)) for number, (path, called) in enumerate(pairs)]
-        prior = store.prior_of(connection, row.id)
-        theirs = () if prior is None else prior.files
-        return own, [Source(f"{PRIOR}{number}", PRIOR_CALLED, Path(path)) for number, path in enumerate(theirs)]
+        return _of_upload(connection, row.id), _before(connection, row.id)
     study, before = here.dataset_studies(row.dataset_study)
     return _of_dataset(here, study, ""), _of_dataset(here, before, PRIOR)
+
+
+def _before(connection: sa.Connection, study: str) -> list[Source]:
+    """The prior's files: those of a study that is here have their names."""
+    prior, here = store.prior_of(connection, study), linked.prior_of(connection, study)
+    if prior is None:
+        return []
+    own = [] if here is None else _of_upload(connection, here.id, PRIOR)
+    if tuple(str(one.path) for one in own) == prior.files:
+        return own
+    return [Source(f"{PRIOR}{number}", PRIOR_CALLED, Path(path)) for number, path in enumerate(prior.files)]
+
+
+def _of_upload(connection: sa.Connection, study: str, prefix: str = "") -> list[Source]:
+    pairs = zip(store.uploaded(connection, study), store.file_names(connection, study), strict=True)
+    return [Source(f"{prefix}{number}", called, Path(path)) for number, (path, called) in enumerate(pairs)]
 
 
 def _of_dataset(here: Station, study: Study | None, prefix: str) -> list[Source]:

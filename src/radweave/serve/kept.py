@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +25,7 @@ Make = Callable[[], tuple[dict[str, Any], dict[str, Writer]]]
 
 
 class BusyError(Exception):
-    """So many wait for a decoder already that one more would only wait too long."""
+    """So many wait already that one more would only wait too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,39 @@ class Entry:
     parts: dict[str, Path]
 
 
+class Places:
+    """So many at once, a few more who wait, and nobody else: what takes memory and seconds for each who asks."""
+
+    def __init__(self, at_once: int, *, most_waiting: int = 8, wait_s: float = 60.0) -> None:
+        self._doing, self._wait_s = threading.BoundedSemaphore(at_once), wait_s
+        self._places = threading.BoundedSemaphore(at_once + most_waiting)
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """Hold a place.
+
+        Raises:
+            BusyError: if too many wait, or it took too long.
+        """
+        if not self._places.acquire(blocking=False):
+            raise BusyError
+        try:
+            if not self._doing.acquire(timeout=self._wait_s):
+                raise BusyError
+            try:
+                yield
+            finally:
+                self._doing.release()
+        finally:
+            self._places.release()
+
+
 class Kept:
     """The entries below ``folder``, ``most_bytes`` together. Safe to use from threads; one decodes at a time."""
 
     def __init__(self, folder: Path, most_bytes: int, *, most_waiting: int = 8, wait_s: float = 60.0) -> None:
-        self._folder, self._most, self._wait_s = folder, most_bytes, wait_s
-        self._making = threading.Lock()
-        self._places = threading.BoundedSemaphore(most_waiting)
+        self._folder, self._most = folder, most_bytes
+        self._places = Places(1, most_waiting=most_waiting - 1, wait_s=wait_s)
 
     def get(self, study: str, key: str, make: Make) -> Entry:
         """The entry, made where it is not there.
@@ -54,17 +80,8 @@ class Kept:
         found = self._find(study, key)
         if found is not None:
             return found
-        if not self._places.acquire(blocking=False):
-            raise BusyError
-        try:
-            if not self._making.acquire(timeout=self._wait_s):
-                raise BusyError
-            try:
-                return self._find(study, key) or self._made(study, key, make)
-            finally:
-                self._making.release()
-        finally:
-            self._places.release()
+        with self._places.one():
+            return self._find(study, key) or self._made(study, key, make)
 
     def _find(self, study: str, key: str) -> Entry | None:
         place = self._folder / study / f"{key}{_ABOUT}"

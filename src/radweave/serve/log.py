@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from radweave.base.hashes import sha256_json
+from radweave.serve.database import Database
 from radweave.serve.schema import FIRST_HASH, log, log_head, now
 from radweave.serve.users import user_names
 
@@ -74,6 +75,17 @@ def first(connection: sa.Connection, action: str, *, user: int, study: str) -> d
     """When a user did something with a study for the first time."""
     wanted = (log.c.study_id == study, log.c.user_id == user, log.c.action == action)
     return connection.execute(sa.select(sa.func.min(log.c.time)).where(*wanted)).scalar()
+
+
+def note_first(database: Database, action: str, *, user: int, study: str, **details: Any) -> None:
+    """Say that a user looked at something of a study, the first time that it did."""
+    with database.reading() as connection:
+        seen = first(connection, action, user=user, study=study)
+    if seen is not None:
+        return
+    with database.writing() as connection:
+        if first(connection, action, user=user, study=study) is None:  # it may have looked twice at once
+            append(connection, action, user=user, study=study, details=details)
 
 
 def entries(

@@ -2,7 +2,7 @@
 
 uvicorn waits for ever for a request that was begun. A few hundred such connections cost their owner nothing, and
 nobody else gets one. Here a request's head must come within ``head_s``, its body at ``LEAST_RATE`` bytes a second on
-average (after ``body_s``), and an answer that nobody takes is dropped after ``ANSWER_S``.
+average (after ``body_s``), and an answer must be taken as fast (after ``ANSWER_S``), else the connection is cut.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class _Protocol(H11Protocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._answer_begun, self._written, self._is_answering = 0.0, 0, False
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        counted: Any = _Counted(transport, self._writes)
+        super().connection_made(counted)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -50,18 +52,33 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
+        self._is_answering = False
         if self.conn.their_state is h11.SEND_BODY:
             self._begin("rest", LINGER_S, self.transport.close)
         super().on_response_complete()
 
-    def pause_writing(self) -> None:
-        """More of an answer waits than the client takes."""
-        super().pause_writing()
-        self._begin("answer", ANSWER_S, self.transport.abort)
+    def _writes(self, size: int) -> None:
+        """Before bytes of an answer are written: its time begins with the first, if nothing of older ones waits."""
+        if not self._is_answering and not self.transport.get_write_buffer_size():
+            self._end("answer")
+        self._is_answering = True
+        if "answer" not in self._timers:
+            self._answer_begun, self._written = self.loop.time(), 0
+            self._begin("answer", ANSWER_S, self._refuse_slow)
+        self._written += size
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
+    def _refuse_slow(self) -> None:
+        """Cut the connection where too little was taken in the time; else look again when that would be so."""
         self._end("answer")
+        waiting = self.transport.get_write_buffer_size()
+        if not waiting:  # the client has all that there is so far
+            return
+        taken = max(0, self._written - waiting)
+        left = self._answer_begun + ANSWER_S + taken / LEAST_RATE - self.loop.time()
+        if left <= 0:
+            self.transport.abort()
+        else:
+            self._begin("answer", left, self._refuse_slow)
 
     def _watch(self) -> None:
         """Wait for a head that is not there yet. Between two requests uvicorn's own limit holds."""
@@ -80,6 +97,20 @@ class _Protocol(H11Protocol):
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
+
+
+class _Counted:
+    """A transport that tells how much is to be written."""
+
+    def __init__(self, transport: Any, writes: Callable[[int], None]) -> None:
+        self._transport, self._writes = transport, writes
+
+    def write(self, data: bytes) -> None:
+        self._writes(len(data))
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def patient(receive: Receive, body_s: float) -> Receive:

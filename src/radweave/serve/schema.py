@@ -147,6 +147,41 @@ signoffs = sa.Table(
     sa.Column("draft_sentences", sa.Integer, nullable=False),
 )  # fmt: skip
 
+# A digest of the patient's id (``serve/patients.py``): whom a study is compared with, not whose it is.
+patients = sa.Table(
+    "patients", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("patient", sa.String(64), nullable=False, index=True),
+)  # fmt: skip
+
+# Earlier studies of the same patient, by their headers: days and seconds of the day that lie between.
+earlier = sa.Table(
+    "earlier", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("prior_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("days", sa.Integer, nullable=False),
+    sa.Column("seconds", sa.Integer, nullable=False),
+)  # fmt: skip
+
+# The patient's study before one, of those that are here. ``prior_id`` is empty where a reader said that there is none.
+links = sa.Table(
+    "links", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("prior_id", sa.ForeignKey("studies.id")),
+    sa.Column("found_by", sa.String(20), nullable=False),
+    sa.CheckConstraint("found_by IN ('headers', 'hand')", name="known_finder"),
+)  # fmt: skip
+
+# A template of a report that an admin loaded: one row, or none.
+templates = sa.Table(
+    "templates", meta,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("title", sa.String(200), nullable=False),
+    sa.Column("sections", sa.JSON, nullable=False),
+    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("loaded", Utc, nullable=False),
+)  # fmt: skip
+
 # Studies that came from an archive or a scanner: reports of these are sent.
 arrivals = sa.Table(
     "arrivals", meta,
@@ -252,7 +287,12 @@ def _asking(connection: sa.Connection) -> None:
     meta.create_all(connection, tables=[priors, asked])
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending, 4: _asking}
+def _earlier(connection: sa.Connection) -> None:
+    """Which studies here come before which, and a template."""
+    meta.create_all(connection, tables=[patients, earlier, links, templates])
+
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending, 4: _asking, 5: _earlier}
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
 

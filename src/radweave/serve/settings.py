@@ -25,6 +25,7 @@ class Limits(Record):
     draft_characters: int = Field(default=20_000, ge=1)
     page: int = Field(default=200, ge=1)
     images: int = Field(default=16, ge=1)
+    views: int = Field(default=32, ge=1)
     kept_bytes: int = Field(default=4 << 30, ge=1)
 
 

@@ -21,16 +21,17 @@ from radweave.base.storage import remove_leftovers
 from radweave.base.study import Modality, Split, Study
 from radweave.data.dataset import Dataset
 from radweave.generate.predictor import UNTRAINED
+from radweave.hospital.identity import Identity
 from radweave.hospital.model import model_facts
 from radweave.hospital.plan import Plan, read_plan
 from radweave.hospital.prior import Prior, copied
 from radweave.runs.folder import read_card
-from radweave.serve import log, outbox, store, users
+from radweave.serve import linked, log, outbox, patients, store, users
 from radweave.serve.database import Database
 from radweave.serve.events import say
 from radweave.serve.inference import Inference, Target
 from radweave.serve.joined import Joined, refuse_unusable
-from radweave.serve.kept import Kept
+from radweave.serve.kept import Kept, Places
 from radweave.serve.metrics import Metrics
 from radweave.serve.settings import Settings
 from radweave.serve.store import NewStudy
@@ -40,6 +41,8 @@ from radweave.serve.worker import main
 
 _KNOWN = ("was submitted already",)
 _MOST_READ = 1_000
+_REPORTS_AT_ONCE = 2
+"""A report as a file decodes all images of its study."""
 
 
 def _source(owner: int | None, number: int, key: str) -> str:
@@ -79,9 +82,12 @@ class Station:
         self.database.hold.keep()
         with self.database.writing() as connection:
             self.token = users.first_token(connection)
+        self._secret = patients.read_secret(settings.state)
+        self._headers: dict[str, Identity | None] = {}
         self._dataset_read: dict[str, Study | None] = {}
         self.metrics = Metrics()
         self.kept = Kept(settings.pixels, settings.limits.kept_bytes)
+        self.reports = Places(_REPORTS_AT_ONCE)
         self.inference = Inference(settings, self.database, self.metrics, target=target)
         self._joined = Joined(plan, settings, self.database, self.metrics, self._take_arrived)
         self._watcher = None if settings.watch is None else Watcher(settings.watch, self._take_watched)
@@ -152,6 +158,7 @@ class Station:
         folder, found = take_in(incoming, place, limits, modality=self.modality, one_study=one_study)
         before: Path | None = None
         try:
+            people = [None if study.refused else self._whose([path for path, _ in study.files]) for study in found]
             if prior is not None and prior.files:
                 before = place / uuid.uuid4().hex
                 prior = copied(prior, before)
@@ -160,10 +167,13 @@ class Station:
                 if store.queued(connection) + new > limits.waiting:
                     raise QueueFullError
                 ids = []
-                for number, study in enumerate(found):
+                for number, (study, person) in enumerate(zip(found, people, strict=True)):
                     source = None if key is None else _source(owner, number, key)
                     made = NewStudy(study.name, study.files, source=source, refused=study.refused, prior=prior)
                     ids.append(store.add(connection, made, owner=owner))
+                    if person is not None:
+                        for later in patients.keep(connection, ids[-1], person, self._secret, self._whose):
+                            linked.find(connection, later)
                     if arrived:
                         outbox.arrived(connection, ids[-1])
         except BaseException as error:
@@ -179,6 +189,15 @@ class Station:
         self.inference.wake()
         say("submitted", studies=len(ids))
         return ids
+
+    def _whose(self, files: Sequence[Path]) -> Identity | None:
+        """Whose a study is; what was read once is held in memory, and nowhere else."""
+        key = str(files[0]) if files else ""
+        if key not in self._headers:
+            if len(self._headers) >= _MOST_READ:
+                self._headers.clear()
+            self._headers[key] = patients.read_whose(files)
+        return self._headers[key]
 
     def _refuse_known(self, source: str) -> None:
         with self.database.reading() as connection:

@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from radweave.hospital.prior import Prior
-from radweave.serve import log
+from radweave.serve import linked, log
 from radweave.serve.schema import STATES, drafts, evidence, files, now, priors, sentences, studies
 from radweave.serve.users import User
 
@@ -97,8 +97,12 @@ def queued(connection: sa.Connection) -> int:
 
 
 def claim(connection: sa.Connection, most: int) -> list[Job]:
-    """Take the oldest studies that wait. One that was taken before, and came back, is taken alone: it may be why."""
-    asked = sa.select(studies).where(studies.c.state == "waiting").order_by(studies.c.created, studies.c.id)
+    """Take the oldest studies that wait. One that was taken before, and came back, is taken alone: it may be why.
+
+    One whose prior waits too is taken after it.
+    """
+    asked = sa.select(studies).where(studies.c.state == "waiting", ~linked.waits_for_its_prior())
+    asked = asked.order_by(studies.c.created, studies.c.id)
     rows = connection.execute(asked.limit(most)).all()
     if rows and rows[0].tries:
         rows = rows[:1]
@@ -108,17 +112,27 @@ def claim(connection: sa.Connection, most: int) -> list[Job]:
     for row in rows:
         if not _move(connection, row.id, ("waiting",), "drafting", tries=row.tries + 1):
             continue
-        paths = connection.execute(
-            sa.select(files.c.path).where(files.c.study_id == row.id).order_by(files.c.position)
-        ).scalars()
-        jobs.append(Job(row.id, tuple(paths), row.dataset_study, prior_of(connection, row.id)))
+        linked.find(connection, row.id)  # the one that was found may have been refused in the meantime
+        jobs.append(Job(row.id, tuple(uploaded(connection, row.id)), row.dataset_study, prior_of(connection, row.id)))
     return jobs
 
 
 def prior_of(connection: sa.Connection, study: str) -> Prior | None:
-    """What came of looking for the patient's study before; None where nobody looked."""
+    """The patient's study before: one that is here, or what came of asking archives; None where nobody looked.
+
+    A reader's choice goes before all, what an archive gave before what was found here.
+    """
+    here = linked.prior_of(connection, study)
     row = connection.execute(sa.select(priors).where(priors.c.study_id == study)).first()
-    return None if row is None else Prior(row.outcome, tuple(row.files), row.report, row.days, row.reason)
+    given = None if row is None else Prior(row.outcome, tuple(row.files), row.report, row.days, row.reason)
+    if linked.is_by_hand(connection, study) and here is None:
+        return None
+    if here is None or (given is not None and given.files and here.found_by != linked.BY_HAND):
+        return given
+    text, is_signed = linked.text_of(connection, here)
+    # What nobody signed is no report: nothing is held against it, and no model reads it.
+    report = text if is_signed else None
+    return Prior("found", tuple(uploaded(connection, here.id)), report, linked.days_between(connection, study, here.id))
 
 
 def finish(connection: sa.Connection, study: str, result: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -75,7 +75,7 @@ def take_in(
         if not laid:
             raise InputError("the archive holds no file", field="files")
         groups = _groups(partial, modality, one_study=one_study)
-        studies = [_study(group, laid, partial, folder) for group in groups]
+        studies = [_study(_bounded(group, limits, modality), laid, partial, folder) for group in groups]
     return folder, studies
 
 
@@ -133,7 +133,8 @@ def _unpacked(path: Path, limits: Limits) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_wanted(name: str) -> bool:
-    return not any(part.startswith((".", "__MACOSX")) for part in name.replace("\\", "/").split("/"))
+    parts = [part for part in name.replace("\\", "/").split("/") if part != "."]
+    return not any(part.startswith((".", "__MACOSX")) for part in parts)
 
 
 @lru_cache(maxsize=1)
@@ -154,6 +155,14 @@ def _groups(folder: Path, modality: Modality, *, one_study: bool) -> list[FileGr
     for series in sorted(path for path in folder.iterdir() if any(path.iterdir())):
         groups += group_images([series], one_study=False, modality=modality)
     return groups
+
+
+def _bounded(group: FileGroup, limits: Limits, modality: Modality) -> FileGroup:
+    """A group, refused where its radiographs would be more than are read, and held in memory, for one draft."""
+    if modality == "ct" or group.refused is not None or len(group.images) <= limits.views:
+        return group
+    reason = f"more images than one study may have: {len(group.images)}, at most {limits.views}"
+    return replace(group, refused=reason)
 
 
 def _study(group: FileGroup, laid: dict[str, str], partial: Path, folder: Path) -> NewStudy:

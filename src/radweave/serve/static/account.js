@@ -89,3 +89,22 @@ at("add-user")?.addEventListener("submit", async (event) => {
 
 tried(drawTokens);
 if (me.role === "admin") tried(drawUsers);
+
+// The template that the editor offers.
+async function drawTemplate(loaded = null) {
+  const { template } = loaded ?? await ask("GET", "/template");
+  if (!template) return redraw(at("template"), h("p", {}, "None is loaded."));
+  const kept = template.sections.map(({ section, lines }) => `${section} ${lines.length}`).join(", ");
+  const dropped = Object.entries(loaded?.dropped ?? {}).map(([name, count]) => `${count} ${name}`).join(", ");
+  return redraw(at("template"), h("p", {}, h("b", {}, template.title || "without a title"), `; lines: ${kept}. `,
+    button("Remove", async () => { if (await tried(() => ask("DELETE", "/template"))) await drawTemplate(); }, { "aria-label": "Remove the template" })),
+  dropped && h("p", { class: "soft" }, `Not taken over: ${dropped}.`),
+  loaded?.left_out.length > 0 && h("p", { class: "soft" }, `Sections that a report here does not have: ${loaded.left_out.join(", ")}.`));
+}
+
+at("template-file")?.addEventListener("change", async (event) => {
+  const [file] = event.target.files;
+  event.target.value = "";
+  if (file) await tried(async () => drawTemplate(await ask("PUT", "/template", { html: await file.text() })));
+});
+if (at("template")) drawTemplate().catch(alarm);

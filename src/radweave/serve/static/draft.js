@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { alarm, at, button, clearAlarm, h, redraw, say } from "./dom.js";
 import { key, listed } from "./keys.js";
+import { drawTemplate } from "./template.js";
 import { against, origin, probability, verdict, why } from "./words.js";
 
 export const SECTIONS = ["indication", "technique", "comparison", "findings", "impression"];
@@ -25,7 +26,12 @@ export function drawDraft(page) {
   const given = page.evidence?.evidence.study ?? {};
   settle(rows);
   const shown = SECTIONS.map((section) => drawSection(page, section, rows.filter((row) => row.section === section), given[section]));
-  redraw(at("draft"), shown, open && !canEdit(page) && drawKept(), adding(page, rows));
+  const wasOpen = at("template")?.open ?? false;
+  const offered = canEdit(page) && drawTemplate(page.template, rows, {
+    take: (section, texts) => insertLines(page, section, texts), write: (section, text) => insert(page, section, last(rows, section), text),
+  });
+  if (offered) offered.open = wasOpen;
+  redraw(at("draft"), shown, open && !canEdit(page) && drawKept(), adding(page, rows), offered);
 }
 
 function waiting({ state, reason }) {
@@ -146,8 +152,18 @@ function edit(page, name) {
   if (row && mayOpen()) show(page, { op: "replace", key: name, section: row.section, text: row.text, was: row.text });
 }
 
-function insert(page, section, after) {
-  if (mayOpen()) show(page, { op: "insert", section, after, text: "", was: "" });
+function insert(page, section, after, text = "") {
+  if (mayOpen()) show(page, { op: "insert", section, after, text, was: text });
+}
+
+const last = (rows, section) => rows.findLast((row) => row.section === section)?.key ?? null;
+
+/** Put lines of a template at the end of their section: the last one first, each after the same sentence. */
+async function insertLines(page, section, texts) {
+  if (!mayOpen()) return;
+  const after = last(page.study.draft.sentences, section);
+  const edits = texts.toReversed().map((text) => ({ op: "insert", after, section, text }));
+  if (await changed(page, edits)) focusSentence(newest(page));
 }
 
 function cancel(page) {
@@ -162,7 +178,7 @@ async function save(page) {
   const text = open.text.trim();
   const { op, key: name, after, section, was } = open;
   if (!text) return alarm("The sentence is empty. Cancel, or remove it.");
-  if (text === was) return cancel(page);
+  if (text === was.trim()) return cancel(page);
   const sent = op === "replace" ? { op, key: name, text } : { op, after, section, text };
   const isKept = await changed(page, [sent], () => { open = null; });
   if (isKept) focusSentence(op === "replace" ? name : newest(page));

@@ -1,4 +1,4 @@
-// What the classifier says of each finding, the recalled cases side by side, and what changed since the prior.
+// What the classifier says of each finding, and the recalled cases side by side.
 
 import { at, button, h, percent, redraw } from "./dom.js";
 import { canEdit } from "./draft.js";
@@ -83,18 +83,4 @@ export function drawRecalled(page, { insert }) {
   redraw(at("recalled"), h("h2", { id: "recalled-title", tabindex: "-1" }, about ? `Recalled cases, and what they say of ${about}` : "Recalled cases"),
     h("p", { class: "soft" }, "Training studies that the model found alike. A sentence goes in after the one that is chosen in the draft."),
     h("div", { class: "cards" }, cards));
-}
-
-export function drawPrior(page) {
-  const prior = page.evidence?.evidence.study?.prior;
-  const head = h("h2", { id: "prior-title" }, "Since the prior");
-  if (!prior) return redraw(at("prior"), head, h("p", { class: "soft" }, "No earlier study of this patient is known here."));
-  const rows = (prior.changes ?? []).map((one) => h("tr", {}, h("th", { scope: "row" }, one.name), h("td", {}, one.before), h("td", {}, one.now), h("td", {}, h("b", {}, one.change))));
-  redraw(at("prior"), head,
-    h("p", { class: "soft" }, "What both reports name, read by rules; the columns say what the prior report and the model's draft say."),
-    rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Changes" }, h("table", {}, h("thead", {}, h("tr", {}, ["Finding", "Prior report", "The model's draft", "Change"].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, rows))) : h("p", {}, "Neither report names a finding."),
-    h("div", { class: "cards beside" },
-      h("article", { class: "card" }, h("h3", {}, `Report of the study before: ${prior.study_id}`), h("p", {}, prior.report ?? "It has no report.")),
-      h("article", { class: "card" }, h("h3", {}, "This draft, as it is now"), h("p", { class: "lines-kept" }, page.study.draft.text))),
-    h("p", {}, button("Show the image before this one", () => page.viewer?.showPrior(), { focus: "prior-image" })));
 }

@@ -5,16 +5,18 @@ import { alarm, at, h, redraw, time } from "./dom.js";
 import { drawDraft, hasUnsaved, insertRecalled, keysOfDraft } from "./draft.js";
 import { drawExports } from "./exports.js";
 import { drawDifference, showDifference } from "./difference.js";
-import { drawFindings, drawPrior, drawRecalled } from "./findings.js";
+import { drawFindings, drawRecalled } from "./findings.js";
 import "./frame.js";
 import { drawHistory } from "./history.js";
 import { key } from "./keys.js";
+import { drawPrior, loadPrior } from "./prior.js";
 import { drawSign, sign } from "./sign.js";
 import { chip } from "./states.js";
+import { loadTemplate } from "./template.js";
 import { mountViewer } from "./viewer/viewer.js";
 
 const id = at("study").dataset.study;
-const page = { id, study: null, evidence: null, viewer: null, hasMaps: null, reload: load, restore, change };
+const page = { id, study: null, evidence: null, viewer: null, hasMaps: null, prior: null, template: null, reload: load, restore, change, showImages };
 let drawn = "";
 
 /** Load the study; draw what changed. */
@@ -24,6 +26,7 @@ async function load() {
   page.study = study;
   if (study.draft && !page.evidence) page.evidence = await ask("GET", `/studies/${id}/evidence`);
   if (look === drawn) return;
+  await loadPrior(page);
   drawn = look;
   draw();
   if (study.draft && page.hasMaps === false) await showImages();
@@ -55,6 +58,7 @@ function draw() {
   drawDraft(page);
   drawSign(page);
   drawHistory(page);
+  drawPrior(page);
   if (study.draft) drawEvidence();
   for (const part of ["findings", "recalled", "prior", "difference", "exports", "history"]) at(part).hidden = !at(part).hasChildNodes();
 }
@@ -62,7 +66,6 @@ function draw() {
 function drawEvidence() {
   drawFindings(page);
   drawRecalled(page, { insert: (case_, text) => insertRecalled(page, case_, text) });
-  drawPrior(page);
   drawDifference(page);
   drawExports(page);
   drawFooter(page.study);
@@ -77,6 +80,7 @@ function drawFooter({ model, draft }) {
 
 async function start() {
   try {
+    page.template = await loadTemplate();
     await load();
   } catch (problem) {
     return alarm(problem);
