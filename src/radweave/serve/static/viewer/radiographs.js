@@ -1,6 +1,7 @@
 // The viewer of radiographs: one or two of them beside each other, and what is done to both.
 
 import { choice, fill, keysTable, made, push, toggle } from "./elements.js";
+import { gestures } from "./gestures.js";
 import { MapTools } from "./maptools.js";
 import { Pane, nameOf, round } from "./pane.js";
 import { narrowest } from "./window.js";
@@ -89,7 +90,10 @@ export class Radiographs {
       active: () => this.activate(place),
       drawn: () => this.panes[this.active] === pane && this.refresh(),
     });
-    pane.stage.addEventListener("pointerdown", (event) => this.onDrag(place, event));
+    gestures(pane.stage, {
+      begins: () => this.begins(place), drags: (across, down, isMove) => this.drags(across, down, isMove),
+      pinches: (factor, x, y) => this.zoomAt(place, factor, x, y),
+    });
     pane.stage.addEventListener("wheel", (event) => this.onWheel(place, event), { passive: false });
     this.panes.push(pane);
     this.stages.append(pane.element);
@@ -268,24 +272,22 @@ export class Radiographs {
     }
   }
 
-  onDrag(place, event) {
-    if (event.pointerType === "touch" || event.button > 1) return;
-    const pane = this.panes[place];
-    if (!pane.words) return;
+  /** What a pointer on an image begins; false where there is no image. */
+  begins(place) {
+    if (!this.panes[place].words) return false;
     this.activate(place);
-    const moving = this.moving || event.button === 1 || event.ctrlKey || event.shiftKey;
-    let [x, y] = [event.clientX, event.clientY];
-    const drag = (now) => {
-      const [across, down] = [now.clientX - x, now.clientY - y];
-      [x, y] = [now.clientX, now.clientY];
-      if (moving) this.moveBy(across, down);
-      else this.each((one) => one.drag(across / 300, down / 300));
-    };
-    const stop = new AbortController();
-    const end = () => stop.abort();
-    pane.stage.setPointerCapture(event.pointerId);
-    pane.stage.addEventListener("pointermove", drag, { signal: stop.signal });
-    for (const name of ["pointerup", "pointercancel", "lostpointercapture"]) pane.stage.addEventListener(name, end, { signal: stop.signal });
+    return true;
+  }
+
+  drags(across, down, isMove) {
+    if (isMove || this.moving) this.moveBy(across, down);
+    else this.each((one) => one.drag(across / 300, down / 300));
+  }
+
+  zoomAt(place, factor, x, y) {
+    const pane = this.panes[place];
+    pane.zoomAt(factor, x, y);
+    this.put(pane.zoom, pane.middle);
   }
 
   /** The wheel zooms where the image has the focus; else it scrolls the page, as everywhere. */
@@ -294,8 +296,7 @@ export class Radiographs {
     if (!pane.words || document.activeElement !== pane.stage) return;
     event.preventDefault();
     const box = pane.stage.getBoundingClientRect();
-    pane.zoomAt(Math.exp(-event.deltaY / 500), event.clientX - box.left, event.clientY - box.top);
-    this.put(pane.zoom, pane.middle);
+    this.zoomAt(place, Math.exp(-event.deltaY / 500), event.clientX - box.left, event.clientY - box.top);
   }
 
   onKey(event) {
