@@ -25,12 +25,10 @@ def _choose_prior(page: Page, name: str) -> None:
 
 
 def _same(page: Page, *facts: str) -> None:
-    """Both canvases say the same of themselves."""
-    page.wait_for_function(
-        """(facts) => { const [one, other] = document.querySelectorAll(".rv canvas[data-center]");
-             return one && other && facts.every((name) => one.dataset[name] === other.dataset[name]); }""",
-        arg=list(facts),
-    )
+    """Both canvases come to say the same of themselves."""
+    one, other = page.locator(".rv canvas[data-center]").all()
+    for name in facts:
+        expect(other).to_have_attribute(f"data-{name}", one.get_attribute(f"data-{name}") or "")
 
 
 def test_a_prior_that_is_chosen_stands_beside_and_goes_with_it(page: Page) -> None:
