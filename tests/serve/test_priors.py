@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from radweave.serve.schema import meta
 from radweave.serve.schema import studies as studies_table
 from radweave.serve.settings import Settings
 from radweave.serve.station import Station
-from radweave.serve.worker import UNSIGNED, Inference
 
 ANN = {"PatientID": "HOSP-4711", "IssuerOfPatientID": "HOUSE", "PatientName": "Müller^Ann",
        "PatientBirthDate": "19010203", "PatientSex": "F"}  # fmt: skip
@@ -186,6 +184,20 @@ def test_what_is_signed_keeps_its_prior(client: Client, tmp_path: Path) -> None:
     assert client.put(f"{place}/prior", json={"prior": None}).status_code == 409
 
 
+def test_a_signed_report_is_one_that_a_draft_is_held_against(started: tuple[Client, Station], tmp_path: Path) -> None:
+    client, station = started
+    (early,) = sent(client, file(tmp_path, "01"))
+    client.post(f"/api/v1/studies/{early}/looked", json={"version": 1, "sentences": [1]})
+    signed = client.post(f"/api/v1/studies/{early}/sign", json={"version": 1})
+    assert signed.status_code == 200
+    (late,) = sent(client, file(tmp_path, "20"))
+    with station.database.reading() as connection:
+        found = store.prior_of(connection, late)
+    assert found is not None
+    assert found.report == client.get(f"/api/v1/studies/{early}").json()["draft"]["text"]
+    assert prior(client, late)["was_used"]
+
+
 def test_what_changed_since_is_read_of_both_texts(client: Client, tmp_path: Path) -> None:
     early, late = sent(client, file(tmp_path, "01"), file(tmp_path, "20"))
     before = {"op": "insert", "text": "There is a pleural effusion."}
@@ -215,38 +227,9 @@ def test_a_study_is_drafted_after_its_prior_and_with_it(settings: Settings, tmp_
             (job,) = store.claim(connection, 8)
         assert job.id == late
         assert job.prior is not None
-        assert (job.prior.id, job.prior.text, job.prior.is_signed) == (early, "A.", False)
-        assert job.prior.files == tuple(first[0].files)
+        # Nobody signed it: its images are a prior, its draft is no report.
+        assert (job.prior.files, job.prior.report, job.prior.days) == (first[0].files, None, 19)
         assert prior_id(client, late) == early
-
-
-def test_the_model_reads_the_prior_where_it_can(toy_run: Path, tmp_path: Path) -> None:
-    files = [str(write_dicom(tmp_path / f"{number}.dcm", **ANN)) for number in range(2)]
-    earlier = {"id": "b", "files": files[1:], "text": "There is a pleural effusion.", "is_signed": True}
-    job: dict[str, Any] = {"id": "a", "files": files[:1], "dataset_study": None, "prior": earlier}
-    inference = Inference(toy_run, None, untrained=True)
-    without = inference._read(job)
-    assert without.example.prior is None
-    assert without.known.prior is not None
-    assert without.known.prior.report == earlier["text"]
-    experiment = inference.run.experiment
-    data = experiment.data.model_copy(update={"priors": True})
-    inference.run = replace(inference.run, experiment=experiment.model_copy(update={"data": data}))
-    read = inference._read(job)
-    assert read.example.prior is not None
-    assert (read.example.prior.report, read.example.prior.patient_id) == (earlier["text"], "a")
-    assert read.example.prior.token_ids is not None
-    assert UNSIGNED not in read.warnings
-    unsigned = inference._read({**job, "prior": {**earlier, "is_signed": False}})
-    assert UNSIGNED in unsigned.warnings
-    assert unsigned.known.prior is not None
-    assert unsigned.known.prior.report is None  # no sentence is held against what nobody signed
-    gone = inference._read({**job, "prior": {**earlier, "files": [str(tmp_path / "gone.dcm")]}})
-    assert gone.example.prior is None
-    assert any("without the prior" in text and str(tmp_path) not in text for text in gone.warnings)
-    answers = list(inference.answers([job]))
-    assert answers[0]["kind"] == "drafted"
-    assert answers[0]["evidence"]["study"]["prior"]["study_id"] == "b"
 
 
 def test_no_table_names_a_patient(started: tuple[Client, Station], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ let search = "";
 let asked = 0;
 
 const FOUND = {
-  headers: "found by the patient's id, name and the dates of both studies", hand: "chosen by a reader", "data set": "the data set names it",
+  headers: "found by the headers of both studies", archive: "found in an archive", hand: "chosen by a reader", "data set": "the data set names it",
 };
 
 /** Ask which study is the prior; the page's parts draw it. */
