@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,18 @@ def python(notebook: Path) -> Iterator[str]:
 
 
 def unknown(code: str) -> list[str]:
-    """Names that are imported from this package, and are not there."""
+    """Modules that are imported and not there, and such names of this package's modules."""
     missing = []
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("radweave"):
-            there = importlib.import_module(node.module or "")
-            missing += [name.name for name in node.names if not hasattr(there, name.name)]
-        elif isinstance(node, ast.Import):
-            for name in node.names:
-                if name.name.startswith("radweave"):
-                    importlib.import_module(name.name)
+        if isinstance(node, ast.Import):
+            missing += [name.name for name in node.names if find_spec(name.name) is None]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if find_spec(module) is None:
+                missing.append(module)
+            elif module.startswith("radweave"):
+                there = importlib.import_module(module)
+                missing += [name.name for name in node.names if not hasattr(there, name.name)]
     return missing
 
 
@@ -67,6 +70,7 @@ def test_it_keeps_no_output_and_says_what_it_is(notebook: Path) -> None:
 
 def test_a_name_that_is_not_there_is_found() -> None:
     assert unknown("from radweave.runs.train import train, trian") == ["trian"]
+    assert unknown("import json, no_such_module") == ["no_such_module"]
 
 
 def test_all_kinds_of_cells_become_a_page(tmp_path: Path) -> None:
