@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import radweave
+from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
+from radweave.generate.predictor import Predictor
 from radweave.runs.train import train
 from toys import ROOT
 
@@ -42,3 +46,18 @@ def test_the_page_runs_and_its_model_learns_to_write(
     assert found["loss"].item() < 3.0, "untrained it is the logarithm of the number of words, 3.3 or more"
     assert set(found["drafts"]) == {study.study_id for study in toy_dataset.studies("test")}
     assert found["evaluation"].corpus["BLEU_1"].value is not None
+
+
+def test_a_run_is_opened_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("radweave.runs.restore.restore", lambda run, device: asked.append((run, device)) or "run")
+    monkeypatch.setattr(Predictor, "of", lambda run, **options: (run, options))
+    plain = {"untrained": False, "decoding": ()}
+    assert radweave.load("folder") == ("run", plain)
+    assert radweave.load("folder", device="cpu", decoding=["num_beams=3"], untrained=True) == (
+        "run", {"untrained": True, "decoding": ["num_beams=3"]},
+    )  # fmt: skip
+    assert asked == [(Path("folder"), None), (Path("folder"), torch.device("cpu"))]
+    for wrong in ({"run": 3}, {"run": "folder", "decoding": "num_beams=3"}, {"run": "folder", "device": "tpu"}):
+        with pytest.raises(InputError):
+            radweave.load(**wrong)  # type: ignore[arg-type]

@@ -35,6 +35,7 @@ def test_what_must_be_mended_is_a_problem_and_exit_code_1(monkeypatch: pytest.Mo
     done = radweave("doctor")
     assert done.returncode == 1
     assert "PROBLEM: no-such-package is not installed: pip install no-such-package" in done.stdout
+    assert "PROBLEM: x is" not in done.stdout, "what an extra needs is nobody's problem"
     assert "0.1 GB are free" in done.stdout
     assert "no such device" in done.stdout
     assert "self-test" not in done.stdout, "nothing is trained on an installation that lacks something"

@@ -50,6 +50,7 @@ def test_a_patient_never_gets_words_of_their_own_reports() -> None:
     assert kept_apart.candidate.text == "mass"
     # Nor does their report speak for the words of others.
     assert kept_apart.wording == pytest.approx(0.1 * 1 + 0.1 * 2)
+    assert choose(0.0, 0.0, weights=(0.1, 0.8, 0.1), barred=1).wording == pytest.approx(0.1 * 2 + 0.1 * 1)
 
 
 def test_one_sentence_of_the_patients_own_bars_the_whole_composite() -> None:

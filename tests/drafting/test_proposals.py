@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from radweave.drafting.candidates import Candidate, Sentence
 from radweave.drafting.choice import Choice
@@ -29,10 +30,17 @@ def proposals(*, marks: bool = False) -> Proposals:
     )
 
 
-def chosen(texts: list[str], weights: list[float], *, likely: str | None = None, has_prior: bool = False) -> Choice:
+def chosen(
+    texts: list[str],
+    weights: list[float],
+    *,
+    likely: str | None = None,
+    has_prior: bool = False,
+    barred: np.ndarray = NONE_BARRED,  # type: ignore[type-arg]
+) -> Choice:
     names = get_labeler("chexpert14").classes
     probabilities = np.array([0.9 if name == likely else 0.05 for name in names])
-    return proposals().choose(NORMAL, texts, probabilities, np.array(weights), NONE_BARRED, has_prior=has_prior)
+    return proposals().choose(NORMAL, texts, probabilities, np.array(weights), barred, has_prior=has_prior)
 
 
 def test_a_report_that_states_what_is_likely_is_chosen_and_named() -> None:
@@ -58,3 +66,13 @@ def test_comparisons_need_a_prior_and_marks_are_left_out() -> None:
     assert "increased" not in alone.candidate.text
     assert "increased" in beside.candidate.text
     assert "XXXX" not in beside.candidate.text
+
+
+def test_the_patients_own_report_does_not_speak_for_what_was_written() -> None:
+    own = np.arange(3) == 1
+    heard = chosen([REPORTS[1]], [0.1, 0.8, 0.1], likely="Pleural Effusion")
+    deaf = chosen([REPORTS[1]], [0.1, 0.8, 0.1], likely="Pleural Effusion", barred=own)
+    without = chosen([REPORTS[1]], [0.1, 0.0, 0.1], likely="Pleural Effusion")
+    assert {one.candidate.text for one in (heard, deaf, without)} == {REPORTS[1]}
+    assert deaf.wording == pytest.approx(without.wording)
+    assert deaf.wording < heard.wording

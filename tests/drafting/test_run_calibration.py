@@ -84,6 +84,8 @@ def test_the_file_is_read_back_and_refused_where_it_cannot_be(tmp_path: Path) ->
     assert load_calibration(tmp_path, CLASSES) == calibration
     with pytest.raises(InputError, match="not the classes of the run"):
         load_calibration(tmp_path, CLASSES[:3])
+    with pytest.raises(InputError, match="not the classes of the run"):
+        load_calibration(tmp_path, CLASSES[::-1])
     whole = json.loads((tmp_path / FILE).read_text())
     for change in (
         {"studies": 0},

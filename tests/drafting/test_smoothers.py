@@ -47,3 +47,13 @@ def test_one_training_study_is_enough() -> None:
     said = only.testify(POINTS[1], np.zeros(1, dtype=bool))
     assert said.weights == pytest.approx([1.0])
     assert said.scores == pytest.approx(LABELS[0])
+
+
+def test_barred_studies_say_nothing_of_findings_or_of_wording() -> None:
+    distance, barred = DISTANCE / typical(DISTANCE), np.arange(12) < 2
+    flipped = np.where(barred[:, None], 1 - LABELS, LABELS)
+    one, other = (Smoothers.fit(distance, distance, labels) for labels in (LABELS, flipped))
+    said = one.testify(distance[0], distance[0], barred)
+    assert said.scores == pytest.approx(other.testify(distance[0], distance[0], barred).scores)
+    assert not said.weights[barred].any()
+    assert said.weights.sum() == pytest.approx(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from radweave.base.errors import InputError
+from radweave.drafting.choice import Choice
 from radweave.drafting.pool import CandidatePool, candidate_options, stated, utilities, wording_options
+from radweave.drafting.proposals import Proposals
 from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import (
@@ -22,7 +25,7 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.drafting.writer import NOTHING_LEFT, UtilityWriter
+from radweave.drafting.writer import NOTHING_LEFT, Proposed, UtilityWriter
 from radweave.labels import get_labeler
 from radweave.memory.bank import Bank
 from radweave.nn.decoding import ExpectedUtilityConfig
@@ -134,6 +137,44 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         for one in (store, again, made(ready=False))
     ]
     assert drafts[0] == drafts[1] == drafts[2]
+
+
+def test_utilities_of_other_options_or_reports_are_not_used(tmp_path: Path) -> None:
+    store = made()
+    other = ExpectedUtilityConfig(cider=0.0, rouge_l=1.0, bleu=0.0)
+    ready, anew = (UtilityWriter(one, CALIBRATION, other) for one in (store, made(ready=False)))
+    assert np.array_equal(ready.chooser.wording, anew.chooser.wording)  # type: ignore[union-attr]
+    assert store.utilities is not None
+    for wrong in (store.utilities[1:], store.utilities[:, 1:], store.utilities.astype(np.float64)):
+        save_drafting(dataclasses.replace(store, utilities=wrong), tmp_path / "drafting")
+        with pytest.raises(InputError, match="do not belong"):
+            load_drafting(tmp_path / "drafting")
+
+
+def test_labels_of_other_studies_or_classes_are_refused(tmp_path: Path) -> None:
+    store = made()
+    bank = Bank({"labels": store.bank.tensors["labels"][:, 1:]}, store.bank.rows)
+    save_drafting(dataclasses.replace(store, bank=bank), tmp_path / "drafting")
+    with pytest.raises(InputError, match="label per class"):
+        load_drafting(tmp_path / "drafting")
+
+
+def test_whether_there_is_a_prior_goes_with_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+
+    def choose(self: Proposals, draft: Choice, *given: object, has_prior: bool, **more: object) -> Choice:
+        told.append(has_prior)
+        return draft
+
+    monkeypatch.setattr(Proposals, "choose", choose)
+    writer = UtilityWriter(made(), CALIBRATION, CONFIG)
+    for has_prior in (False, True):
+        writer.write(said(heart=1.0), NONE, Proposed(["There is cardiomegaly."], has_prior=has_prior))
+    assert told == [False, True]
+
+
+def test_an_uncertain_mention_affirms_nothing() -> None:
+    assert not stated(["There may be a pleural effusion."], LABELER)[:, EFFUSION].any()
 
 
 @pytest.mark.parametrize(

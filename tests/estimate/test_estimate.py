@@ -144,6 +144,14 @@ def test_only_an_encoder_that_trains_keeps_activations_and_ranks_share_what_is_c
     assert two.generation == one.generation
 
 
+def test_each_beam_has_keys_and_values_of_its_own_and_the_greater_of_gradients_and_activations_counts() -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
+    one, three = (estimate("baseline", "tiny", [*overrides, f"decoding.num_beams={beams}"]) for beams in (1, 3))
+    assert three.kv_cache == 3 * one.kv_cache > 0
+    assert one.training == one.weights + one.optimizer + max(one.gradients, one.activations)
+    assert min(one.gradients, one.activations) > 0
+
+
 def test_quantised_linear_maps_take_a_byte_or_nine_sixteenths(tmp_path: Path) -> None:
     write_language_model("llama", tmp_path)
     words = f"model.language_model={{kind: pretrained, path: {tmp_path}, lora: {{kind: lora, rank: 2}}%s}}"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from radweave.base.errors import InputError
 from radweave.data.cache import squares, unfinished
 from radweave.data.cache.images import PixelCache, build_cache, cache_key
 from radweave.data.dataset import Dataset
@@ -117,3 +118,24 @@ def test_what_was_damaged_meanwhile_is_read_again(
     cache, read = again(dataset, monkeypatch)
     assert read == len(cache.rows) - (0 if harm == "no rows" else 5)
     assert same(cache, in_one_go(dataset, tmp_path))
+
+
+def test_a_row_lies_on_the_disk_before_the_line_that_tells_of_it(tmp_path: Path) -> None:
+    row = np.full((SIZE, SIZE), 7, dtype=np.uint8)
+    with unfinished.unfinished(tmp_path / "cache", (2, SIZE, SIZE), ["a", "b"], {"a": "1", "b": "1"}) as rows:
+        rows.give("a", "1", row)
+        rows.keep()
+        folder = tmp_path / "cache.building"
+        assert len((folder / unfinished.JOURNAL).read_text().splitlines()) == 1
+        assert (folder / unfinished.PIXELS).read_bytes().endswith(row.tobytes())
+
+
+def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "cache.building"
+    folder.mkdir()
+    (tmp_path / "mine").write_text("mine")
+    (folder / unfinished.PIXELS).symlink_to(tmp_path / "mine")
+    with pytest.raises(InputError, match="symbolic link"):  # noqa: SIM117
+        with unfinished.unfinished(tmp_path / "cache", (1, SIZE, SIZE), ["a"], {"a": "1"}):
+            pass
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -10,7 +10,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.sr._concepts_dict import concepts
-from reports import FINDINGS, IMPRESSION, SIGNED, STUDY, finished, identity
+from reports import FINDINGS, IMPRESSION, SIGNED, STUDY, WRITTEN, finished, identity
 
 from image_files import CANARY
 from radweave.base.errors import InputError
@@ -147,6 +147,8 @@ def test_the_same_report_is_the_same_instance_and_another_is_another(name: str) 
         {"sources": (identity(study_instance_uid=f"{STUDY}.9"),)},
         {"signature": SIGNED},
     ]
+    later = written(name, finished(written=WRITTEN.replace(year=2027)))
+    assert (later.SOPInstanceUID, later.SeriesInstanceUID) == (first.SOPInstanceUID, first.SeriesInstanceUID)
     uids = {first.SOPInstanceUID, *(written(name, finished(**change)).SOPInstanceUID for change in changed)}
     assert len(uids) == 1 + len(changed)
     assert all(len(uid) <= 64 and uid.startswith("2.25.") for uid in uids)

@@ -113,6 +113,7 @@ def test_no_text_breaks_out_of_its_field() -> None:
     assert str(message.segment("PID")[5][0][0]) == r"O\F\Neil"
     assert escaped("a\\") == "a\\E\\"
     assert escaped("one\ntwo") == r"one\.br\two"
+    assert escaped("a\x1b[0m\x07b") == "a[0mb", "nor anything that a terminal obeys"
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,11 @@ def test_pages_are_made_of_every_report(changes: dict[str, Any]) -> None:
     assert data.startswith(b"%PDF-")
     assert data.rstrip().endswith(b"%%EOF")
     assert CAUTION.encode() in data
+
+
+def test_no_text_is_markup_of_the_page() -> None:
+    line = _Pen(*_fonts()).line("<b>5 < 6</b> & <img src='x'/>")
+    assert line.getPlainText() == "<b>5 < 6</b> & <img src='x'/>"
 
 
 def test_signs_that_the_font_lacks_become_boxes_and_are_counted() -> None:

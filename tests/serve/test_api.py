@@ -91,6 +91,8 @@ def test_a_request_that_is_sent_twice_counts_once(client: TestClient) -> None:
     assert upload(client, ("a.png", IMAGE), headers=key).status_code == 202
     assert upload(client, ("a.png", IMAGE), headers=key).status_code == 409
     assert client.get("/api/v1/studies").json()["total"] == 1
+    other = log_in(client, "r")
+    assert upload(client, ("a.png", IMAGE), headers={**key, **other}).status_code == 202, "a key is of its user"
 
 
 def test_a_full_queue_says_when_to_come_again(settings: Settings) -> None:
@@ -139,6 +141,7 @@ def test_a_browser_logs_in_and_repeats_its_csrf_token(started: tuple[TestClient,
     cookie = answer.headers["set-cookie"].lower()
     assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/"))
     assert upload(client, ("a.png", IMAGE)).status_code == 403
+    assert upload(client, ("a.png", IMAGE), headers={"X-CSRF-Token": "guessed"}).status_code == 403
     csrf = {"X-CSRF-Token": answer.json()["csrf"]}
     assert upload(client, ("a.png", IMAGE), headers=csrf).status_code == 202
     assert upload(client, ("a.png", b"x"), headers={**csrf, "Origin": "http://evil.example"}).status_code == 403
@@ -154,6 +157,11 @@ def test_too_many_logins_have_to_wait(client: TestClient) -> None:
     tries = [client.post("/api/v1/session", json={"token": "wrong"}) for _ in range(6)]
     assert [answer.status_code for answer in tries] == [401] * 5 + [429]
     assert 0 < int(tries[-1].headers["retry-after"]) <= 61
+
+
+def test_one_machine_does_not_guess_at_one_name_after_the_other(client: TestClient) -> None:
+    tries = [client.post("/api/v1/session", json={"name": f"n{number}", "password": "wrong"}) for number in range(6)]
+    assert [answer.status_code for answer in tries] == [401] * 5 + [429]
 
 
 def test_every_answer_has_the_headers(client: TestClient) -> None:

@@ -17,7 +17,7 @@ from radweave.serve.database import Database
 from radweave.serve.drafts import edit_distance
 from radweave.serve.schema import NEWEST, migrate, tokens, users
 from radweave.serve.schema import log as log_table
-from radweave.serve.users import add_user, by_password, by_token, first_token
+from radweave.serve.users import add_user, by_password, by_session, by_token, first_token, open_session
 
 
 @pytest.fixture
@@ -55,6 +55,35 @@ def test_a_changed_log_is_found(kind: str, database: Database, url: str) -> None
     raw.dispose()
     with database.reading() as connection:
         assert log.verify(connection).broken == broken
+
+
+def test_a_changed_entry_is_found_though_its_hash_and_the_next_link_fit(database: Database, url: str) -> None:
+    with database.reading() as connection:
+        second, third = connection.execute(sa.select(log_table).order_by(log_table.c.number)).all()[1:]
+    made = log._hash(2, second.time, 2, second.action, second.study_id, second.details, second.previous)
+    raw = sa.create_engine(url)
+    with raw.begin() as connection:
+        for trigger in TRIGGERS[raw.dialect.name]:
+            connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
+        connection.execute(log_table.update().where(log_table.c.number == 2).values(user_id=2, hash=made))
+        connection.execute(log_table.update().where(log_table.c.number == 3).values(previous=made))
+    raw.dispose()
+    assert third.previous != made
+    with database.reading() as connection:
+        assert log.verify(connection).broken == 3
+
+
+def test_a_session_ends_with_its_time_and_is_known_by_its_own_secret(database: Database) -> None:
+    with database.writing() as connection:
+        user = by_token(connection, str(first_token(connection)))
+        assert user is not None
+        over, _ = open_session(connection, user, seconds=-1)
+        secret, csrf = open_session(connection, user, seconds=60)
+        assert by_session(connection, over) is None
+        assert by_session(connection, f"{secret}x") is None
+        found = by_session(connection, secret)
+    assert found is not None
+    assert (found.id, found.csrf) == (user.id, csrf)
 
 
 def test_the_command_checks_the_log(database: Database, url: str, tmp_path: Path) -> None:

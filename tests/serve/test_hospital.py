@@ -220,6 +220,15 @@ def test_a_report_is_given_in_every_format(settings: Settings, tmp_path: Path) -
         ("receive: {ae_title: A-NAME-THAT-IS-TOO-LONG, port: 1, peers: {A: b}}", "AE title"),
         ("send: [{name: a, formats: [docx], web: {url: 'http://x'}}]", "sr-tid1500"),
         ("send: [{name: a, formats: [sr-basic]}]", "give web or dicom"),
+        (
+            "send: [{name: a, formats: [sr-basic], web: {url: 'http://x'}, dicom: {host: h, port: 1, ae_title: A}}]",
+            "give web or dicom",
+        ),
+        (
+            "send: [{name: a, formats: [sr-basic], web: {url: 'http://x'}},"
+            " {name: a, formats: [sr-basic], web: {url: 'http://y'}}]",
+            "two of them have one name",
+        ),
         ("sent: []", "sent"),
         ("query: [{name: a, poll: {}}]", "give web or dicom"),
         ("query: [{name: a, web: {url: 'http://x'}}]", "give poll or priors"),

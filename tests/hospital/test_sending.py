@@ -1,0 +1,77 @@
+"""What is sent counts as kept only with the archive's receipt for it."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from reports import finished
+
+from radweave.hospital import sending
+from radweave.hospital.formats import FORMATS
+from radweave.hospital.plan import Dicom, Target, Web
+from radweave.hospital.sending import NotKeptError, send, session_for
+
+WEB = Target(name="a", formats=("sr-basic",), web=Web(url="http://archive.example"))
+PEER = Target(name="a", formats=("sr-basic",), dicom=Dicom(host="127.0.0.1", port=1, ae_title="A"))
+
+
+@pytest.fixture(scope="module")
+def data() -> bytes:
+    return FORMATS["sr-basic"].bytes_of(finished())
+
+
+def receipt_for(*kept: str) -> Dataset:
+    answer = Dataset()
+    answer.ReferencedSOPSequence = []
+    for uid in kept:
+        item = Dataset()
+        item.ReferencedSOPInstanceUID = uid
+        answer.ReferencedSOPSequence.append(item)
+    return answer
+
+
+def test_a_receipt_of_the_web_names_the_instance(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = str(dcmread(io.BytesIO(data)).SOPInstanceUID)
+
+    def answering(*kept: str) -> None:
+        client = SimpleNamespace(
+            set_http_retry_params=lambda retry: None, store_instances=lambda objects: receipt_for(*kept)
+        )
+        monkeypatch.setattr(sending, "DICOMwebClient", lambda url, session: client)
+
+    answering(own)
+    assert send(WEB, data) == "STOW-RS: kept"
+    for kept in ((), ("1.2.3",)):
+        answering(*kept)
+        with pytest.raises(NotKeptError, match="did not keep it"):
+            send(WEB, data)
+
+
+@pytest.mark.parametrize(("status", "is_kept"), [(0x0000, True), (0xB000, True), (0xA700, False), (None, False)])
+def test_a_receipt_of_c_store_is_a_status(
+    status: int | None, is_kept: bool, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {} if status is None else {"Status": status}
+    association = SimpleNamespace(is_established=True, send_c_store=lambda dataset: answer, release=lambda: None)
+    monkeypatch.setattr(sending.AE, "associate", lambda *given, **named: association)
+    if is_kept:
+        assert send(PEER, data) == f"C-STORE: status 0x{status:04X}"
+    else:
+        with pytest.raises(NotKeptError, match="did not keep it"):
+            send(PEER, data)
+
+
+def test_a_session_uses_no_proxy_of_the_environment_and_the_plan_s_authority(tmp_path: Any) -> None:
+    (tmp_path / "password").write_text("secret\n")
+    web = Web(url="https://a", user="u", password_file=tmp_path / "password", authority=tmp_path / "ca.pem")
+    session = session_for(web)
+    assert not session.trust_env
+    assert session.verify == str(tmp_path / "ca.pem")
+    assert session.auth == ("u", "secret")
+    with pytest.raises(NotKeptError, match="password file"):
+        session_for(web.model_copy(update={"password_file": tmp_path / "none"}))

@@ -1,0 +1,147 @@
+"""weave: nothing that is fitted to training studies hears of a study from itself, its patient or its own fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from made_view import SIZE, made_view
+from radweave.contract.experiment import BuildContext
+from radweave.contract.view import TrainingView
+from radweave.data.loader import collate
+from radweave.labels import NO_FINDING
+from radweave.methods import resolve
+from radweave.methods.weave.evidence import Gathered, gather
+from radweave.methods.weave.heads import DifferenceSource, TokenSource
+from radweave.methods.weave.model import STUDIES, WeaveModel
+from radweave.methods.weave.recall import CaseDifferences, MemberMemory
+from radweave.methods.weave.stack import Stack
+from radweave.nn.dense_head import DenseHead
+from toys import TOY_OVERRIDES, TOY_SIZES
+
+OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "model.kernels.looks.aligned=false"]
+PATIENTS = ("p0", "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8")
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(scope="module")
+def model() -> WeaveModel:
+    """As it begins: nothing of it is trained."""
+    torch.manual_seed(0)
+    experiment = resolve("weave", "tiny", OVERRIDES)
+    tokenizer = experiment.data.tokenizer.build(["There is an opacity.", "No opacity."] * 4)
+    made = experiment.model.build(BuildContext(tokenizer, SIZE, ("c0", "c1"), seed=0)).eval()
+    assert isinstance(made, WeaveModel)
+    return made
+
+
+STATES = tuple(tuple(1 + int(RNG.random() < 0.5) for _ in range(2)) for _ in PATIENTS)
+
+
+def view(*, flip: int | None = None, **changes: Any) -> TrainingView:
+    states = [tuple(3 - state for state in row) if number == flip else row for number, row in enumerate(STATES)]
+    return made_view(PATIENTS, states, **changes)
+
+
+@pytest.fixture(scope="module")
+def gathered(model: WeaveModel) -> Gathered:
+    return gather(model, view())
+
+
+def test_no_source_tells_of_a_study_from_another_one_of_its_patient(model: WeaveModel, gathered: Gathered) -> None:
+    flipped = gather(model, view(flip=1))
+    assert np.array_equal(flipped.seen.scores[0], gathered.seen.scores[0])
+    assert not np.allclose(flipped.seen.scores[2:], gathered.seen.scores[2:]), "to strangers it speaks"
+    assert not gathered.weights[0][:2].any()
+    assert gathered.seen.patients[0] == gathered.seen.patients[1]
+
+
+def test_members_are_asked_of_their_own_fold_and_folds_are_of_patients(model: WeaveModel, gathered: Gathered) -> None:
+    assert gathered.seen.folds.tolist() == model.folds.of(PATIENTS).tolist()
+    assert np.array_equal(gathered.seen.withheld, gathered.seen.folds)
+    assert set(gathered.seen.folds.tolist()) == {0, 1}
+
+
+def test_the_dense_heads_take_their_words_from_what_their_members_train_on(
+    model: WeaveModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took: list[list[list[int]]] = []
+
+    def learn(self: DenseHead, tokens: Iterator[Any], states: torch.Tensor) -> None:
+        took.append(states.tolist())
+
+    monkeypatch.setattr(DenseHead, "learn_targets", learn)
+    model.dense.fit(view(), model.folds)
+    folds = model.folds.of(PATIENTS).tolist()
+    assert took == [[list(STATES[row]) for row, fold in enumerate(folds) if fold != number] for number in range(2)]
+
+
+def test_what_is_normal_is_taken_from_what_a_member_trains_on(model: WeaveModel) -> None:
+    assert isinstance(model.difference, DifferenceSource)
+    folds = model.folds.of(PATIENTS).tolist()
+    row, own = 2, folds[2]
+    found = []
+    for more in (0, 90):
+        brightness = [more if number == row else 0 for number in range(len(PATIENTS))]
+        model.difference.fit(view(brightness=brightness), model.encoder, model.folds)
+        found.append(model.difference.normal.clone())
+    assert torch.equal(found[0][own], found[1][own]), "the member of its fold never saw it"
+    assert not torch.equal(found[0][1 - own], found[1][1 - own])
+    assert isinstance(model.tokens, TokenSource)
+
+
+def test_a_memory_neither_answers_with_barred_rows_nor_learns_from_their_labels(
+    model: WeaveModel, gathered: Gathered
+) -> None:
+    memory = model.read(gathered.bank)
+    vectors = gathered.bank.tensors["vectors"].double().numpy()[2]
+    asked, barred = np.ones(2, dtype=bool), np.arange(len(PATIENTS)) < 4
+    said = memory.recalled(vectors, asked, barred)
+    assert said is not None
+    assert not said.weights[:4].any()
+    nearest = memory.nearest(vectors, asked, barred)
+    assert nearest is not None
+    assert nearest >= 4
+    assert memory.nearest(vectors, asked, barred & False) == 2, "itself, where it is not barred"
+    flipped = model.read(gather(model, view(flip=3)).bank).recalled(vectors, asked, barred)
+    assert flipped is not None
+    assert np.array_equal(flipped.scores, said.scores)
+
+
+def test_what_a_difference_means_is_learnt_from_cases_of_other_patients() -> None:
+    vectors, labels = RNG.normal(size=(12, 3)), (RNG.random((12, 2)) < 0.5).astype(float)
+    vectors[1] = vectors[0] + 1e-3  # the nearest of its own patient
+    patients = np.array([0, 0, *range(1, 11)])
+    memory = MemberMemory.of(1, vectors, labels, np.zeros(12, dtype=int), patients)
+    assert memory is not None
+    placed = memory.studies.vectors
+    moved, changed = [], []
+    for row in range(12):
+        apart = np.where(patients == patients[row], np.inf, ((placed - placed[row]) ** 2).sum(axis=1))
+        near = np.argsort(apart, kind="stable")[:2]
+        moved.append(placed[row] - placed[near].mean(axis=0))
+        changed.append(labels[row] - labels[near].mean(axis=0))
+    size = np.array(moved).T @ np.array(moved)
+    wanted = np.linalg.solve(size + 2.0 * np.trace(size) / 3 * np.eye(3), np.array(moved).T @ np.array(changed))
+    assert CaseDifferences(memory, 2, ridge=2.0).effect == pytest.approx(wanted)
+
+
+def test_no_finding_is_never_asserted_and_a_threshold_is_met_from_it_on() -> None:
+    fake: Any = SimpleNamespace(classes=("Edema", NO_FINDING, "Fracture"))
+    stack = Stack({"dense": "log_odds"}, ["dense"], 3)
+    stack.threshold.fill_(0.5)
+    assert WeaveModel.asserted(fake, np.array([[0.0, 9.0, -0.1]]), stack).tolist() == [[True, False, False]]
+
+
+def test_a_new_study_is_asked_of_the_bank_without_its_patient(model: WeaveModel, gathered: Gathered) -> None:
+    model.set_memories({STUDIES: gathered.bank})
+    model.stack.fit(gathered.seen, model.weighing, np.ones(2, dtype=bool))
+    example = view().examples[0]
+    (own,) = model.testify(collate([example], pad_id=0))
+    assert not own.weights[:2].any()
+    model.memory = None
