@@ -78,8 +78,8 @@ def test_a_session_ends_with_its_time_and_is_known_by_its_own_secret(database: D
         user = by_token(connection, str(first_token(connection)))
         assert user is not None
         over, _ = open_session(connection, user, seconds=-1)
+        assert by_session(connection, over) is None, "though it is not yet removed"
         secret, csrf = open_session(connection, user, seconds=60)
-        assert by_session(connection, over) is None
         assert by_session(connection, f"{secret}x") is None
         found = by_session(connection, secret)
     assert found is not None
