@@ -101,7 +101,7 @@ def draft_of(client: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("way", ["web", "get", "move"])
+@pytest.mark.parametrize("way", ["web", "move"])  # C-GET: tests of the archive
 def test_a_prior_in_the_archive_changes_what_the_draft_compares(settings: Settings, tmp_path: Path, way: str) -> None:
     port = free_port()
     now = flat(tmp_path / "now.dcm", 0.8, **TODAY)
