@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from radweave.base.errors import InputError
-from radweave.memory.backends import ExactIndexConfig, FaissIndex, FaissIndexConfig, IndexConfig
+from radweave.memory.backends import ExactIndexConfig, FaissIndex, FaissIndexConfig, IndexConfig, recall
 from radweave.memory.bank import Bank, Owners, patient_code, save_bank
-from radweave.memory.index import Index
+from radweave.memory.index import Index, _largest
 from radweave.methods import resolve
 
 ROWS, DIM = 150, 12
@@ -99,6 +99,43 @@ def test_an_approximate_index_scores_what_it_finds_exactly() -> None:
         FaissIndexConfig(factory="Nonsense").build()
     with pytest.raises(InputError, match=r"factory.*for 9 rows"):
         FaissIndexConfig(factory="IVF16,Flat").build()(vectors[:9], Owners(studies[:9], patients[:9]))
+
+
+def test_what_is_barred_is_found_by_row_as_by_looking_at_all() -> None:
+    _, studies, patients = made_up(7, near_ties=False)
+    owners = Owners(studies[::-1], patients)
+    own = owners.of_queries(["s3", "none", "s0", "s70"], ["p9", "none", "p49", "unknown"])
+    query, row = owners.barred_rows(own)
+    found = torch.zeros(4, ROWS, dtype=torch.bool)
+    found[query, row] = True
+    assert torch.equal(found, owners.barred(own, slice(None)))
+    assert found.sum(1).tolist() == [5, 0, 3, 2]
+
+
+def test_the_largest_of_many_are_those_of_a_sort() -> None:
+    """More columns than the groups that are sorted hold, ties, and a rest that fills no group."""
+    scores = torch.randn(3, 20 * 64 + 7, generator=torch.Generator().manual_seed(8))
+    scores[0, 100:110], scores[1, -1], scores[2, :70] = 9.0, 50.0, float("-inf")
+    for count in (1, 5, 12):
+        values, places = _largest(scores, count)
+        assert torch.equal(values, scores.sort(1, descending=True).values[:, :count])
+        assert torch.equal(scores.gather(1, places), values)
+        assert all(len(set(row)) == count for row in places.tolist())
+
+
+def test_an_approximate_index_says_what_it_misses() -> None:
+    """Of one cell of eight it finds some of the exact rows, of all cells all."""
+    vectors, studies, patients = made_up(9, near_ties=False)
+    exact = ExactIndexConfig().build()(vectors, Owners(studies, patients))
+    queries = torch.randn(20, DIM, generator=torch.Generator().manual_seed(10))
+    shares = []
+    for search in ("", "nprobe=8"):
+        index = FaissIndexConfig(factory="IVF8,Flat", search=search).build()(vectors, Owners(studies, patients))
+        shares.append(recall(index, exact, queries, 5, owners=[("s1", "p0")] * 20))
+    assert 0 < shares[0] < 0.9
+    assert shares[1] == 1.0
+    with pytest.raises(InputError, match=r"index\.search"):
+        FaissIndexConfig(factory="Flat", search="nonsense=3").build()
 
 
 MEASURE = """

@@ -106,6 +106,7 @@ class Owners:
         self._patients = {name: number for number, name in enumerate(dict.fromkeys(patients))}
         self.study_of_row = torch.tensor([self._studies[name] for name in study_ids], dtype=torch.long)
         self.patient_of_row = torch.tensor([self._patients[name] for name in patients], dtype=torch.long)
+        self._by_study, self._by_patient = _Groups(self.study_of_row), _Groups(self.patient_of_row)
 
     def __len__(self) -> int:
         return len(self.study_of_row)
@@ -131,6 +132,31 @@ class Owners:
         """Whether a row is of the query's own study or patient; rows of a slice, or other rows for each query."""
         studies, patients = own
         return (self.study_of_row[rows] == studies[:, None]) | (self.patient_of_row[rows] == patients[:, None])
+
+    def barred_rows(self, own: tuple[Tensor, Tensor]) -> tuple[Int[Tensor, " barred"], Int[Tensor, " barred"]]:
+        """What ``barred`` says of all rows, as numbers of queries and of rows; a pair may come twice.
+
+        A query has a handful of rows of its own: looking them up does not grow with the bank.
+        """
+        studies, patients = own
+        found = [self._by_study.rows_of(studies), self._by_patient.rows_of(patients)]
+        query, row = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return query, row
+
+
+class _Groups:
+    """Rows by the number (N,) of what they are of."""
+
+    def __init__(self, numbers: Int[Tensor, " rows"]) -> None:
+        self._numbers, self._rows = numbers.sort(stable=True)
+
+    def rows_of(self, wanted: Int[Tensor, " queries"]) -> tuple[Int[Tensor, " found"], Int[Tensor, " found"]]:
+        """Places among the wanted numbers, and the rows that have those; -1 has none."""
+        first = torch.searchsorted(self._numbers, wanted)
+        count = torch.searchsorted(self._numbers, wanted, right=True) - first
+        query = torch.arange(len(wanted)).repeat_interleave(count)
+        within = torch.arange(len(query)) - (count.cumsum(0) - count).repeat_interleave(count)
+        return query, self._rows[first.repeat_interleave(count) + within]
 
 
 @dataclass(frozen=True, slots=True)
