@@ -174,8 +174,8 @@ def test_unusable_studies_are_left_out_by_reason_and_long_reports_cut(toy_datase
     studies[0] = studies[0].model_copy(update={"report": " "})
     studies[1] = studies[1].model_copy(update={"images": ()})
     prepared = prepare_split(
-        studies, cache, encode=lambda text: [5] * len(text.split()), end_id=2, max_views=1, max_tokens=6,
-        label_set="chexpert14", classes=("Lung Opacity",), need_text=True,
+        studies, cache, encode=lambda texts: [[5] * len(text.split()) for text in texts],
+        end_id=2, max_views=1, max_tokens=6, label_set="chexpert14", classes=("Lung Opacity",), need_text=True,
     )  # fmt: skip
     assert prepared.left_out == {"s000": "the report is empty", "s001": "no image"}
     assert all(item.token_ids == (5, 5, 5, 5, 5, 2) for item in prepared.examples)

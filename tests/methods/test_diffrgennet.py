@@ -444,7 +444,7 @@ def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for(
         prepared = prepare_split(
             studies,
             cache,
-            encode=lambda text: [1],
+            encode=lambda texts: [[1]] * len(texts),
             end_id=2,
             max_views=1,
             max_tokens=4,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from radweave.base.errors import InputError
-from radweave.base.study import LabelState, Split, Study
+from radweave.base.study import ImageRef, LabelState, Split, Study
 from radweave.data.cache.arrays import checksum
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
@@ -40,7 +40,7 @@ def prepare_split(
     studies: Iterable[Study],
     cache: PixelCache,
     *,
-    encode: Callable[[str], list[int]],
+    encode: Callable[[Sequence[str]], Sequence[Sequence[int]]],
     end_id: int,
     max_views: int,
     max_tokens: int,
@@ -53,12 +53,14 @@ def prepare_split(
     """Tokenise reports and find each study's images in the cache.
 
     A study without a readable image is left out; one without a report too where ``need_text`` is set. Views that
-    cannot be read are dropped while others remain. A report is cut so that it fits ``max_tokens`` with its end token.
+    cannot be read are dropped while others remain. ``encode`` gives the token ids of all reports that are used; one is
+    cut so that it fits ``max_tokens`` with its end token.
     ``label`` reads the label states of a study that has none out of its report. With ``priors`` an example carries the
     patient's study before it, where that is in the split too and has a report.
     """
     prepared = PreparedSplit()
     prior_ids: dict[str, str] = {}
+    used: list[tuple[Study, list[ImageRef], str]] = []
     for study in studies:
         views = [ref for ref in study.images if ref.path in cache.rows]
         if not views:
@@ -69,7 +71,9 @@ def prepare_split(
         if not text and need_text:
             prepared.left_out[study.study_id] = "the report is empty"
             continue
-        chosen = ordered_views(views, max_views)
+        used.append((study, ordered_views(views, max_views), text))
+    ids = iter(encode([text for _, _, text in used if text]))
+    for study, chosen, text in used:
         prepared.examples.append(
             Example(
                 study_id=study.study_id,
@@ -77,7 +81,7 @@ def prepare_split(
                 source=cache.pixels,
                 rows=tuple(cache.rows[ref.path] for ref in chosen),
                 view_ids=tuple(view_id(ref.view) for ref in chosen),
-                token_ids=(*encode(text)[: max_tokens - 1], end_id) if text else None,
+                token_ids=(*next(ids)[: max_tokens - 1], end_id) if text else None,
                 class_states=_states(study, text, label_set, classes, label),
                 report=text or None,
                 origin=study.origin,

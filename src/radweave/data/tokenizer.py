@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from radweave.outside.models import read_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_TEXTS_AT_A_TIME = 4096
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
 
 
@@ -30,20 +31,43 @@ class BpeTokenizerConfig(Config):
     min_frequency: Count = 2
     force: bool = False
 
-    def build(self, texts: Iterable[str], *, own: str | None = None) -> PreTrainedTokenizerBase:
+    def build(
+        self, texts: Iterable[str], *, own: str | None = None, trained: str | None = None
+    ) -> PreTrainedTokenizerBase:
         """Train on ``texts``, which must come from the training split.
 
         Args:
             texts: the reports.
             own: the checkpoint of the language model, where it is pretrained.
+            trained: what an earlier training on the same texts came to, as JSON; it is taken instead of training.
 
         Raises:
-            InputError: if the language model has a tokenizer of its own, and ``force`` is not set.
+            InputError: if the language model has a tokenizer of its own, and ``force`` is not set; or if ``trained``
+                is no tokenizer.
         """
         if own is not None and not self.force:
             raise _another_than(own, got="bpe")
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+        from tokenizers import Tokenizer
         from transformers import PreTrainedTokenizerFast
+
+        if trained is None:
+            tokenizer = self._trained(texts)
+        else:
+            try:
+                tokenizer = Tokenizer.from_str(trained)
+            except Exception as error:  # the library has no other kind
+                raise InputError(f"not a tokenizer: {error}") from None
+        return PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            pad_token=PAD,
+            bos_token=BOS,
+            eos_token=EOS,
+            clean_up_tokenization_spaces=False,
+        )
+
+    def _trained(self, texts: Iterable[str]) -> Any:
+        """A tokenizer of the tokenizers library, trained on ``texts``."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE())
         # Digits stand alone: "12 mm" and "13 mm" then share what they share.
@@ -59,13 +83,7 @@ class BpeTokenizerConfig(Config):
             show_progress=False,
         )
         tokenizer.train_from_iterator(texts, trainer=trainer)
-        return PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer,
-            pad_token=PAD,
-            bos_token=BOS,
-            eos_token=EOS,
-            clean_up_tokenization_spaces=False,
-        )
+        return tokenizer
 
 
 class PretrainedTokenizerConfig(Config):
@@ -168,6 +186,22 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of a report's text: words that look like a special token are words, and end no report."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+    return ids
+
+
+def encode_all(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """What ``encode`` gives of each text, many at a time: a fast tokenizer then works on all cores."""
+    ids: list[list[int]] = []
+    for first in range(0, len(texts), _TEXTS_AT_A_TIME):
+        some = tokenizer(
+            list(texts[first : first + _TEXTS_AT_A_TIME]),
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        ids.extend(some["input_ids"])
     return ids
 
 

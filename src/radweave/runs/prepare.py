@@ -18,7 +18,7 @@ from radweave.data.examples import (
     prepare_split,
     refuse_empty_splits,
 )
-from radweave.data.tokenizer import encode
+from radweave.data.kept_text import token_ids
 from radweave.labels import get_labeler
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.language_model import CausalLanguageModel
@@ -155,7 +155,7 @@ def prepare(
     return prepare_split(
         dataset.studies(split),
         cache,
-        encode=lambda text: encode(tokenizer, text),
+        encode=lambda texts: token_ids(texts, tokenizer, dataset.path),
         end_id=int(tokenizer.eos_token_id),
         max_views=data.max_views if data.modality == "xray" else 1,
         max_tokens=data.max_tokens,

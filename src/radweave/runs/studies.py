@@ -101,7 +101,7 @@ class StudyDataset(TorchDataset[Item]):
         prepared = prepare_split(
             dataset.studies(split),
             cache,
-            encode=lambda text: [],
+            encode=lambda texts: [()] * len(texts),
             end_id=0,
             max_views=max_views if modality == "xray" else 1,
             max_tokens=1,

@@ -26,6 +26,7 @@ from radweave.data.examples import (
     refuse_same_pixels,
 )
 from radweave.data.familiarity import TrainingPictures, fit_familiarity, save_familiarity
+from radweave.data.kept_text import built_tokenizer
 from radweave.data.leaks.near_copies import near_copies
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
@@ -162,8 +163,10 @@ def _prepare(
     # What is quick to find out comes before the images, which may take hours to decode.
     refuse_unfit(experiment, dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
-    texts = (study.report or "" for study in dataset.studies("train"))
-    tokenizer = experiment.data.tokenizer.build(texts, own=experiment.language_checkpoint)
+    texts = [study.report or "" for study in dataset.studies("train")]
+    tokenizer = built_tokenizer(
+        experiment.data.tokenizer, texts, own=experiment.language_checkpoint, dataset=dataset.path
+    )
     fingerprint = sha256_json(
         {
             "experiment": experiment.model_dump(mode="json"),

@@ -50,15 +50,16 @@ def hashes_of(dataset: Dataset, paths: Iterable[str]) -> dict[str, str]:
     def read(path: str) -> tuple[str, list[Any] | None]:
         try:
             full = dataset.image_path(path)
-            state = stamp(full)
-            kept = known.get(path)
-            if isinstance(kept, list) and kept[:1] == [state] and len(kept) == 2:
-                return path, kept
-            return path, [state, content_hash(full)]
+            return path, [stamp(full), content_hash(full)]
         except (InputError, OSError):
             return path, None
 
-    for path, (_, entry) in in_order(read, dict.fromkeys(paths)):
+    asked = list(dict.fromkeys(paths))
+    # Most files are as they were: looking at their times takes less than handing them to a thread.
+    changed = [path for path in asked if not _holds(known.get(path), dataset.path / path)]
+    read_anew = {path: entry for path, (_, entry) in in_order(read, changed)}
+    for path in asked:
+        entry = read_anew[path] if path in read_anew else known[path]
         if entry is not None:
             seen[path] = entry
             found[path] = str(entry[1])
@@ -67,6 +68,11 @@ def hashes_of(dataset: Dataset, paths: Iterable[str]) -> dict[str, str]:
         with suppress(InputError, OSError):
             write_text(place, _table(seen))
     return found
+
+
+def _holds(kept: Any, path: Path) -> bool:
+    """Whether what is kept of a file was taken of the file that is there now."""
+    return isinstance(kept, list) and len(kept) == 2 and kept[0] != "" and kept[0] == stamp(path)
 
 
 def _known(place: Path) -> dict[str, Any]:

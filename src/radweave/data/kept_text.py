@@ -1,0 +1,122 @@
+"""What a tokenizer makes of the reports of a data set, kept beside its cache: trained and encoded once.
+
+DATASET/.cache/bpe-KEY.json    a tokenizer that was trained on these texts by these options
+DATASET/.cache/ids-KEY.npy     the token ids of these texts by this tokenizer
+
+A key is a hash of all texts, in their order, and of the tokenizer or its options, so that what is kept never has to be
+compared with the data set. What is damaged is made again; a data set that cannot be written keeps nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.base.errors import InputError
+from radweave.base.hashes import sha256_json
+from radweave.base.json_files import read_json, write_json
+from radweave.base.provenance import library_versions
+from radweave.base.storage import write_aside
+from radweave.data.cache.arrays import write_rows
+from radweave.data.tokenizer import (
+    BpeTokenizerConfig,
+    TokenizerConfig,
+    encode_all,
+    tokenizer_fingerprint,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FEWEST: Final = 1000
+"""Fewer texts are encoded in less time than a file is worth."""
+_DIGEST_WORDS: Final = 8
+
+
+def built_tokenizer(
+    config: TokenizerConfig, texts: Sequence[str], *, own: str | None, dataset: Path
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of ``config``, trained on ``texts`` of the training split, or as it was kept.
+
+    Raises:
+        InputError: as ``config.build``.
+    """
+    if not isinstance(config, BpeTokenizerConfig) or len(texts) < FEWEST:
+        return config.build(texts, own=own)
+    key = sha256_json([config.model_dump(mode="json"), _of_texts(texts), library_versions()])
+    place = dataset / ".cache" / f"bpe-{key[:16]}.json"
+    with suppress(InputError, OSError, RecursionError):
+        kept = read_json(place)
+        if isinstance(kept, dict) and kept.get("key") == key and kept.get("sha256") == sha256_json(kept.get("words")):
+            return config.build((), own=own, trained=str(kept["words"]))
+    tokenizer = config.build(texts, own=own)
+    words = tokenizer.backend_tokenizer.to_str()
+    with suppress(InputError, OSError):
+        write_json(place, {"key": key, "sha256": sha256_json(words), "words": words})
+    return tokenizer
+
+
+def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, dataset: Path) -> Sequence[Sequence[int]]:
+    """The ids of each text, without special tokens."""
+    if len(texts) < FEWEST:
+        return encode_all(tokenizer, texts)
+    key = sha256_json([tokenizer_fingerprint(tokenizer), _of_texts(texts), library_versions()])
+    place = dataset / ".cache" / f"ids-{key[:16]}.npy"
+    kept = _kept(place, len(texts))
+    if kept is None:
+        ids = encode_all(tokenizer, texts)
+        kept = np.array([*map(len, ids), *(number for row in ids for number in row)], dtype=np.int32)
+        with suppress(InputError, OSError), write_aside(place) as partial:
+            shape = (_DIGEST_WORDS + len(kept),)
+            with write_rows(partial, np.int32, shape) as give:
+                give(_digest(kept))
+                give(kept)
+    return _Rows(kept, len(texts))
+
+
+class _Rows(Sequence[Sequence[int]]):
+    """Ids of texts in one array. Equal numbers are one object: 80 ids of a report take 640 bytes, not 3 kB."""
+
+    def __init__(self, kept: NDArray[np.int32], count: int) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(kept[:count], dtype=np.int64)])
+        self._ids = kept[count:]
+        self._numbers = list(range(int(self._ids.max(initial=0)) + 1))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, place: int | slice) -> list[int]:  # type: ignore[override]
+        assert isinstance(place, int)
+        return [self._numbers[number] for number in self._ids[self._starts[place] : self._starts[place + 1]].tolist()]
+
+
+def _kept(place: Path, count: int) -> NDArray[np.int32] | None:
+    """Lengths and ids as they were written; None where there are none, or others."""
+    try:
+        found = np.load(place, allow_pickle=False)
+    except (ValueError, EOFError, OSError):
+        return None
+    if not isinstance(found, np.ndarray) or found.dtype != np.int32 or found.ndim != 1:
+        return None
+    digest, kept = found[:_DIGEST_WORDS], found[_DIGEST_WORDS:]
+    is_whole = len(kept) >= count and np.array_equal(digest, _digest(kept))
+    return kept if is_whole else None
+
+
+def _digest(values: NDArray[np.int32]) -> NDArray[np.int32]:
+    return np.frombuffer(hashlib.sha256(np.ascontiguousarray(values).data).digest(), dtype=np.int32)
+
+
+def _of_texts(texts: Sequence[str]) -> str:
+    """SHA-256 of the texts in their order; where one ends is part of it."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()

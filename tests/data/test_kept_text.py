@@ -1,0 +1,94 @@
+"""Tokenizers and token ids that are kept beside the cache: the same as made anew, and made anew where they are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from radweave.base.errors import InputError
+from radweave.data import kept_text, tokenizer
+from radweave.data.kept_text import built_tokenizer, token_ids
+from radweave.data.tokenizer import BpeTokenizerConfig, encode, tokenizer_fingerprint
+
+CONFIG = BpeTokenizerConfig(vocab_size=300, min_frequency=1)
+TEXTS = ["No effusion, 12 mm.", "Left <s> opacity </s> seen.", "", "Größe: 3 cm\n", "No effusion, 12 mm."]
+
+
+@pytest.fixture(autouse=True)
+def _any_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_text, "FEWEST", 1)
+    monkeypatch.setattr(tokenizer, "_TEXTS_AT_A_TIME", 2)
+
+
+def _forbidden(*_: object, **__: object) -> None:
+    raise AssertionError("made again")
+
+
+def test_ids_are_those_of_each_text_and_read_back_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word that looks like a special token is a word."""
+    made = CONFIG.build(TEXTS)
+    wanted = [encode(made, text) for text in TEXTS]
+    first = token_ids(TEXTS, made, tmp_path)
+    monkeypatch.setattr(kept_text, "encode_all", _forbidden)
+    again = token_ids(TEXTS, made, tmp_path)
+    assert list(first) == list(again) == wanted
+    assert made.eos_token_id not in wanted[1]
+    assert again[0][0] is again[4][0]
+
+
+def test_other_texts_or_another_tokenizer_find_nothing_kept(tmp_path: Path) -> None:
+    made, other = CONFIG.build(TEXTS), CONFIG.build(["abc abd abe"])
+    token_ids(TEXTS, made, tmp_path)
+    for texts, by in ((TEXTS[::-1], made), (TEXTS, other), (["No effusion,", " 12 mm."], made)):
+        assert list(token_ids(texts, by, tmp_path)) == [encode(by, text) for text in texts]
+    assert len(list((tmp_path / ".cache").glob("ids-*.npy"))) == 4
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY nonsense", None])
+def test_damaged_ids_are_made_again(tmp_path: Path, damage: bytes | None) -> None:
+    made = CONFIG.build(TEXTS)
+    wanted = list(token_ids(TEXTS, made, tmp_path))
+    (place,) = (tmp_path / ".cache").glob("ids-*.npy")
+    whole = place.read_bytes()
+    place.write_bytes(whole[:-4] + b"\x01\x00\x00\x00" if damage is None else damage)
+    assert list(token_ids(TEXTS, made, tmp_path)) == wanted
+    assert place.read_bytes() == whole
+
+
+def test_a_kept_tokenizer_is_the_trained_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = built_tokenizer(CONFIG, TEXTS, own=None, dataset=tmp_path)
+    other = built_tokenizer(CONFIG, TEXTS[:2], own=None, dataset=tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(BpeTokenizerConfig, "_trained", _forbidden)
+        kept = built_tokenizer(CONFIG, TEXTS, own=None, dataset=tmp_path)
+    fingerprints = [tokenizer_fingerprint(one) for one in (trained, kept, CONFIG.build(TEXTS), other)]
+    assert fingerprints[0] == fingerprints[1] == fingerprints[2] != fingerprints[3]
+    assert encode(kept, TEXTS[1]) == encode(trained, TEXTS[1])
+    for place in (tmp_path / ".cache").glob("bpe-*.json"):
+        text = place.read_text()
+        assert "<s>" in text
+        place.write_text(text.replace("<s>", "<t>"))
+    again = built_tokenizer(CONFIG, TEXTS, own=None, dataset=tmp_path)
+    assert tokenizer_fingerprint(again) == fingerprints[0]
+    with pytest.raises(InputError):
+        built_tokenizer(CONFIG, TEXTS, own="a checkpoint with words of its own", dataset=tmp_path)
+
+
+def test_a_data_set_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
+    made = CONFIG.build(TEXTS)
+    (tmp_path / ".cache").write_text("a file where the folder would be")
+    assert list(token_ids(TEXTS, made, tmp_path)) == [encode(made, text) for text in TEXTS]
+    fingerprint = tokenizer_fingerprint(built_tokenizer(CONFIG, TEXTS, own=None, dataset=tmp_path))
+    assert fingerprint == tokenizer_fingerprint(made)
+
+
+def test_numbers_of_another_kind_are_no_ids(tmp_path: Path) -> None:
+    made = CONFIG.build(TEXTS)
+    wanted = list(token_ids(TEXTS, made, tmp_path))
+    (place,) = (tmp_path / ".cache").glob("ids-*.npy")
+    np.save(place, np.zeros((3, 3)))
+    assert list(token_ids(TEXTS, made, tmp_path)) == wanted
