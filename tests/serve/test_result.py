@@ -34,6 +34,15 @@ def result(toy_run: Path) -> dict[str, Any]:
     return result_of(report, read_card(toy_run), get_labeler("chexpert14"), Known(STUDY, PRIOR))
 
 
+def test_a_map_of_no_class_is_no_finding(toy_run: Path) -> None:
+    report = Report(TEXT, "s", {**EVIDENCE, "attention_maps": {"difference": [[[1.0]]], "Cardiomegaly": [[[1.0]]]}})
+    made = result_of(report, read_card(toy_run), get_labeler("chexpert14"), Known(STUDY, PRIOR))
+    names = [row["name"] for row in made["findings"]]
+    assert "difference" not in names
+    assert "Cardiomegaly" in names
+    assert set(made["evidence"]["attention_maps"]) == {"difference", "Cardiomegaly"}
+
+
 def test_each_sentence_says_how_probable_it_is_and_why_it_is_flagged(result: dict[str, Any]) -> None:
     rows = result["sentences"]
     assert [(row["probability"], row["details"]["calibrated"]) for row in rows] == [

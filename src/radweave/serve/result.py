@@ -63,7 +63,12 @@ def result_of(report: Report, card: RunCard, labeler: Labeler, known: Known) -> 
             {"section": section, **_sentence(sentence, origin, found, before)}
             for sentence, origin in zip(found.sentences, origins, strict=True)
         ],
-        "findings": [_finding(finding, found) for finding in found.findings],
+        # A map that is of no class, such as where two images differ, is looked at with the images; it is no finding.
+        "findings": [
+            _finding(finding, found)
+            for finding in found.findings
+            if finding.name in labeler.classes or finding.probability is not None
+        ],
         "evidence": json_value({**report.evidence, "study": known.as_json(found, before)}),
         "warnings": list(report.warnings),
         "model": model_facts(card),
