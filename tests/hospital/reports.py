@@ -11,12 +11,15 @@ import numpy as np
 
 from image_files import CANARY, chest, write_dicom
 from radweave.base.study import LabelState
+from radweave.explain.maps import Panel
 from radweave.hospital.finished import (
     Finding,
     FinishedReport,
     Flagged,
+    HeatMap,
     Model,
     Picture,
+    PlacedMap,
     Section,
     Signature,
 )
@@ -61,8 +64,18 @@ def finished(**changes: Any) -> FinishedReport:
         written=WRITTEN,
         sources=(identity(),),
         pictures=(Picture("View 1, PA", grey),),
+        maps=(HeatMap("Cardiomegaly", 0.5, (Panel("View 1, PA", grey, np.tile(np.linspace(0, 0.5, 80), (96, 1))),)),),
     )
     return replace(report, **changes)
+
+
+def placed(name: str) -> HeatMap:
+    """The map of a scan, 5 x 5 x 6 mm each voxel, with one bright place: (z, y, x) = (2, 5, 7)."""
+    values = np.zeros((4, 6, 8), np.float32)
+    values[2, 5, 7] = 1
+    affine = np.diag([5.0, 5.0, 6.0, 1.0])
+    affine[:3, 3] = (-150, -160, -200)
+    return HeatMap(name, 0.5, placed=PlacedMap(values, affine))
 
 
 def dicom_image(path: Path, **tags: Any) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from archive import AET, Archive, needs, running
 from pydicom import dcmread
-from reports import FINDINGS, IMPRESSION, SIGNED, STUDY, dicom_image, finished, identity
+from reports import FINDINGS, IMPRESSION, SIGNED, STUDY, dicom_image, finished, identity, placed
 
 from image_files import CANARY
 from radweave.base.study import LabelState
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.programs
 
 DICOM = [name for name, found in FORMATS.items() if found.suffix == ".dcm"]
 SR = ["sr-basic", "sr-tid1500"]
+KINDS = ("BasicTextSR", "Comprehensive3DSR", "EncapsulatedPDF", "MultiframeTrueColorSCImage", "ParametricMap")
 LONG = "The lungs are clear, äöü. " * 500
 REPORTS: dict[str, dict[str, Any]] = {
     "draft": {},
@@ -37,6 +38,11 @@ REPORTS: dict[str, dict[str, Any]] = {
     "scan": {
         "sources": tuple(identity(sop_instance_uid=f"{STUDY}.1.{n}", modality="CT",
                                   sop_class_uid="1.2.840.10008.5.1.4.1.1.2") for n in range(1, 200)),
+    },
+    "maps of a scan": {
+        "sources": (identity(modality="CT", sop_class_uid="1.2.840.10008.5.1.4.1.1.2",
+                             frame_of_reference_uid=f"{STUDY}.7"),),
+        "maps": (placed("Lung nodule"), placed("Pleural effusion")),
     },
     "many classes": {"findings": tuple(Finding(f"Class {n}", n / 50, 0.5, LabelState.UNCERTAIN) for n in range(50))},
     "de-identified": {"sources": (identity(patient_identity_removed="YES", deidentification_method="by hand"),)},
@@ -66,7 +72,7 @@ def test_a_validator_finds_no_error(name: str, kind: str, tmp_path: Path) -> Non
     done = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, timeout=60)
     said = (done.stdout + done.stderr).splitlines()
     assert [line for line in said if line.startswith(("Error", "Abort"))] == []
-    assert any(line in ("BasicTextSR", "Comprehensive3DSR", "EncapsulatedPDF") for line in said)
+    assert any(line in KINDS for line in said)
 
 
 @pytest.mark.parametrize("name", SR)
@@ -125,10 +131,10 @@ def test_reports_stored_by_the_web_lie_under_their_study(
 ) -> None:
     for _ in range(2):  # sent twice, each is there once
         archive.web().store_instances([dcmread(written(name, study, tmp_path)) for name in DICOM])
-    assert modalities(archive, study) == ["CR", "DOC", "SR", "SR"]
+    assert modalities(archive, study) == ["CR", "DOC", "OT", "SR", "SR"]
     (found,) = archive.web().search_for_studies(search_filters={"PatientID": study.patient.patient_id})
-    assert found["00201206"]["Value"] == [4]  # series
-    assert found["00201208"]["Value"] == [4]  # instances
+    assert found["00201206"]["Value"] == [5]  # series
+    assert found["00201208"]["Value"] == [5]  # instances
     for name in SR:
         kept = dcmread(written(name, study, tmp_path))
         back = archive.web().retrieve_instance(kept.StudyInstanceUID, kept.SeriesInstanceUID, kept.SOPInstanceUID)
@@ -140,4 +146,4 @@ def test_reports_sent_by_dcmtk_lie_under_their_study(archive: Archive, study: Fi
     call("storescu", "-aec", AET, "127.0.0.1", archive.dicom, written("sr-basic", study, tmp_path))
     paths = [written(name, study, tmp_path) for name in DICOM]
     call("dcmsend", "-aec", AET, "127.0.0.1", archive.dicom, *paths)
-    assert modalities(archive, study) == ["CR", "DOC", "SR", "SR"]
+    assert modalities(archive, study) == ["CR", "DOC", "OT", "SR", "SR"]

@@ -20,6 +20,7 @@ from radweave.data.dataset import DatasetCard, DatasetWriter
 from radweave.data.reading.dicom import display, read_dicom
 from radweave.data.reading.images import read_radiograph
 from radweave.data.reading.volumes import read_volume
+from radweave.hospital.heat import FINE
 from radweave.serve import maps, pixels
 from radweave.serve.settings import Limits, Settings
 
@@ -259,8 +260,8 @@ def test_a_map_of_a_scan_covers_what_the_model_saw() -> None:
     laid = maps.on_scan(evidence(values.tolist(), [(0.5, 0.5), (0, 1), (0, 1)]), "Edema", np.eye(4), (40, 20, 10))
     assert laid is not None
     grid, affine = laid
-    assert (grid.shape, grid.max()) == ((maps.FINE,) * 3, 255)
-    last = maps.FINE - 0.5
+    assert (grid.shape, grid.max()) == ((FINE,) * 3, 255)
+    last = FINE - 0.5
     np.testing.assert_allclose(affine @ [-0.5, -0.5, -0.5, 1], [-0.5, -0.5, 19.5, 1])  # the corners of the upper half
     np.testing.assert_allclose(affine @ [last, last, last, 1], [9.5, 19.5, 39.5, 1])
     # Beyond the middle of the outermost cell the map stays: the peak fills a corner, to a quarter of each axis.
@@ -357,7 +358,7 @@ def test_a_scan_over_the_interface(settings: Settings, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(scan.dataobj).transpose(2, 1, 0), read_volume(tmp_path / "series").hu)
         laid = client.get(f"/api/v1/studies/{study}/maps/Lung / Opacity?form=nifti")
         grid = nibabel.Nifti1Image.from_bytes(gzip.decompress(laid.content))
-        assert grid.shape == (maps.FINE,) * 3
-        middle = grid.affine @ [*[(maps.FINE - 1) / 2] * 3, 1]  # of the map is that of the scan
+        assert grid.shape == (FINE,) * 3
+        middle = grid.affine @ [*[(FINE - 1) / 2] * 3, 1]  # of the map is that of the scan
         np.testing.assert_allclose(middle, scan.affine @ [*((np.array(scan.shape) - 1) / 2), 1], atol=1e-4)
         assert client.get(f"/api/v1/studies/{study}/images/0/pixels").status_code == 404

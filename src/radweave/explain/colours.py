@@ -78,7 +78,12 @@ def grey_png(panel: Panel) -> bytes:
 
 
 def captioned_png(panel: Panel, caption: str, notices: Sequence[str], peak: float | None = None) -> bytes:
-    """Picture and heat in one file that says below what it is, so that it can leave the page.
+    """Picture and heat in one file that says below what it is, so that it can leave the page."""
+    return _png(captioned(panel, caption, notices, peak))
+
+
+def captioned(panel: Panel, caption: str, notices: Sequence[str], peak: float | None = None) -> Image.Image:
+    """Picture and heat in red, green and blue, with a strip below that says what it is.
 
     The strip below holds ``caption``, the colours' range where there is heat, and the ``notices``.
     """
@@ -99,7 +104,7 @@ def captioned_png(panel: Panel, caption: str, notices: Sequence[str], peak: floa
         draw.text((6, height + _CAPTION_PX + _LINE_PX * number), line, fill=(255, 190, 190), font=small)
     if peak is not None:
         _legend(image, right=image.width - 6, top=height + 8)
-    return _png(image)
+    return image
 
 
 def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -102,7 +102,18 @@ def draw(
     return gallery
 
 
-def choose(names: Sequence[str], findings: Mapping[str, Finding]) -> list[str]:
+class Judged(Protocol):
+    """What is known of a class."""
+
+    @property
+    def probability(self) -> float | None: ...
+    @property
+    def threshold(self) -> float: ...
+    @property
+    def said(self) -> LabelState: ...
+
+
+def choose(names: Sequence[str], findings: Mapping[str, Judged]) -> list[str]:
     """Classes whose maps are shown: the probable ones, those that the draft affirms or leaves open, or the first few.
 
     The most probable ones come first. "No Finding" is nowhere in a picture and has no map worth showing.

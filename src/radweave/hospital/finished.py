@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY, LabelState
 from radweave.hospital.identity import Identity
+
+if TYPE_CHECKING:
+    from radweave.explain.maps import Panel
 
 CAUTION = "CAUTION: Not for Diagnostic Use, for research use only."
 """The series description of everything that goes into an archive."""
@@ -67,6 +70,24 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedMap:
+    """A map (z, y, x) of a scan, from 0 to 1, and where it is: from a voxel's place (x, y, z, 1) to mm, LPS (4 x 4)."""
+
+    values: NDArray[np.float32]
+    affine_lps: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Where the model looked for ``name``: over each radiograph, with ``peak`` as the brightest, or over the scan."""
+
+    name: str
+    peak: float
+    panels: tuple[Panel, ...] = ()
+    placed: PlacedMap | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """What wrote the report. ``digest`` is a SHA-256 over every file of the run: it changes when the model does."""
 
@@ -100,6 +121,7 @@ class FinishedReport:
         written: when, with its zone.
         sources: the images it is about; () where they were no DICOM files, and so nobody's.
         pictures: the images, for people.
+        maps: where the model looked for the classes that matter, if its method says so.
         signature: None for a draft.
     """
 
@@ -113,6 +135,7 @@ class FinishedReport:
     written: datetime
     sources: tuple[Identity, ...] = ()
     pictures: tuple[Picture, ...] = ()
+    maps: tuple[HeatMap, ...] = ()
     signature: Signature | None = None
     notice: str = RESEARCH_ONLY
 

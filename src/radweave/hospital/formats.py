@@ -58,6 +58,7 @@ class Format:
         return write(report)
 
 
+MAPS: Final = "map-dicom"
 _DICOM = b"\0" * 128 + b"DICM"
 _CAUTION = CAUTION.encode()
 _LARGEST_BYTES = 1 << 28
@@ -65,6 +66,7 @@ _FORMATS: Final = (
     Format("sr-basic", ".dcm", "basic_sr.write_basic_sr", _DICOM, _CAUTION, needs_dicom=True),
     Format("sr-tid1500", ".dcm", "tid1500.write_tid1500", _DICOM, _CAUTION, needs_dicom=True),
     Format("pdf-dicom", ".dcm", "encapsulated_pdf.write_encapsulated_pdf", _DICOM, _CAUTION, needs_dicom=True),
+    Format(MAPS, ".dcm", "map_objects.write_maps", _DICOM, _CAUTION, needs_dicom=True),
     Format("pdf", ".pdf", "pdf.write_pdf", b"%PDF-", _CAUTION, needs_dicom=False),
     Format("fhir", ".json", "fhir.write_fhir", b"{", b'"urn:radweave:findings"', needs_dicom=False),
     Format("fhir-r5", ".json", "fhir.write_fhir_r5", b"{", b'"urn:radweave:findings"', needs_dicom=False),

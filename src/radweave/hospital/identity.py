@@ -47,6 +47,7 @@ class Identity(Record):
     body_part_examined: str = Field(repr=False)
     sop_class_uid: str = Field(repr=False)
     sop_instance_uid: str = Field(repr=False)
+    frame_of_reference_uid: str = Field(default="", repr=False)
     rows: int | None
     columns: int | None
 
@@ -72,6 +73,7 @@ KEYWORDS = {
     "body_part_examined": "BodyPartExamined",
     "sop_class_uid": "SOPClassUID",
     "sop_instance_uid": "SOPInstanceUID",
+    "frame_of_reference_uid": "FrameOfReferenceUID",
     "rows": "Rows",
     "columns": "Columns",
 }

@@ -35,7 +35,7 @@ IDENTIFYING: Final = {
 DESCRIBING: Final = {
     "PatientBirthDate": 8, "PatientSex": 16, "PatientAge": 4, "StudyID": 16, "StudyDate": 8, "StudyTime": 16,
     "ReferringPhysicianName": 64, "StudyDescription": 64, "Modality": 16, "BodyPartExamined": 16,
-    "PatientIdentityRemoved": 16, "DeidentificationMethod": 64,
+    "PatientIdentityRemoved": 16, "DeidentificationMethod": 64, "FrameOfReferenceUID": 64,
 }  # fmt: skip
 _NAMES: Final = ("PatientName", "ReferringPhysicianName")
 _NUMBERS: Final = ("Rows", "Columns")

@@ -13,9 +13,10 @@ from radweave.data.sections import parse_sections
 from radweave.explain import subject_of
 from radweave.explain.support import Support, Verdict, find_support
 from radweave.generate.pictures import Picture as ReadPicture
-from radweave.generate.pictures import view_of
+from radweave.generate.pictures import covered_by_map, view_of
 from radweave.generate.predictor import Predictor
 from radweave.hospital.finished import Finding, FinishedReport, Flagged, Model, Picture, Section
+from radweave.hospital.heat import heat_maps
 from radweave.hospital.identity import read_identities
 from radweave.hospital.model import model_facts, model_from
 from radweave.labels import get_labeler
@@ -42,11 +43,14 @@ def finished_report(
         subject_of(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, 1)
     ]
     support = find_support(report, get_labeler(run.experiment.data.label_set))
+    findings = _findings(support)
+    covers = [covered_by_map(picture, image_size=predictor.image_size, ct=predictor.ct) for _, picture in views]
+    named = [(subject.title, picture) for subject, (_, picture) in zip(subjects, views, strict=True)]
     return FinishedReport(
         study_id=report.study_id,
         text=report.text,
         sections=sections_of(report.text, run.card.dataset.target),
-        findings=_findings(support),
+        findings=findings,
         flagged=tuple(
             Flagged(writable("".join(part for part, _ in line.parts)), line.verdict.value)
             for line in support.sentences
@@ -57,6 +61,7 @@ def finished_report(
         written=datetime.now().astimezone().replace(microsecond=0),
         sources=sources,
         pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
+        maps=heat_maps({**report.evidence, "views": [{"covers": cover} for cover in covers]}, named, findings),
     )
 
 

@@ -13,7 +13,7 @@ from starlette.datastructures import UploadFile
 
 from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY
-from radweave.hospital.formats import FORMATS, MEDIA_TYPES
+from radweave.hospital.formats import FORMATS, MAPS, MEDIA_TYPES
 from radweave.serve import drafts, log, outbox, store
 from radweave.serve.access import Admin, Asking, Here, station
 from radweave.serve.drafts import Edit
@@ -142,9 +142,9 @@ def report(
         row = find_study(connection, study, user)
         if row.version == 0:
             raise HTTPException(404, "there is no draft")
-        made, files = stored_report(connection, row, row.version)
+        stored = stored_report(connection, row, row.version)
     with here.reports.one():
-        data = FORMATS[format].bytes_of(with_images(made, files))
+        data = FORMATS[format].bytes_of(with_images(stored, maps=format == MAPS))
     with here.database.writing() as connection:
         details = {"format": format, "version": row.version}
         log.append(connection, "report taken", user=user.id, study=study, details=details)

@@ -6,21 +6,19 @@ A map says where the model looked. It is no outline of a lesion, and there is on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.explain.maps import between_weights, middles
+from radweave.hospital.heat import NOTE, on_grid, stack
 
-NOTE: Final = "where the model looked; not a lesion boundary, and no sign that the finding is there"
-FINE: Final = 64
 Grid = NDArray[np.uint8]
 
 
 def names(evidence: Mapping[str, Any]) -> list[str]:
     """The findings that have a map which fits the study's images."""
-    return [name for name in evidence.get("attention_maps") or {} if _stack(evidence, name) is not None]
+    return [name for name in evidence.get("attention_maps") or {} if stack(evidence, name) is not None]
 
 
 def read(evidence: Mapping[str, Any], name: str, method: str) -> dict[str, Any] | None:
@@ -28,7 +26,7 @@ def read(evidence: Mapping[str, Any], name: str, method: str) -> dict[str, Any] 
 
     ``covers`` is (start, extent) along each axis, in shares of the image's size.
     """
-    found = _stack(evidence, name)
+    found = stack(evidence, name)
     if found is None:
         return None
     grids = [
@@ -50,33 +48,11 @@ def on_scan(
     Args:
         affine: of the scan. ``shape``: its voxels (z, y, x).
     """
-    found = _stack(evidence, name)
+    found = stack(evidence, name)
     if found is None or found[0].ndim != 3:
         return None
-    placed, fine = np.eye(4), found[0]
-    for axis, (start, extent) in enumerate(evidence["views"][0]["covers"]):
-        fine = np.moveaxis(
-            np.tensordot(between_weights(fine.shape[axis], middles(FINE)), fine, axes=(1, axis)), 0, axis
-        )
-        step = extent * shape[axis] / FINE
-        placed[2 - axis, 2 - axis] = step
-        # The middle of the first voxel, where a voxel's middle is a whole number.
-        placed[2 - axis, 3] = start * shape[axis] + step / 2 - 0.5
+    fine, placed = on_grid(found[0], evidence["views"][0]["covers"], shape)
     return np.rint(fine * (255 / float(found[0].max()))).astype(np.uint8), affine @ placed
-
-
-def _stack(evidence: Mapping[str, Any], name: str) -> list[NDArray[np.float64]] | None:
-    """One map for each view; None if there is none of this name, or it cannot be laid over the views."""
-    views = evidence.get("views") or []
-    try:
-        stack = np.asarray((evidence.get("attention_maps") or {})[name], dtype=np.float64)
-    except (KeyError, TypeError, ValueError):
-        return None
-    if not views or stack.ndim < 1 or len(stack) < len(views) or not stack.size:
-        return None
-    fits = all(len(view.get("covers") or ()) == stack.ndim - 1 for view in views)
-    usable = bool(np.isfinite(stack).all()) and bool((stack >= 0).all()) and float(stack.max()) > 0
-    return [*stack[: len(views)]] if fits and usable else None
 
 
 def _steps(maps: list[NDArray[np.float64]]) -> list[Grid]:

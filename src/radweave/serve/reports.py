@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from radweave.base.errors import InputError
 from radweave.base.study import LabelState
 from radweave.explain.maps import shown
-from radweave.hospital.finished import Finding, FinishedReport, Flagged, Picture, Section, Signature
+from radweave.hospital.finished import Finding, FinishedReport, Flagged, HeatMap, Picture, Section, Signature
+from radweave.hospital.heat import heat_maps
 from radweave.hospital.identity import read_identities
 from radweave.hospital.make import writable
 from radweave.hospital.model import model_from
@@ -20,11 +21,24 @@ from radweave.serve import drafts, store
 from radweave.serve.schema import drafts as drafts_table
 from radweave.serve.schema import signoffs, users
 
+if TYPE_CHECKING:
+    from radweave.data.reading.images import Radiograph
+    from radweave.data.reading.volumes import Volume
+
 ORGANIZATION = "not stated"
 
 
-def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int) -> tuple[FinishedReport, list[Path]]:
-    """A version of a study's draft, and the files it is about; ``with_images`` reads these, outside of a transaction.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A version of a study's draft, the files it is about, and the model's evidence: all but the images."""
+
+    report: FinishedReport
+    files: list[Path]
+    evidence: Mapping[str, Any]
+
+
+def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int) -> Stored:
+    """A version of a study's draft; ``with_images`` reads its images, outside of a transaction.
 
     It bears a signature where this version is the one that was signed.
 
@@ -47,17 +61,40 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int) -
         written=made.replace(microsecond=0).astimezone(),
         signature=_signature(connection, study.id, version),
     )
-    return report, [Path(path) for path in store.uploaded(connection, study.id)]
+    return Stored(report, [Path(path) for path in store.uploaded(connection, study.id)], given["evidence"])
 
 
-def with_images(report: FinishedReport, files: Sequence[Path]) -> FinishedReport:
-    """The report with whose images they are, and the radiographs as pictures.
+def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
+    """The report with whose images they are, the radiographs as pictures, and the maps if they are asked for.
 
     Raises:
         InputError: as ``read_identities``.
     """
+    report, files = stored.report, stored.files
     sources, warnings = read_identities(files)
-    return replace(report, sources=sources, warnings=(*report.warnings, *warnings), pictures=tuple(_pictures(files)))
+    return replace(
+        report,
+        sources=sources,
+        warnings=(*report.warnings, *warnings),
+        pictures=tuple(_pictures(files)),
+        maps=_maps(stored) if maps else (),
+    )
+
+
+def _maps(stored: Stored) -> tuple[HeatMap, ...]:
+    """The maps over the images that they are about; none of a study whose images cannot be laid below them."""
+    from radweave.data.reading.images import read_radiograph
+    from radweave.generate.pictures import read_scan
+
+    named: list[tuple[str, Radiograph | Volume]] = []
+    for number, view in enumerate(stored.evidence.get("views") or (), start=1):
+        place = view.get("image")
+        if not isinstance(place, int) or not 0 <= place < len(stored.files):
+            return ()
+        is_scan = len(view.get("covers") or ()) == 3
+        file = stored.files[place]
+        named.append((f"View {number}, {view['view']}", read_scan(file) if is_scan else read_radiograph(file)))
+    return heat_maps(stored.evidence, named, stored.report.findings)
 
 
 def _pictures(files: Sequence[Path]) -> list[Picture]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from radweave.base.errors import InputError
-from radweave.hospital.formats import FORMATS
+from radweave.hospital.formats import FORMATS, MAPS
 from radweave.hospital.plan import Target
 from radweave.hospital.sending import NotKeptError, send
 from radweave.serve import outbox, reports
@@ -70,8 +70,8 @@ class Sender(Again):
     def _object(self, row: sa.Row[Any]) -> bytes:
         with self._database.reading() as connection:
             study = connection.execute(sa.select(studies).where(studies.c.id == row.study_id)).one()
-            report, files = reports.stored_report(connection, study, row.version)
-        return FORMATS[row.format].bytes_of(reports.with_images(report, files))
+            stored = reports.stored_report(connection, study, row.version)
+        return FORMATS[row.format].bytes_of(reports.with_images(stored, maps=row.format == MAPS))
 
     def _count(self, what: str, row: sa.Row[Any]) -> None:
         self._metrics.count(what)
