@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,10 @@ def test_every_format_holds_the_draft(toy_run: Path, dicom: Path) -> None:
     predictor = Predictor.of(run)
     views, warnings = predictor.read_views([dicom], force=True)
     draft = predictor.report_on(views, study_id="left", warnings=warnings, force=True)
+    looked = {"attention_maps": {run.card.classes[0]: [[[0.0, 1.0], [0.0, 0.0]]]}}  # this method gives none
+    draft = replace(draft, evidence={**draft.evidence, **looked})
     report = finished_report(run, predictor, draft, views)
+    assert [one.name for one in report.maps] == [run.card.classes[0]]
     assert {one.name for one in report.findings} == set(run.card.classes)
     assert report.text == writable(draft.text)
     assert report.text in FORMATS["text"].bytes_of(report).decode()
