@@ -39,6 +39,7 @@ REPORTS: dict[str, dict[str, Any]] = {
         "sources": tuple(identity(sop_instance_uid=f"{STUDY}.1.{n}", modality="CT",
                                   sop_class_uid="1.2.840.10008.5.1.4.1.1.2") for n in range(1, 200)),
     },
+    "several maps": {"maps": finished().maps * 3},
     "maps of a scan": {
         "sources": (identity(modality="CT", sop_class_uid="1.2.840.10008.5.1.4.1.1.2",
                              frame_of_reference_uid=f"{STUDY}.7"),),

@@ -61,9 +61,10 @@ def _captures(report: FinishedReport) -> bytes:
     dataset.ImageComments = CAUTION
     _derived_from_images(dataset, report)
     dataset.NumberOfFrames, dataset.Rows, dataset.Columns = frames.shape[:3]
-    dataset.FrameIncrementPointer = [0x00182001, 0x00182002]
-    dataset.PageNumberVector = list(range(1, len(names) + 1))
-    dataset.FrameLabelVector = [name[:16] for name in names]
+    if len(names) > 1:  # of one frame there is nothing to say, and nothing may be said
+        dataset.FrameIncrementPointer = [0x00182001, 0x00182002]
+        dataset.PageNumberVector = list(range(1, len(names) + 1))
+        dataset.FrameLabelVector = [name[:16] for name in names]
     dataset.SamplesPerPixel, dataset.PhotometricInterpretation, dataset.PlanarConfiguration = 3, "RGB", 0
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 8, 8, 7, 0
     data = frames.tobytes()
