@@ -43,9 +43,10 @@ def test_ids_are_those_of_each_text_and_read_back_the_next_time(
 def test_other_texts_or_another_tokenizer_find_nothing_kept(tmp_path: Path) -> None:
     made, other = CONFIG.build(TEXTS), CONFIG.build(["abc abd abe"])
     token_ids(TEXTS, made, tmp_path)
-    for texts, by in ((TEXTS[::-1], made), (TEXTS, other), (["No effusion,", " 12 mm."], made)):
+    cut_elsewhere = [TEXTS[0] + TEXTS[1][:4], TEXTS[1][4:], *TEXTS[2:]]
+    for texts, by in ((TEXTS[::-1], made), (TEXTS, other), (["No effusion,", " 12 mm."], made), (cut_elsewhere, made)):
         assert list(token_ids(texts, by, tmp_path)) == [encode(by, text) for text in texts]
-    assert len(list((tmp_path / ".cache").glob("ids-*.npy"))) == 4
+    assert len(list((tmp_path / ".cache").glob("ids-*.npy"))) == 5
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x93NUMPY nonsense", None])

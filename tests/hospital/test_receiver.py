@@ -24,7 +24,8 @@ class Association:
 
 def event(title: str = "SCANNER", address: str = "127.0.0.1") -> Any:
     requestor = SimpleNamespace(ae_title=title, address=address)
-    return SimpleNamespace(assoc=Association(requestor), encoded_dataset=lambda: b"object")
+    request = SimpleNamespace(AffectedSOPInstanceUID="1.2.3")
+    return SimpleNamespace(assoc=Association(requestor), request=request, encoded_dataset=lambda: b"object")
 
 
 class Received(Receiver):

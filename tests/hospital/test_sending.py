@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import ssl
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,7 @@ from reports import finished
 
 from radweave.hospital import sending
 from radweave.hospital.formats import FORMATS
-from radweave.hospital.plan import Dicom, Target, Web
+from radweave.hospital.plan import Dicom, Target, Tls, Web
 from radweave.hospital.sending import NotKeptError, send, session_for
 
 WEB = Target(name="a", formats=("sr-basic",), web=Web(url="http://archive.example"))
@@ -75,3 +77,12 @@ def test_a_session_uses_no_proxy_of_the_environment_and_the_plan_s_authority(tmp
     assert session.auth == ("u", "secret")
     with pytest.raises(NotKeptError, match="password file"):
         session_for(web.model_copy(update={"password_file": tmp_path / "none"}))
+
+
+def test_both_sides_of_a_connection_must_bear_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with certificates and connections: `tests/serve/test_tls.py`."""
+    monkeypatch.setattr(sending, "_loaded", lambda context, tls: context)
+    none = Tls(certificate=Path("a"), key=Path("b"), authority=Path("c"))
+    assert sending.server_context(none).verify_mode is ssl.CERT_REQUIRED
+    assert sending.client_context(none).verify_mode is ssl.CERT_REQUIRED
+    assert sending.client_context(none).check_hostname
