@@ -17,6 +17,15 @@ TEMPLATE = """<html><head><title>Chest</title><script>window.ran = 1</script></h
 <p><label>Tubes</label><input></p></section></body></html>"""
 
 
+def _open_second(page: Page, name: str, first: bytes, second: bytes) -> None:
+    """Upload two images, wait for both drafts, and open the second one."""
+    upload(page, f"early{name}", first)
+    upload(page, f"late{name}", second)
+    expect(page.locator("tr[data-state=drafted]")).to_have_count(2, timeout=90_000)
+    page.get_by_role("link", name=f"late{name}").click()
+    page.locator("li.sentence").first.wait_for(timeout=60_000)
+
+
 def _choose_prior(page: Page, name: str) -> None:
     page.get_by_role("button", name="Choose the prior").click()
     page.get_by_label("Search by name").fill(name)
@@ -32,8 +41,7 @@ def _same(page: Page, *facts: str) -> None:
 
 
 def test_a_prior_that_is_chosen_stands_beside_and_goes_with_it(page: Page) -> None:
-    upload(page, "early.dcm", dicom(columns=120))
-    open_study(page, "late.dcm")
+    _open_second(page, ".dcm", dicom(columns=120), dicom())
     expect(page.locator("#prior")).to_contain_text("No earlier study")
     _choose_prior(page, "early.dcm")
     expect(page.locator("#prior")).to_contain_text("The draft was made without it")
@@ -59,8 +67,7 @@ def test_a_scan_and_the_one_before_it_are_scrolled_together(
         page = watched(f"http://127.0.0.1:{port}").new_page()
         page.goto(f"/login#token={token}")
         page.wait_for_url("**/studies")
-        upload(page, "early.nii.gz", scan)
-        open_study(page, "late.nii.gz", scan)
+        _open_second(page, ".nii.gz", scan, scan)
         first = page.locator("canvas[data-axial]")
         first.wait_for(timeout=60_000)
         _choose_prior(page, "early.nii.gz")
@@ -82,6 +89,7 @@ def test_a_scan_and_the_one_before_it_are_scrolled_together(
         expect(main).to_have_attribute("data-axial", str(at))
         # Linked again, what lies between them stays.
         page.get_by_role("button", name="Linked").click()
+        before.focus()
         page.keyboard.press("ArrowDown")
         expect(before).to_have_attribute("data-axial", str(at - 2))
         expect(main).to_have_attribute("data-axial", str(at - 1))
@@ -89,6 +97,7 @@ def test_a_scan_and_the_one_before_it_are_scrolled_together(
 
 def test_a_template_is_loaded_and_its_lines_are_put_in(page: Page) -> None:
     page.goto("/account")
+    expect(page.locator("#template")).to_contain_text("None is loaded")  # the page's script has begun
     page.set_input_files("#template-file", {"name": "t.html", "mimeType": "text/html", "buffer": TEMPLATE.encode()})
     expect(page.locator("#template")).to_contain_text("Not taken over: 1 script")
     page.goto("/studies")

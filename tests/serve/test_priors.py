@@ -156,6 +156,13 @@ def test_a_reader_chooses_the_prior_of_images_without_headers(client: Client) ->
     assert said == [{"prior": two}, {"prior": None}]
 
 
+@pytest.mark.parametrize("nobody", ["", "ANONYMOUS"])
+def test_by_hand_an_id_that_is_nobodys_says_nothing(nobody: str, client: Client, tmp_path: Path) -> None:
+    one, other = (sent(client, file(tmp_path, day, PatientID=nobody))[0] for day in ("01", "20"))
+    chosen = client.put(f"/api/v1/studies/{other}/prior", json={"prior": one})
+    assert (chosen.status_code, chosen.json()["prior"]["id"]) == (200, one)
+
+
 def test_by_hand_the_headers_hold_too(client: Client, tmp_path: Path) -> None:
     (bea,) = sent(client, file(tmp_path, "01", PatientName="Schmidt^Bea"))
     (eve,) = sent(client, file(tmp_path, "01", PatientID="HOSP-4712"))

@@ -64,7 +64,12 @@ def read_whose(files: Sequence[Path]) -> Identity | None:
 
 
 def keep(connection: sa.Connection, study: str, found: Identity, secret: bytes, whose: Whose) -> list[str]:
-    """Keep whose a new study is and what it comes after; return the studies that now come after another one."""
+    """Keep whose a new study is and what it comes after; return the studies that now come after another one.
+
+    Of an id that is nobody's nothing is kept: a reader may know.
+    """
+    if why_no_prior(found, found.model_copy(update={"study_instance_uid": ""})) == "no_patient_id":
+        return []
     patient = hmac.new(secret, f"patient {found.patient_id.strip()}".encode(), hashlib.sha256).hexdigest()
     asked = (
         sa.select(studies.c.id)

@@ -20,6 +20,7 @@ export function drawPrior(page) {
   const { prior, may_choose: mayChoose } = page.prior ?? {};
   redraw(at("prior"), h("h2", { id: "prior-title", tabindex: "-1" }, "Since the prior"), prior ? [about(page, prior), since(page, prior)] : h("p", { class: "soft" }, "No earlier study of this patient is known here."),
     mayChoose && chooser(page, prior));
+  if (at("prior-choices")) list(page);
 }
 
 function about(page, prior) {
@@ -45,7 +46,7 @@ function since(page, prior) {
 }
 
 function chooser(page, prior) {
-  const toggle = button(prior ? "Another study is the prior" : "Choose the prior", () => { isChoosing = !isChoosing; drawPrior(page); if (isChoosing) list(page); }, { focus: "choose-prior", "aria-expanded": String(isChoosing) });
+  const toggle = button(prior ? "Another study is the prior" : "Choose the prior", () => { isChoosing = !isChoosing; drawPrior(page); }, { focus: "choose-prior", "aria-expanded": String(isChoosing) });
   const none = prior && button("It has no prior", () => choose(page, null), { focus: "no-prior" });
   if (!isChoosing) return h("p", { class: "row" }, toggle, none);
   const field = h("input", { id: "prior-search", type: "search", maxlength: "200", autocomplete: "off", "data-focus": "prior-search", oninput: (event) => { search = event.target.value; list(page); } });
@@ -59,7 +60,9 @@ async function list(page) {
   try {
     const { studies } = await ask("GET", `/studies/${page.id}/priors?${new URLSearchParams({ search })}`);
     const place = at("prior-choices");
-    if (number !== asked || !place) return;
+    const shown = JSON.stringify(studies);
+    if (number !== asked || !place || place.dataset.shown === shown) return; // a button that is being pressed stays
+    place.dataset.shown = shown;
     redraw(place, studies.length ? studies.map((one) => h("li", {}, h("span", {}, one.name, h("span", { class: "soft" }, ", received ", time(one.created))),
       button("Take it", () => choose(page, one.id), { focus: `prior-${one.id}`, "aria-label": `Take ${one.name} as the prior` }))) : h("li", {}, "No study of yours fits."));
   } catch (problem) {
