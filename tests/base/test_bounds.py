@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
-import radweave
+from every_module import import_all
 from radweave.base.config import Config
 from radweave.base.errors import InputError
 from radweave.methods import resolve
@@ -52,9 +50,7 @@ def bounded(bounds: tuple[Any, ...]) -> bool:
 
 
 def test_every_whole_number_and_every_ratio_of_every_record_has_bounds() -> None:
-    for module in pkgutil.walk_packages(radweave.__path__, "radweave."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    import_all()
     seen, open_ended = 0, []
     for config in (kind for kind in configs(Config) if kind.__module__.startswith("radweave.")):
         for name, field in config.model_fields.items():

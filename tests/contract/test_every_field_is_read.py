@@ -7,12 +7,11 @@ field.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from pathlib import Path
 
 import radweave
+from every_module import import_all
 from radweave.base.config import Config
 
 SOURCE = Path(radweave.__file__).parent
@@ -23,9 +22,7 @@ def _all_configs(kind: type[Config]) -> set[type[Config]]:
 
 
 def test_every_field_of_every_record_is_read_somewhere() -> None:
-    for module in pkgutil.walk_packages(radweave.__path__, "radweave."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    import_all()
     code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
     unread = [
         f"{config.__name__}.{name}"

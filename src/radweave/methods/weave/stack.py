@@ -295,7 +295,7 @@ class Stack(nn.Module):
     ) -> None:
         """Keep the average precision with and without each source."""
         found = torch.from_numpy(precisions_without(seen, stacks, weighing, counted))
-        self.precision[[0, *(row + 1 for row in self.rows)]] = found
+        self.precision[[0, *(row + 1 for row in self.rows)]] = found.to(self.precision.device)
 
     def added(self, names: Sequence[str]) -> dict[str, dict[str, float | None]]:
         """Source -> average precision, all findings together and mean over classes, of all and without it."""
