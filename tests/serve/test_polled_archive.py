@@ -108,8 +108,7 @@ def test_the_patients_own_prior_changes_the_draft_and_another_patients_never_doe
     try:
         now = flat(tmp_path / "now.dcm", 0.8, **TODAY)
         joint.push(now, flat(tmp_path / "old.dcm", 0.4, **days_ago(30)), flat(tmp_path / "x.dcm", 0.9, **days_ago(60)))
-        for number, stranger in enumerate(STRANGERS.values()):
-            joint.push(flat(tmp_path / f"s{number}.dcm", 0.1, **days_ago(7), **stranger))
+        joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in STRANGERS.items()))
         with working(joint.settings(settings, priors={}), comparing) as (client, _):
             (study,) = until(lambda: studies(client), seconds=60)
             wait_for(client, study["id"], "drafted")
@@ -132,8 +131,7 @@ def test_an_archive_of_strangers_leaves_the_draft_as_it_is(settings: Settings, t
     joint = Joint(tmp_path, "web")
     try:
         joint.push(flat(tmp_path / "now.dcm", 0.8, **TODAY))
-        for number, stranger in enumerate(STRANGERS.values()):
-            joint.push(flat(tmp_path / f"s{number}.dcm", 0.1, **days_ago(7), **stranger))
+        joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in STRANGERS.items()))
         with working(joint.settings(settings, priors={}), comparing) as (client, _):
             (study,) = until(lambda: studies(client), seconds=60)
             wait_for(client, study["id"], "drafted")
