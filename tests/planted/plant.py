@@ -237,18 +237,23 @@ def try_all(groups: Sequence[Group], workers: int, told: Callable[[Result], None
     waiting, results = context.Queue(), context.Queue()
     for group in (*groups, *(None for _ in range(workers))):
         waiting.put(group)
-    started = [context.Process(target=_work, args=(root, waiting, results), daemon=True) for _ in range(workers)]
+    # No daemons: those may have no children, and some tests start processes.
+    started = [context.Process(target=_work, args=(root, waiting, results)) for _ in range(workers)]
     for process in started:
         process.start()
     left = workers
-    while left:
-        result = results.get()
-        if result is None:
-            left -= 1
-        else:
-            told(result)
-    for process in started:
-        process.join()
+    try:
+        while left:
+            result = results.get()
+            if result is None:
+                left -= 1
+            else:
+                told(result)
+    finally:
+        for process in started:
+            if left:
+                process.terminate()
+            process.join()
 
 
 def grouped(faults: Iterable[tuple[Fault, str]]) -> list[Group]:
