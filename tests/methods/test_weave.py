@@ -28,10 +28,10 @@ from radweave.explain import explain_study
 from radweave.generate.predictor import Predictor
 from radweave.labels.comparisons import compares_with_prior
 from radweave.methods import load_method, resolve
-from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES, mixed, say
+from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES, say
 from radweave.methods.weave.members import Folds, asked_members, cross_fitted
 from radweave.methods.weave.model import WeaveModel
-from radweave.methods.weave.recall import CaseDifferences, MemberMemory, WordingConfig
+from radweave.methods.weave.recall import CaseDifferences, MemberMemory
 from radweave.methods.weave.stack import (
     EqualWeightsConfig,
     FittedStack,
@@ -44,6 +44,7 @@ from radweave.methods.weave.stack import (
     stacks_without,
 )
 from radweave.methods.weave.tables import SILENT
+from radweave.methods.weave.wording import WordingConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
@@ -314,10 +315,43 @@ def test_a_member_remembers_only_what_it_was_trained_on() -> None:
 def test_weights_of_sources_are_mixed_and_what_is_absent_has_no_share() -> None:
     one, other = np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 0.5])
     barred = np.array([False, False, True])
-    both = mixed({"kernels": one, "recall": other}, WordingConfig(kernels=3.0, recall=1.0), barred)
+    both = WordingConfig(kernels=3.0, recall=1.0).build().mixed({"kernels": one, "recall": other}, barred)
     assert both.tolist() == [0.75, 0.125, 0.125]
-    assert mixed({"recall": other}, WordingConfig(), barred).tolist() == other.tolist()
-    assert mixed({}, WordingConfig(), barred).tolist() == [0.5, 0.5, 0.0]
+    plain = WordingConfig().build()
+    assert plain.mixed({"recall": other}, barred).tolist() == other.tolist()
+    assert plain.mixed({}, barred).tolist() == [0.5, 0.5, 0.0]
+
+
+TEXTS = ["the lungs are clear .", "there is a large effusion .", "the heart is enlarged ."] * 4
+PATIENTS = np.arange(12) // 2
+OTHERS = PATIENTS[:, None] != PATIENTS[None]
+
+
+def pointing(knows: bool) -> np.ndarray[Any, Any]:
+    """Weights (12, 12) of the reports of other patients: at those with the same words, or at all others."""
+    alike = np.array([[one == other for other in TEXTS] for one in TEXTS])
+    weights = (alike if knows else ~alike) & OTHERS
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("knowing", ["kernels", "recall"])
+def test_the_source_that_words_training_reports_better_gets_the_share(knowing: str) -> None:
+    weights = {name: pointing(name == knowing) for name in ("kernels", "recall")}
+    wording = WordingConfig(fitted=True).build()
+    wording.fit(weights, TEXTS, PATIENTS)
+    share = dict(zip(("kernels", "recall"), wording.shares.tolist(), strict=True))
+    assert share[knowing] > 1 / 3, "from there on the right words win: the others' weight is spread over two texts"
+    assert wording.shares.sum() == pytest.approx(1.0)
+    assert set(wording.state_dict()) == {"shares"}, "a run keeps what was fitted"
+
+
+def test_shares_of_the_wording_stay_where_there_is_nothing_to_fit() -> None:
+    both = {name: pointing(name == "recall") for name in ("kernels", "recall")}
+    fixed, alone = WordingConfig().build(), WordingConfig(fitted=True).build()
+    fixed.fit(both, TEXTS, PATIENTS)
+    alone.fit({"recall": both["recall"]}, TEXTS, PATIENTS)
+    assert fixed.shares.tolist() == alone.shares.tolist() == [0.7, 0.3]
+    assert not fixed.state_dict(), "runs without fitted shares have no such weight"
 
 
 def test_what_is_said_and_written_is_the_same_alone_and_in_any_batch(
@@ -367,12 +401,30 @@ def test_a_run_without_any_source_is_refused() -> None:
         resolve("weave", "tiny", [*OVERRIDES, *SILENT.values()])
 
 
-def test_a_stage_that_trains_four_members_at_once_clips_their_gradients_together() -> None:
-    """Four independent gradients have twice the norm of one."""
+def test_a_stage_that_trains_five_members_at_once_clips_their_gradients_together() -> None:
+    """Five independent gradients have 2.2 times the norm of one."""
     one = resolve("dast", "tiny", []).stages.eyes.optimizer.max_grad_norm  # type: ignore[attr-defined]
     stages = resolve("weave", "tiny", []).stages
-    assert (stages.eyes.optimizer.max_grad_norm, stages.sources.optimizer.max_grad_norm) == (2 * one, 2 * one)  # type: ignore[attr-defined]
+    assert (stages.eyes.optimizer.max_grad_norm, stages.sources.optimizer.max_grad_norm) == (2.2 * one, 2.2 * one)  # type: ignore[attr-defined]
     assert stages.report.optimizer.max_grad_norm == one  # type: ignore[attr-defined]
+
+
+def test_the_full_member_is_trained_on_every_fold_and_asked_of_new_patients_alone(model: WeaveModel) -> None:
+    assert (len(model.encoder), model.folds.number) == (3, 2), "two folds, and a member more"
+    trained_on: dict[int, list[str]] = {}
+
+    def of(number: int, some: Batch) -> torch.Tensor:
+        trained_on[number] = some.patient_ids
+        return torch.zeros(())
+
+    cross_fitted(Batch(["s0", "s1"], ["p0", "p1"]), torch.tensor([0, 1]), list(model.encoder.each), of)
+    assert trained_on == {0: ["p1"], 1: ["p0"], 2: ["p0", "p1"]}
+    barred = np.array([[False, False], [False, True]])
+    asked = asked_members(barred, torch.tensor([0, 1]), len(model.encoder))
+    assert asked.tolist() == [[True, True, True], [False, True, False]]
+    assert model.memory is not None
+    assert model.memory.members[2] is not None
+    assert len(model.memory.members[2].rows) == len(model.memory.rows), "it remembers what it was trained on: all"
 
 
 def test_scans_have_no_descriptors_and_the_preset_for_them_says_so() -> None:

@@ -78,7 +78,8 @@ def test_the_dense_heads_take_their_words_from_what_their_members_train_on(
     monkeypatch.setattr(DenseHead, "learn_targets", learn)
     model.dense.fit(view(), model.folds)
     folds = model.folds.of(PATIENTS).tolist()
-    assert took == [[list(STATES[row]) for row, fold in enumerate(folds) if fold != number] for number in range(2)]
+    assert took == [[list(STATES[row]) for row, fold in enumerate(folds) if fold != number] for number in range(3)]
+    assert len(took[2]) == len(PATIENTS), "the full member learns from all"
 
 
 def test_what_is_normal_is_taken_from_what_a_member_trains_on(model: WeaveModel) -> None:

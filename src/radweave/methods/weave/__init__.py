@@ -11,6 +11,7 @@ from radweave.contract.stage import StageConfig, full
 from radweave.methods.weave.config import WeaveExperiment, WeaveModelConfig, WeaveStages
 from radweave.methods.weave.heads import NoSourceConfig, TokenSourceConfig
 from radweave.methods.weave.tables import ABLATIONS, TABLES
+from radweave.methods.weave.wording import WordingConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.disease_tokens import DiseaseTokensConfig
@@ -38,11 +39,11 @@ def with_priors(data: DataConfig) -> DataConfig:
 
 
 def of_members(plain: StageConfig) -> StageConfig:
-    """A stage that trains four members at once, of one that trains a single one.
+    """A stage that trains five members at once, of one that trains a single one.
 
-    Gradients are clipped at twice the norm: that of four independent gradients together is twice that of each.
+    Gradients are clipped at 2.2 times the norm: five independent ones together are the root of five as long as each.
     """
-    optimizer = plain.optimizer.model_copy(update={"max_grad_norm": 2 * plain.optimizer.max_grad_norm})
+    optimizer = plain.optimizer.model_copy(update={"max_grad_norm": 2.2 * plain.optimizer.max_grad_norm})
     return plain.model_copy(update={"optimizer": optimizer})
 
 
@@ -63,9 +64,11 @@ def tiny() -> WeaveExperiment:
         data=with_priors(TINY_XRAY),
         model=WeaveModelConfig(
             vision_encoder=EYES,
+            full_member=True,
             tokens=TokenSourceConfig(tokens=DiseaseTokensConfig(num_heads=4)),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
+            wording=WordingConfig(fitted=True),
             prompt="{image}{findings}",
             recalled_prompt="{recalled}\n",
         ),
@@ -119,7 +122,9 @@ def paper() -> WeaveExperiment:
         data=with_priors(published(max_tokens=100)),
         model=WeaveModelConfig(
             vision_encoder=SwinConfig(path=swin, channels=3),
+            full_member=True,
             connector=LinearConnectorConfig(),
+            wording=WordingConfig(fitted=True),
             language_model=PretrainedLanguageModelConfig(path=llama, dtype="bfloat16", lora=LoraConfig()),
             findings_text=DiagnosisTextConfig(intro="Findings of a classifier:", none=" none."),
             prompt=PROMPT,

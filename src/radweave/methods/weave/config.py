@@ -32,9 +32,9 @@ from radweave.methods.weave.recall import (
     KernelsSetting,
     RecallConfig,
     RecallSetting,
-    WordingConfig,
 )
 from radweave.methods.weave.stack import Stack, StackConfig, StackSetting
+from radweave.methods.weave.wording import WordingConfig
 from radweave.methods.weave.writing import NoLanguageModel, NoLanguageModelConfig, Prompts, WriterSetting
 from radweave.nn.connector import ConnectorConfig
 from radweave.nn.finding_words import DiagnosisTextConfig
@@ -70,6 +70,7 @@ class WriterConfig(Config):
 
 class WeaveModelConfig(ModelConfig):
     """Parts of the model. ``members`` is K, how many encoders there are, each trained without one fold of the patients.
+    ``full_member`` adds one that is trained on all of them, and is asked of new patients beside the others.
 
     ``prompt`` has the slots ``{image}`` and ``{findings}``; ``recalled_prompt`` has ``{recalled}`` and stands before
     it, for each study that has a nearest report.
@@ -77,6 +78,7 @@ class WeaveModelConfig(ModelConfig):
 
     vision_encoder: VisionEncoderConfig
     members: int = Field(default=4, ge=2, le=16)
+    full_member: bool = False
     dense: DenseSourceConfig = DenseSourceConfig()
     tokens: TokenSetting = TokenSourceConfig()
     difference: DifferenceSetting = DifferenceSourceConfig()
@@ -146,7 +148,8 @@ class WeaveModelConfig(ModelConfig):
         one: Callable[[], VisionPart] = partial(
             self.vision_encoder.build, context.image_size, saved=context.saved("vision_encoder")
         )
-        encoders: list[VisionPart] = [part(f"vision_encoder {number}", one) for number in range(self.members)]
+        number = self.members + self.full_member
+        encoders: list[VisionPart] = [part(f"vision_encoder {each}", one) for each in range(number)]
         members, learned = Members(encoders), [name for name in self.sources if name in LEARNED]
         tokens = tokens_of(encoders[0], InputSize(context.image_size, context.volume_size))
         record, findings = self.language_model, self.findings_text.build(partial(encode, context.tokenizer), classes)
@@ -168,7 +171,7 @@ class WeaveModelConfig(ModelConfig):
             kernels=self.kernels.build(),
             recall=self.recall.build(),
             cases=self.cases.build(),
-            change=self.change.build(self.members, 2 * members.width, len(classes)),
+            change=self.change.build(number, 2 * members.width, len(classes)),
             folds=Folds(self.members, context.seed),
             stack=Stack(KINDS, self.sources, len(classes)),
             bare=Stack(KINDS, learned, len(classes)),
@@ -185,7 +188,7 @@ class WeaveModelConfig(ModelConfig):
             encode=partial(encode, context.tokenizer),
             decode=partial(decode, context.tokenizer),
             weighing=self.stack,
-            wording=self.wording,
+            wording=self.wording.build(),
             classes=classes,
             samples=self.writer.samples,
             temperature=self.writer.temperature,

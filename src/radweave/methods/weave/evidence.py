@@ -17,7 +17,7 @@ from radweave.drafting.smoothers import Floats, Mask
 from radweave.memory.bank import Bank, report_rows
 from radweave.methods.weave.beside import Before
 from radweave.methods.weave.members import asked_members, mean_of_asked
-from radweave.methods.weave.recall import KernelSource, Memory, WordingConfig
+from radweave.methods.weave.recall import KernelSource, Memory
 from radweave.methods.weave.stack import Kind, OutOfFold
 from radweave.nn.supervision import POSITIVE, UNLABELED
 from radweave.nn.views import ViewTokens, encode_views, mean_and_largest
@@ -88,7 +88,7 @@ def say(model: WeaveModel, memory: Memory, batch: Batch) -> Iterator[Said]:
             shares["kernels"] = seen.weights
         vectors, members = vectors_of(model, views)[0], asked[row].numpy()
         _remember(model, memory, vectors, members, barred[row], scores, shares)
-        weights = mixed(shares, model.wording, barred[row])
+        weights = model.wording.mixed(shares, barred[row])
         before = look_before(model, alone, asked[row : row + 1])
         yield Said(stacked(scores, len(model.classes)), weights, vectors, members, before)
 
@@ -145,16 +145,6 @@ def _remember(
         scores.append(nothing if compared is None else compared)
 
 
-def mixed(shares: dict[str, Floats], wording: WordingConfig, barred: Mask) -> Floats:
-    """The weights (J,) of the sources that have some, mixed; equal ones where none has."""
-    kept = {name: getattr(wording, name) for name in shares if getattr(wording, name) > 0}
-    if not kept:
-        allowed = np.where(barred, 0.0, 1.0)
-        return np.asarray(allowed / max(float(allowed.sum()), 1.0))
-    total = sum(kept.values())
-    return np.asarray(np.sum([shares[name] * (weight / total) for name, weight in kept.items()], axis=0))
-
-
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """The bank of training studies, and what all sources say of each, out of fold; vectors (J, K, V), and priors."""
@@ -185,7 +175,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     bank = Bank(tensors, tuple(rows))
     memory = model.read(bank)
     patients = memory.owners.patient_of_row.numpy()
-    all_scores, weights = [], []
+    all_scores, each_source = [], []
     asked_of_each = _own_members(folds, len(model.encoder)).numpy()
     for row in range(len(rows)):
         barred, asked = patients == patients[row], asked_of_each[row]
@@ -195,7 +185,10 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
             shares["kernels"] = fitted.left_out[row].weights
         _remember(model, memory, vectors[row], asked, barred, scores, shares)
         all_scores.append(stacked(scores, len(model.classes)))
-        weights.append(mixed(shares, model.wording, barred))
+        each_source.append(shares)
+    worded = {name: np.stack([shares[name] for shares in each_source]) for name in each_source[0]}
+    model.wording.fit(worded, [str(row["text"]) for row in rows], patients)
+    weights = [model.wording.mixed(shares, patients == own) for shares, own in zip(each_source, patients, strict=True)]
     seen = OutOfFold(
         scores=np.stack(all_scores),
         labels=labels,

@@ -1,7 +1,8 @@
 """Members: encoders of one shape, each trained without one fold of the training patients.
 
 Of a study that a member was not trained on, what it says is evidence as of a new one. So every training study has a
-witness that never saw it: the member of its own fold. A new study is looked at by all of them.
+witness that never saw it: the member of its own fold. A new study is looked at by all of them. A member with a number
+that no fold has is trained on every patient, and is asked of new ones alone.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ from radweave.methods.weave.evidence import (
 )
 from radweave.methods.weave.heads import DenseSource, Learned, NoSource
 from radweave.methods.weave.members import Folds, Members, asked_members, cross_fitted
-from radweave.methods.weave.recall import CasesSource, KernelSource, Memory, RecallSource, WordingConfig
+from radweave.methods.weave.recall import CasesSource, KernelSource, Memory, RecallSource
 from radweave.methods.weave.stack import EqualWeightsConfig, FittedStack, Stack, StackConfig
+from radweave.methods.weave.wording import Wording
 from radweave.methods.weave.writing import HINTS, NoLanguageModel, Prompts, WriterPart
 from radweave.nn.connector import Connector
 from radweave.nn.decoding import DecodingConfig
@@ -180,7 +181,7 @@ class WeaveModel(ReportModel):
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
     weighing: EqualWeightsConfig | StackConfig
-    wording: WordingConfig
+    wording: Wording
     classes: tuple[str, ...]
     samples: int
     temperature: float

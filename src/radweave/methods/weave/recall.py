@@ -160,13 +160,6 @@ class CasesSource(nn.Module):
         self.cases, self.ridge = config.cases, config.ridge
 
 
-class WordingConfig(Config):
-    """How much each source that remembers reports decides the wording."""
-
-    kernels: float = Field(default=0.7, ge=0)
-    recall: float = Field(default=0.3, ge=0)
-
-
 KernelsSetting = Annotated[NoSourceConfig | KernelsConfig, Field(discriminator="kind")]
 RecallSetting = Annotated[NoSourceConfig | RecallConfig, Field(discriminator="kind")]
 CasesSetting = Annotated[NoSourceConfig | CasesConfig, Field(discriminator="kind")]
