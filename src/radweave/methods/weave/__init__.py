@@ -84,7 +84,8 @@ def tiny() -> WeaveExperiment:
 def tiny_ct() -> WeaveExperiment:
     """``tiny`` with 3D encoders, for scans, of which there are no classical descriptors."""
     plain = tiny()
-    words = stage(EYES_PARTS, WORDS, warm(1e-3, 50), epochs=18)
+    # Twice the passes of the others' first stage: their encoders go on learning with the reports, members are frozen.
+    words = stage(EYES_PARTS, WORDS, warm(1e-3, 50), epochs=36)
     seen = eyes(words.model_copy(update={"select": "last"}))
     return WeaveExperiment(
         data=with_priors(TINY_CT),
