@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import random
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,8 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from image_files import chest
-from radweave.data.reading import wire
-from radweave.data.reading.jpeg_ends import doubts
+from radweave.data.reading import jpeg_feed, raster_parse, wire
+from radweave.data.reading.jpeg_ends import LEFT_OVER, doubts, layout_of
+from radweave.data.reading.jpeg_feed import load_jpeg
 
 
 def decode(data: bytes) -> wire.Array:
@@ -24,6 +28,11 @@ def encode(pixels: np.ndarray, **options: object) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", **options)  # type: ignore[arg-type]
     return buffer.getvalue()
+
+
+def fed(data: bytes) -> tuple[bool, np.ndarray]:
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        return load_jpeg(image, layout_of(data)), np.asarray(image)
 
 
 def picture(rows: int, columns: int, ground: int, colour: bool) -> np.ndarray:
@@ -56,6 +65,11 @@ def test_a_whole_jpeg_is_never_doubted(
         options["restart_marker_blocks"] = restarts
     data = encode(picture(rows, columns, ground, colour), **options)
     assert doubts(data, decode(data), decode) == []
+    with mock.patch.object(jpeg_feed, "LARGE_BYTES", 2000):
+        seen, pixels = fed(data)
+    assert np.array_equal(pixels, decode(data))
+    if progressive or restarts or len(data) < 2000:
+        assert not seen
     assert doubts(data + b"notes of a program", decode(data), decode) == []
 
 
@@ -73,6 +87,28 @@ def test_data_left_over_is_named() -> None:
     start = data.index(b"\xff\xda") + 200
     more = data[:start] + data[start - 190 : start] + data[start:]
     assert doubts(more, decode(more), decode) == ["the JPEG data does not end with the image"]
+
+
+LARGE = np.random.default_rng(0).integers(0, 256, (512, 512), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("held", [1, 3, 9, 500])
+def test_more_than_a_few_bytes_left_over_of_a_large_file_are_seen_while_it_is_decoded(held: int) -> None:
+    data = encode(LARGE, quality=97)
+    end = data.rindex(b"\xff\xd9")
+    assert fed(data)[0]
+    more = data[:end] + random.Random(held).randbytes(held).replace(b"\xff", b"U") + data[end:]
+    seen, pixels = fed(more)
+    slow = doubts(more, pixels, decode)
+    assert doubts(more, pixels, decode, needs_end=seen) == slow == ([LEFT_OVER] if held >= 4 else [])
+
+
+def test_a_large_picture_is_decoded_once_more_and_no_oftener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jpg").write_bytes(encode(LARGE, quality=97))
+    decoded: list[bytes] = []
+    monkeypatch.setattr(raster_parse, "_decode_jpeg", lambda data: decoded.append(data) or decode(data))
+    header, _ = raster_parse.parse_raster({"path": tmp_path / "a.jpg", "max_side_px": 600, "max_pixels": 1 << 20})
+    assert (header["doubts"], len(decoded)) == ([], 1)
 
 
 def test_a_missing_scan_of_a_component_is_named() -> None:

@@ -42,6 +42,7 @@ _PLAIN = 0.03
 # Air to bone: what lies outside says more of the scanner than of the patient.
 _WINDOW_HU = (-1000, 400)
 _SMALLEST_CUT = 0.01
+_LINES = 16
 
 Thumbnail = NDArray[np.uint8]
 Descriptor = NDArray[np.int8]
@@ -128,11 +129,22 @@ def without_borders(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     cut = pixels
     for axis in (0, 1):
         lines: NDArray[np.float32] = np.moveaxis(cut, axis, 0)
-        busy = np.flatnonzero(lines.max(axis=1) - lines.min(axis=1) > _PLAIN * spread)
-        if len(busy) == 0 or busy[-1] - busy[0] < lines.shape[0] // 2:
+        first = _first_busy(lines, _PLAIN * spread)
+        last = len(lines) - 1 - _first_busy(lines[::-1], _PLAIN * spread)
+        if last - first < len(lines) // 2:
             return pixels
-        cut = np.moveaxis(lines[busy[0] : busy[-1] + 1], 0, axis)
+        cut = np.moveaxis(lines[first : last + 1], 0, axis)
     return cut
+
+
+def _first_busy(lines: NDArray[np.float32], plain: float) -> int:
+    """The first line (L, N) whose values differ by more than ``plain``; L where there is none."""
+    for start in range(0, len(lines), _LINES):
+        some = lines[start : start + _LINES]
+        busy = np.flatnonzero(some.max(axis=1) - some.min(axis=1) > plain)
+        if len(busy):
+            return start + int(busy[0])
+    return len(lines)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 A decoder that runs out of data fills the rest of the image with grey; one that comes to the last block too early leaves
 data over. Both are seen from outside, with any decoder: random bytes put behind the data change the picture only if the
 decoder still wanted data, and other bits at its end change nothing only if they were left over. So a file is decoded
-twice more; the entropy-coded bytes are never walked through here. A changed bit shifts all codes after it, so that
+twice more, or once where ``jpeg_feed`` saw the second; the entropy-coded bytes are never walked through here. A changed bit shifts all codes after it, so that
 blocks and data rarely end together, but JPEG has no checksum: damage that keeps their number leaves no trace.
 
 Runs in the reading process. Markers and their order are those of ITU-T T.81, Annex B.
@@ -90,14 +90,24 @@ class Layout:
         return BLOCK * down, BLOCK * across
 
 
-def doubts(data: bytes, pixels: wire.Array, decode: Decode, *, strict: bool = False) -> list[str]:
+def doubts(
+    data: bytes,
+    pixels: wire.Array,
+    decode: Decode,
+    *,
+    strict: bool = False,
+    needs_end: bool = False,
+    layout: Layout | None = None,
+) -> list[str]:
     """What is odd about the data of a JPEG that decodes to ``pixels``, in words; ``decode`` decodes it anew.
 
     Args:
         decode: gives the pixels of a JPEG, and raises what it wants for a broken one.
         strict: whether ``decode`` raises where libjpeg warns before the last block; then only the last end is tried.
+        needs_end: whether the image was seen to use its data to the end (``jpeg_feed``): no more than 8 bytes are left over.
+        layout: that of ``data``, where it is known.
     """
-    layout = layout_of(data)
+    layout = layout or layout_of(data)
     if strict:
         layout.parts, layout.interval = [parts[-1:] for parts in layout.parts], 0
     found = []
@@ -110,6 +120,8 @@ def doubts(data: bytes, pixels: wire.Array, decode: Decode, *, strict: bool = Fa
         return found
     if _changes(_with_more(data, layout), pixels, decode).any():
         found.append(ENDS_EARLY)
+        return found
+    if needs_end:
         return found
     used |= tiny
     for other in _other_ends(data, layout):
