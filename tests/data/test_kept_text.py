@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +94,33 @@ def test_numbers_of_another_kind_are_no_ids(tmp_path: Path) -> None:
     (place,) = (tmp_path / ".cache").glob("ids-*.npy")
     np.save(place, np.zeros((3, 3)))
     assert list(token_ids(TEXTS, made, tmp_path)) == wanted
+
+
+def test_only_files_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another program laid there stays."""
+    monkeypatch.setattr(kept_text, "KEPT", 2)
+    made, cache = CONFIG.build(TEXTS), tmp_path / ".cache"
+    cache.mkdir()
+    (cache / "ids-mine.npy").write_bytes(b"")
+
+    def ids(*texts: str) -> None:
+        token_ids(texts, made, tmp_path)
+
+    def age(by: int) -> None:
+        for file in cache.glob("*"):
+            os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns - by))
+
+    ids("a")
+    (first,) = set(cache.iterdir()) - {cache / "ids-mine.npy"}
+    age(10**9)
+    ids("b")
+    age(10**9)
+    ids("a")
+    age(10**9)
+    ids("c")
+    assert first.exists()
+    assert len(list(cache.iterdir())) == 3
+    assert (cache / "ids-mine.npy").exists()
+    for texts in (["x y z"], ["x y w"], ["x y v"]):
+        built_tokenizer(CONFIG, texts, own=None, dataset=tmp_path)
+    assert len(list(cache.glob("bpe-*"))) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radweave.base.batch import Batch
-from radweave.base.study import ImageRef, View
+from radweave.base.study import ImageRef, LabelState, View
+from radweave.data import examples as data_examples
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
@@ -181,3 +183,31 @@ def test_unusable_studies_are_left_out_by_reason_and_long_reports_cut(toy_datase
     assert all(item.token_ids == (5, 5, 5, 5, 5, 2) for item in prepared.examples)
     assert all(item.class_states == (1,) for item in prepared.examples)
     assert all(len(item.rows) == 1 for item in prepared.examples)
+
+
+def test_reports_without_labels_are_read_together_and_each_gets_its_own(
+    toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_examples, "LABELED_TOGETHER", 3)
+    cache = build_cache(toy_dataset, size=32)
+    studies = [
+        study.model_copy(update={"labels": {} if number % 2 else study.labels, "report": f"text {number}"})
+        for number, study in enumerate(toy_dataset.studies("train"))
+    ]
+    asked: list[list[str]] = []
+
+    def label(texts: Sequence[str]) -> list[dict[str, LabelState]]:
+        asked.append(list(texts))
+        return [{"Edema": LabelState.POSITIVE if int(text[5:]) % 4 == 1 else LabelState.NEGATIVE} for text in texts]
+
+    prepared = prepare_split(
+        studies, cache, encode=lambda texts: [[5]] * len(texts), end_id=2, max_views=1, max_tokens=6,
+        label_set="chexpert14", classes=("Edema",), need_text=True, label=label,
+    )  # fmt: skip
+    unlabeled = [f"text {number}" for number in range(1, len(studies), 2)]
+    assert [text for texts in asked for text in texts] == unlabeled
+    assert [len(texts) for texts in asked[:-1]] == [3] * (len(asked) - 1)
+    for example in prepared.examples:
+        number = int((example.report or "")[5:])
+        if number % 2:
+            assert example.class_states == ((1,) if number % 4 == 1 else (2,))

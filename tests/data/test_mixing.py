@@ -15,8 +15,8 @@ from radweave.base.errors import InputError
 from radweave.cli import app
 from radweave.contract.view import TrainingView
 from radweave.data.dataset import Dataset
-from radweave.data.loader import mixed_order
 from radweave.data.mixing import mix_datasets
+from radweave.data.order import ShuffleAll, mixed_order
 from radweave.memory.bank import load_bank
 from radweave.methods.dast.model import DastModel
 from radweave.runs.train import train
@@ -115,17 +115,17 @@ def test_what_does_not_go_together_is_refused(pair: list[Path], tmp_path: Path) 
 
 def test_an_epoch_has_its_share_of_each_set() -> None:
     origins = ["a"] * 90 + ["b"] * 10
-    order = mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(0))
+    order = mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(0), ShuffleAll())
     counts = Counter(order.tolist())
     assert len(order) == 100
     assert sum(counts[place] for place in range(90)) == 50
     assert max(counts[place] for place in range(90)) == 1
     assert all(counts[place] == 5 for place in range(90, 100))
-    assert order.tolist() == mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(0)).tolist()
-    assert order.tolist() != mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(1)).tolist()
-    thirds = mixed_order(["a", "b", "c", "a"], {"a": 1, "b": 1, "c": 1}, np.random.default_rng(0))
+    assert order.tolist() == mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(0), ShuffleAll()).tolist()
+    assert order.tolist() != mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(1), ShuffleAll()).tolist()
+    thirds = mixed_order(["a", "b", "c", "a"], {"a": 1, "b": 1, "c": 1}, np.random.default_rng(0), ShuffleAll())
     assert len(thirds) == 4
-    assert mixed_order(["a"] * 3, {"a": 0.2}, np.random.default_rng(0)).tolist() != []
+    assert mixed_order(["a"] * 3, {"a": 0.2}, np.random.default_rng(0), ShuffleAll()).tolist() != []
 
 
 def test_stage_one_sees_both_sets_and_stage_two_recalls_from_one(

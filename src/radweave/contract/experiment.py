@@ -19,6 +19,7 @@ from radweave.base.study import Modality
 from radweave.contract.model import ReportModel
 from radweave.contract.stage import StageConfig
 from radweave.data.ct import CtPreprocessing
+from radweave.data.order import ShuffleAll, ShuffleConfig
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
 from radweave.nn.decoding import DecodingConfig
@@ -46,7 +47,9 @@ class DataConfig(Config):
     labeler read the label states of studies that come without. ``priors`` gives a model that can use it the patient's
     study before, from the same split. ``keep_features`` and ``keep_stages`` keep what a frozen encoder gives, and
     trained stages, in the data set's cache for the runs that follow. ``limit`` trains on so many studies and validates
-    on as many, spread evenly over each split, for a quick try.
+    on as many, spread evenly over each split, for a quick try. ``shuffle`` is the order of an epoch's studies:
+    ``blocks`` reads a cache that is larger than the memory from front to back, a stretch at a time. ``workers``
+    processes on each rank read and augment batches ahead; the batches are the same bits as with none.
     """
 
     image_size: int = Field(default=128, ge=16, le=2048)
@@ -63,6 +66,8 @@ class DataConfig(Config):
     keep_features: bool = True
     keep_stages: bool = True
     limit: Count | None = None
+    shuffle: ShuffleConfig = ShuffleAll()
+    workers: int = Field(default=0, ge=0, le=64)
 
     @model_validator(mode="after")
     def _one_channel(self) -> DataConfig:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from radweave.data.dataset import Dataset
 from radweave.data.leaks.file_hashes import hashes_of
 from radweave.data.leaks.identity import comparable_id
 from radweave.data.loader import Example, class_states, ordered_views, view_id
+
+LABELED_TOGETHER: Final = 4096
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ def prepare_split(
     label_set: str,
     classes: tuple[str, ...],
     need_text: bool,
-    label: Callable[[str], Mapping[str, LabelState]] | None = None,
+    label: Callable[[Sequence[str]], Sequence[Mapping[str, LabelState]]] | None = None,
     priors: bool = False,
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
@@ -55,8 +58,8 @@ def prepare_split(
     A study without a readable image is left out; one without a report too where ``need_text`` is set. Views that
     cannot be read are dropped while others remain. ``encode`` gives the token ids of all reports that are used; one is
     cut so that it fits ``max_tokens`` with its end token.
-    ``label`` reads the label states of a study that has none out of its report. With ``priors`` an example carries the
-    patient's study before it, where that is in the split too and has a report.
+    ``label`` reads the label states of studies that have none out of their reports, many at once. With ``priors`` an
+    example carries the patient's study before it, where that is in the split too and has a report.
     """
     prepared = PreparedSplit()
     prior_ids: dict[str, str] = {}
@@ -73,7 +76,12 @@ def prepare_split(
             continue
         used.append((study, ordered_views(views, max_views), text))
     ids = iter(encode([text for _, _, text in used if text]))
+    unlabeled = [text for study, _, text in used if text and label_set not in study.labels]
+    read = iter(()) if label is None or not classes else _read_in_blocks(unlabeled, label)
     for study, chosen, text in used:
+        labels: Mapping[str, LabelState] | None = study.labels.get(label_set)
+        if labels is None and text:
+            labels = next(read, None)
         prepared.examples.append(
             Example(
                 study_id=study.study_id,
@@ -82,7 +90,7 @@ def prepare_split(
                 rows=tuple(cache.rows[ref.path] for ref in chosen),
                 view_ids=tuple(view_id(ref.view) for ref in chosen),
                 token_ids=(*next(ids)[: max_tokens - 1], end_id) if text else None,
-                class_states=_states(study, text, label_set, classes, label),
+                class_states=class_states(labels, classes) if classes and labels is not None else None,
                 report=text or None,
                 origin=study.origin,
             )
@@ -97,6 +105,14 @@ def prepare_split(
     return prepared
 
 
+def _read_in_blocks(
+    texts: Sequence[str], label: Callable[[Sequence[str]], Sequence[Mapping[str, LabelState]]]
+) -> Iterator[Mapping[str, LabelState]]:
+    """The states of each text. Those of a block are in memory at a time."""
+    for start in range(0, len(texts), LABELED_TOGETHER):
+        yield from label(texts[start : start + LABELED_TOGETHER])
+
+
 def _with_priors(examples: list[Example], prior_ids: Mapping[str, str]) -> list[Example]:
     """Give each example its prior, which must be an example of the same patient with a report."""
     known = {example.study_id: example for example in examples}
@@ -107,19 +123,6 @@ def _with_priors(examples: list[Example], prior_ids: Mapping[str, str]) -> list[
         return prior if usable else None
 
     return [replace(example, prior=prior_of(example)) for example in examples]
-
-
-def _states(
-    study: Study,
-    text: str,
-    label_set: str,
-    classes: tuple[str, ...],
-    label: Callable[[str], Mapping[str, LabelState]] | None,
-) -> tuple[int, ...] | None:
-    labels = study.labels.get(label_set)
-    if labels is None and label is not None and text:
-        labels = dict(label(text))
-    return class_states(labels, classes) if classes and labels is not None else None
 
 
 def refuse_empty_splits(dataset: Dataset) -> None:

@@ -4,12 +4,14 @@ DATASET/.cache/bpe-KEY.json    a tokenizer that was trained on these texts by th
 DATASET/.cache/ids-KEY.npy     the token ids of these texts by this tokenizer
 
 A key is a hash of all texts, in their order, and of the tokenizer or its options, so that what is kept never has to be
-compared with the data set. What is damaged is made again; a data set that cannot be written keeps nothing.
+compared with the data set. What is damaged is made again; a data set that cannot be written keeps nothing. Of each kind
+the ``KEPT`` files that were used last are kept: with other texts, tokenizers or libraries nobody asks for the others.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 FEWEST: Final = 1000
 """Fewer texts are encoded in less time than a file is worth."""
+KEPT: Final = 12
+"""A start of training uses three files of ids and one tokenizer: these are the last four experiments."""
 _DIGEST_WORDS: Final = 8
 
 
@@ -54,11 +58,13 @@ def built_tokenizer(
     with suppress(InputError, OSError, RecursionError):
         kept = read_json(place)
         if isinstance(kept, dict) and kept.get("key") == key and kept.get("sha256") == sha256_json(kept.get("words")):
+            _note_use(place)
             return config.build((), own=own, trained=str(kept["words"]))
     tokenizer = config.build(texts, own=own)
     words = tokenizer.backend_tokenizer.to_str()
     with suppress(InputError, OSError):
         write_json(place, {"key": key, "sha256": sha256_json(words), "words": words})
+        _sweep(place)
     return tokenizer
 
 
@@ -77,7 +83,24 @@ def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, dataset:
             with write_rows(partial, np.int32, shape) as give:
                 give(_digest(kept))
                 give(kept)
+        _sweep(place)
+    else:
+        _note_use(place)
     return _Rows(kept, len(texts))
+
+
+def _note_use(place: Path) -> None:
+    with suppress(OSError):
+        os.utime(place)
+
+
+def _sweep(newest: Path) -> None:
+    """Remove the files of this kind that were not used for longest; who has read one has all of it in memory."""
+    kind = f"{newest.name.partition('-')[0]}-{'[0-9a-f]' * 16}{newest.suffix}"
+    with suppress(OSError):
+        used = sorted(newest.parent.glob(kind), key=lambda file: (file != newest, -file.stat().st_mtime_ns))
+        for file in used[KEPT:]:
+            file.unlink()
 
 
 class _Rows(Sequence[Sequence[int]]):

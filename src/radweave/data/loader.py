@@ -16,6 +16,9 @@ from torch import Tensor
 from radweave.base.batch import Batch, Slice
 from radweave.base.study import ImageRef, LabelState, View
 from radweave.data.cache.ct import ScanRows
+from radweave.data.order import ShuffleAll, ShuffleConfig, mixed_order
+from radweave.data.prefetch import made_ahead
+from radweave.data.read_ahead import reading_ahead
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
 
 STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
@@ -152,25 +155,6 @@ def _add_text(batch: Batch, examples: Sequence[Example], pad_id: int) -> None:
     batch.attention_mask = batch.labels != -100
 
 
-def mixed_order(
-    origins: Sequence[str | None], shares: Mapping[str, float], random: np.random.Generator
-) -> NDArray[np.int64]:
-    """As many places as there are studies, of each data set its share, in random order.
-
-    A set that has fewer studies than its share comes again, each study once before any comes twice; one that has more
-    is drawn from. What rounding leaves goes to the largest remainders.
-    """
-    wanted = np.array([shares[name] for name in shares]) * len(origins) / sum(shares.values())
-    counts = np.floor(wanted).astype(int)
-    counts[np.argsort(counts - wanted, kind="stable")[: len(origins) - counts.sum()]] += 1
-    chosen = []
-    for name, count in zip(shares, counts.tolist(), strict=True):
-        own = np.array([place for place, origin in enumerate(origins) if origin == name])
-        rounds = [random.permutation(own) for _ in range(-(-count // len(own)))]
-        chosen.append(np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count])
-    return random.permutation(np.concatenate(chosen))
-
-
 @dataclass(slots=True)
 class StudyLoader:
     """Batches of a list of examples; shuffled and augmented by seed and epoch, or in order.
@@ -179,7 +163,7 @@ class StudyLoader:
     that do not say which view they are (most PNG files). A share ``dropped_views`` of those with several views loses
     one. With ``size`` processes, each ``rank`` gets its slice of every batch, and in it what a single process would
     have seen there. ``shares`` says how much of a shuffled epoch is of which data set of a mixture; without, each study
-    comes once.
+    comes once. ``order`` says how an epoch is shuffled; ``workers`` processes make batches ahead.
     """
 
     examples: Sequence[Example]
@@ -194,6 +178,8 @@ class StudyLoader:
     rank: int = 0
     size: int = 1
     shares: Mapping[str, float] = field(default_factory=dict)
+    order: ShuffleConfig = field(default_factory=ShuffleAll)
+    workers: int = 0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -206,15 +192,39 @@ class StudyLoader:
 
     def epoch(self, epoch: int = 0, first_step: int = 0, stride: int = 1) -> Iterator[Batch]:
         """Yield the batches of one epoch, from ``first_step`` on; with a ``stride`` only every so many."""
-        order = np.arange(len(self.examples))
-        if self.shuffle:
-            random = np.random.default_rng([self.seed, epoch])
-            origins = [example.origin for example in self.examples]
-            order = mixed_order(origins, self.shares, random) if self.shares else random.permutation(order)
-        for step in range(first_step, self.steps_per_epoch, stride):
-            chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
+        order = self._order(epoch)
+
+        def chosen(step: int) -> list[Example]:
+            places = order[step * self.batch_size : (step + 1) * self.batch_size]
+            return [self.examples[place] for place in places]
+
+        def own(step: int) -> list[Example]:
+            part = self.part(step)
+            return chosen(step)[part.first : part.first + part.count]
+
+        def make(step: int) -> Batch:
             generator = torch.Generator().manual_seed(hash((self.seed, epoch, step)) & 0x7FFFFFFF)
-            yield self._batch([self.examples[index] for index in chosen], self.part(step), generator)
+            return self._batch(chosen(step), self.part(step), generator)
+
+        steps = range(first_step, self.steps_per_epoch, stride)
+        batches = made_ahead(make, steps, self.workers)
+        window = self.order.window()
+        if not self.shuffle or self.features is not None or window is None:
+            yield from batches
+            return
+        with reading_ahead(own, steps, -(-window // self.batch_size)) as at:
+            for step, batch in zip(steps, batches, strict=True):
+                at(step)
+                yield batch
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        places = np.arange(len(self.examples))
+        if not self.shuffle:
+            return places
+        random = np.random.default_rng([self.seed, epoch])
+        if not self.shares:
+            return self.order.order(places, random)
+        return mixed_order([example.origin for example in self.examples], self.shares, random, self.order)
 
     def _batch(self, whole: Sequence[Example], part: Slice, generator: torch.Generator) -> Batch:
         """The slice of a batch. Draws are made for the whole of it, so that they do not depend on the slicing."""

@@ -46,3 +46,14 @@ class Labeler(Protocol):
             InputError: if an entry is not a string.
         """
         ...
+
+
+def states(labeler: Labeler, texts: Sequence[str]) -> list[dict[str, LabelState]]:
+    """One mapping class -> state per text, in the texts' order; each text is read once, however often it comes."""
+    different = list(dict.fromkeys(texts))
+    read = labeler.label(different)
+    known = {
+        text: {name: mention.state for name, mention in mentions.items()}
+        for text, mentions in zip(different, read, strict=True)
+    }
+    return [known[text] for text in texts]

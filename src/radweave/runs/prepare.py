@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radweave.base.errors import InputError
 from radweave.base.ontology import LABEL_SETS, sets_for
-from radweave.base.study import LabelState, Split
+from radweave.base.study import Split
 from radweave.contract.experiment import Experiment
 from radweave.contract.model import ReportModel, parts_of
 from radweave.data.cache.images import NAMES, PixelCache
@@ -20,6 +21,7 @@ from radweave.data.examples import (
 )
 from radweave.data.kept_text import token_ids
 from radweave.labels import get_labeler
+from radweave.labels.labeler import states
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.next_token import refuse_too_long
@@ -148,10 +150,6 @@ def prepare(
     """Examples of one split, or of all studies, as this experiment wants them."""
     data = experiment.data
     labeler = get_labeler(data.label_set)
-
-    def label(text: str) -> dict[str, LabelState]:
-        return {name: mention.state for name, mention in labeler.label([text])[0].items()}
-
     return prepare_split(
         dataset.studies(split),
         cache,
@@ -162,7 +160,7 @@ def prepare(
         label_set=data.label_set,
         classes=LABEL_SETS[data.label_set].classes,
         need_text=need_text,
-        label=label if data.label_unlabeled else None,
+        label=partial(states, labeler) if data.label_unlabeled else None,
         priors=data.priors,
     )
 

@@ -193,6 +193,8 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         rank=training.ranks.rank,
         size=training.ranks.size,
         shares=stage.mixture,
+        order=data.shuffle,
+        workers=data.workers,
     )
     return StageTrainer(
         model=training.model,
@@ -332,7 +334,7 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
         # What the parts and banks hold by now says all of the stages before, and of checkpoints on this disk.
         "weights": {part: weights_hash(child) for part, child in parts.items() if part in read},
         "banks": training.banks,
-        "data": experiment.data.model_dump(mode="json", exclude={"keep_features", "keep_stages"}),
+        "data": experiment.data.model_dump(mode="json", exclude={"keep_features", "keep_stages", "workers"}),
         "seed": experiment.seed,
         "dataset": training.dataset.fingerprint(),
         "images": training.cache.digest,

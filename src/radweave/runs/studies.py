@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypedDict, get_args
 
@@ -12,12 +13,13 @@ from torch.utils.data import Dataset as TorchDataset
 
 from radweave.base.errors import InputError
 from radweave.base.ontology import CLASSES
-from radweave.base.study import SPLITS, LabelState, Modality, Split
+from radweave.base.study import SPLITS, Modality, Split
 from radweave.data.cache.images import build_cache
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.labels import LABELER_OF, get_labeler
+from radweave.labels.labeler import states
 
 
 class Item(TypedDict):
@@ -92,10 +94,6 @@ class StudyDataset(TorchDataset[Item]):
         assert modality in get_args(Modality)
         self.classes = CLASSES[LABELER_OF[modality]]
         labeler = get_labeler(LABELER_OF[modality])
-
-        def label(text: str) -> dict[str, LabelState]:
-            return {name: mention.state for name, mention in labeler.label([text])[0].items()}
-
         ct = CtPreprocessing(size=ct_size, fit="resize") if modality == "ct" else NO_SCANS
         cache = build_cache(dataset, size=image_size, ct=ct, progress=progress)
         prepared = prepare_split(
@@ -108,7 +106,7 @@ class StudyDataset(TorchDataset[Item]):
             label_set=LABELER_OF[modality],
             classes=self.classes,
             need_text=False,
-            label=label,
+            label=partial(states, labeler),
         )
         if not prepared.examples:
             raise InputError(f"the data set has no usable study in split '{split or 'any'}'", file=dataset.path)

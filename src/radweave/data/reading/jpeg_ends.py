@@ -3,8 +3,9 @@
 A decoder that runs out of data fills the rest of the image with grey; one that comes to the last block too early leaves
 data over. Both are seen from outside, with any decoder: random bytes put behind the data change the picture only if the
 decoder still wanted data, and other bits at its end change nothing only if they were left over. So a file is decoded
-twice more, or once where ``jpeg_feed`` saw the second; the entropy-coded bytes are never walked through here. A changed bit shifts all codes after it, so that
-blocks and data rarely end together, but JPEG has no checksum: damage that keeps their number leaves no trace.
+twice more, or once where ``jpeg_feed`` saw the second; the entropy-coded bytes are never walked through here. A changed
+bit shifts all codes after it, so that blocks and data rarely end together, but JPEG has no checksum: damage that keeps
+their number leaves no trace.
 
 Runs in the reading process. Markers and their order are those of ITU-T T.81, Annex B.
 """
@@ -104,7 +105,7 @@ def doubts(
     Args:
         decode: gives the pixels of a JPEG, and raises what it wants for a broken one.
         strict: whether ``decode`` raises where libjpeg warns before the last block; then only the last end is tried.
-        needs_end: whether the image was seen to use its data to the end (``jpeg_feed``): no more than 8 bytes are left over.
+        needs_end: whether the image was seen to use its data to the end (``jpeg_feed``); 8 bytes may be left over.
         layout: that of ``data``, where it is known.
     """
     layout = layout or layout_of(data)

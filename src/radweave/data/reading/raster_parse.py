@@ -69,7 +69,7 @@ def parse_raster(request: dict[str, Any]) -> wire.Message:
 
 
 def _load(image: ImageFile.ImageFile, path: Path, *, doubts: bool) -> tuple[list[str], wire.Array]:
-    """Decode; what the file has to find damage with (a PNG is refused for it, a JPEG doubted, if anyone asks), pixels."""
+    """Doubts and pixels. A PNG that its checksums tell to be damaged is refused, a JPEG is doubted, if anyone asks."""
     if image.format == "PNG":
         image.load()
         data = path.read_bytes()
