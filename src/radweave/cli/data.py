@@ -1,4 +1,4 @@
-"""``radweave data``: import a data set, check one, de-identify images."""
+"""``radweave data``: import a data set, check one, decode its images, de-identify images."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import typer
 
 from radweave.base.errors import printable
 from radweave.cli.bounds import MAX_SEED
+from radweave.cli.cache import cache
 from radweave.cli.deidentify import deidentify
 
 if TYPE_CHECKING:
     from radweave.data.check import CheckReport, Fault
 
-app = typer.Typer(help="Import data sets and check them; take patients out of images.", no_args_is_help=True)
+app = typer.Typer(help="Import data sets, check them, decode them; take patients out of images.", no_args_is_help=True)
 
 
 @app.callback()
 def data() -> None:
-    """Import data sets and check them; take patients out of images."""
+    """Import data sets, check them, decode them; take patients out of images."""
 
 
 app.command("deidentify")(deidentify)
+app.command("cache")(cache)
 
 
 @app.command("import")

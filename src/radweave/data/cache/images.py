@@ -27,8 +27,11 @@ from radweave.base.json_files import write_json
 from radweave.base.locks import one_at_a_time
 from radweave.base.storage import temporary_folder
 from radweave.base.study import ImageRef, Modality
+from radweave.data.cache import scans as prepared_scans
+from radweave.data.cache import squares
 from radweave.data.cache.ct import ScanRows
 from radweave.data.cache.index import Found, made_by
+from radweave.data.cache.parts import Part
 from radweave.data.cache.scans import fill_scans, find_scans
 from radweave.data.cache.squares import fill_squares, find_squares
 from radweave.data.ct import CtPreprocessing
@@ -53,6 +56,18 @@ class PixelCache:
     unreadable: dict[str, str]
     digest: str = ""
     sums: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartMade:
+    """How many images a part has, and path -> reason of those that cannot be read.
+
+    It is not needed where the cache is whole already.
+    """
+
+    images: int
+    unreadable: dict[str, str]
+    is_needed: bool = True
 
 
 def build_cache(
@@ -97,6 +112,37 @@ def build_cache(
     if found.index is None or not found.is_whole:
         raise InputError("image files change while they are read", file=dataset.path)
     return PixelCache(found.pixels, found.index.rows, found.index.unreadable, found.index.digest, found.index.sums)
+
+
+def build_part(
+    dataset: Dataset,
+    part: Part,
+    *,
+    size: int,
+    ct: CtPreprocessing | None = None,
+    progress: Progress | None = None,
+) -> PartMade:
+    """Read a part of the images beside the cache, for ``build_cache`` to find; a part that was stopped goes on.
+
+    Parts may be made at the same time by processes on other machines that see the same disk.
+
+    Raises:
+        InputError: as ``build_cache``.
+        CannotWriteError: if the data set's cache cannot be written.
+    """
+    scans = ct if ct is not None and ct.size is not None else None
+    modality: Modality = "xray" if scans is None else "ct"
+    refuse_other(dataset, modality)
+    folder = dataset.path / ".cache" / cache_key(dataset, size, scans)
+    refs = _references(dataset, modality)
+    if _find(dataset, folder, size, scans).is_whole:
+        return PartMade(0, {}, is_needed=False)
+    with one_at_a_time(part.place(folder)):
+        if scans is None:
+            unreadable = squares.fill_part(dataset, refs, folder, size, part, progress)
+        else:
+            unreadable = prepared_scans.fill_part(dataset, refs, folder, scans, part, progress)
+    return PartMade(len(part.cut(refs)), unreadable)
 
 
 def cache_key(dataset: Dataset, size: int, scans: CtPreprocessing | None) -> str:

@@ -17,6 +17,7 @@ from radweave.base.study import ImageRef
 from radweave.data.cache.arrays import stamp
 from radweave.data.cache.ct import CtCache, ScanRows
 from radweave.data.cache.index import CacheIndex, Found, changed_sources, read_index
+from radweave.data.cache.parts import Part
 from radweave.data.cache.workers import in_order
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
@@ -71,17 +72,7 @@ def fill_scans(
         return place
 
     def keep(ref: ImageRef) -> Path | str:
-        if found.holds(ref.path):
-            return kept_already(ref.path)
-        try:
-            path = dataset.image_path(ref.path)
-            place = cached.place(path)
-            scan = None if cached.is_whole(place) else cached.prepare(path)
-        except ValueError as error:  # what cannot be read costs its study; what cannot be written is raised below
-            return error.reason if isinstance(error, InputError) else str(error)
-        if scan is not None:
-            cached.store(place, scan)
-        return place
+        return kept_already(ref.path) if found.holds(ref.path) else _kept(dataset, ref, cached)
 
     for done, (ref, result) in enumerate(in_order(keep, refs), start=1):
         if isinstance(result, str):
@@ -99,3 +90,39 @@ def fill_scans(
         kept=tuple(stamp(file) for file in files),
     )
     write_json(folder / "index.json", index.model_dump())
+
+
+def fill_part(
+    dataset: Dataset,
+    refs: Sequence[ImageRef],
+    folder: Path,
+    options: CtPreprocessing,
+    part: Part,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, str]:
+    """Prepare a part of the scans, which any index finds by their content; path -> reason of those that cannot be read.
+
+    Raises:
+        CannotWriteError: if something cannot be written.
+    """
+    cached, own = CtCache(folder.parent / SCANS, options, depth="uint8"), part.cut(refs)
+    unreadable: dict[str, str] = {}
+    for done, (ref, result) in enumerate(in_order(lambda ref: _kept(dataset, ref, cached), own), start=1):
+        if isinstance(result, str):
+            unreadable[ref.path] = result
+        if progress is not None:
+            progress(done, len(own))
+    return unreadable
+
+
+def _kept(dataset: Dataset, ref: ImageRef, cached: CtCache) -> Path | str:
+    """Where a scan lies prepared, now at the latest, or the reason why it cannot be read."""
+    try:
+        path = dataset.image_path(ref.path)
+        place = cached.place(path)
+        scan = None if cached.is_whole(place) else cached.prepare(path)
+    except ValueError as error:  # what cannot be read costs its study; what cannot be written is raised below
+        return error.reason if isinstance(error, InputError) else str(error)
+    if scan is not None:
+        cached.store(place, scan)
+    return place

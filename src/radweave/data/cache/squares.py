@@ -6,6 +6,7 @@ DATASET/.cache/KEY/pixels.npy    (N, size, size) uint8
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from radweave.base.storage import write_folder
 from radweave.base.study import ImageRef
 from radweave.data.cache.arrays import checksum, open_rows, stamp
 from radweave.data.cache.index import CacheIndex, Found, changed_sources, read_index
+from radweave.data.cache.parts import Made, Part, parts_of
 from radweave.data.cache.unfinished import PIXELS, Entry, unfinished
 from radweave.data.cache.workers import in_order
 from radweave.data.dataset import Dataset
@@ -56,14 +58,14 @@ def fill_squares(
     stamps = {ref.path: stamp(dataset.path / ref.path) for ref in refs}
     shape = (max(1, len(refs)), size, size)
 
+    made = Made.of(folder, size)
+
     def decode(ref: ImageRef) -> NDArray[np.uint8] | str:
         if found.holds(ref.path):
             kept: NDArray[np.uint8] | str = found.get(ref.path)
             return kept
-        try:
-            return read_square(dataset, ref, size)
-        except InputError as error:
-            return error.reason
+        row = made.get(ref.path, stamps[ref.path])
+        return _decoded(dataset, ref, size) if row is None else row
 
     with unfinished(folder, shape, [ref.path for ref in refs], stamps) as rows:
         rest = refs[len(rows.entries) :]
@@ -78,6 +80,40 @@ def fill_squares(
         with write_folder(folder, overwrite=True) as partial:
             rows.finish().rename(partial / PIXELS)
             write_json(partial / "index.json", _index(rows.entries, stamp(partial / PIXELS)).model_dump())
+    shutil.rmtree(parts_of(folder), ignore_errors=True)
+
+
+def fill_part(
+    dataset: Dataset,
+    refs: Sequence[ImageRef],
+    folder: Path,
+    size: int,
+    part: Part,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, str]:
+    """Decode a part of the images beside the cache; path -> reason of those that cannot be read.
+
+    Raises:
+        CannotWriteError: if it cannot be written.
+    """
+    own = part.cut(refs)
+    stamps = {ref.path: stamp(dataset.path / ref.path) for ref in own}
+    shape = (max(1, len(own)), size, size)
+    with unfinished(part.place(folder), shape, [ref.path for ref in own], stamps, stays=True) as rows:
+        rest = own[len(rows.entries) :]
+        for done, (ref, result) in enumerate(in_order(lambda ref: _decoded(dataset, ref, size), rest), start=1):
+            rows.give(ref.path, stamps[ref.path], result)
+            if progress is not None:
+                progress(done, len(rest))
+        rows.finish()
+    return {entry.path: entry.reason for entry in rows.entries if entry.reason is not None}
+
+
+def _decoded(dataset: Dataset, ref: ImageRef, size: int) -> NDArray[np.uint8] | str:
+    try:
+        return read_square(dataset, ref, size)
+    except InputError as error:
+        return error.reason
 
 
 def _index(entries: Sequence[Entry], kept: str) -> CacheIndex:

@@ -65,8 +65,8 @@ class Unfinished:
         """Note what was given since."""
         assert self._rows is not None
         self._rows.flush()
-        with (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
-            journal.writelines(json.dumps(entry) + "\n" for entry in self._waiting)
+        with (self.folder / JOURNAL).open("a", encoding="utf-8") as told:
+            told.writelines(json.dumps(entry) + "\n" for entry in self._waiting)
         self.entries += self._waiting
         self._waiting.clear()
 
@@ -89,9 +89,9 @@ class Unfinished:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in (PIXELS, JOURNAL):
             refuse_foreign(self.folder / name)
-        rows, journal = self.folder / PIXELS, self.folder / JOURNAL
-        self.entries = list(_sound(rows, _journal(journal), self.shape, images, stamps))
-        journal.write_text("".join(json.dumps(entry) + "\n" for entry in self.entries), encoding="utf-8")
+        rows, told = self.folder / PIXELS, self.folder / JOURNAL
+        self.entries = list(_sound(rows, journal(told), self.shape, images, stamps))
+        told.write_text("".join(json.dumps(entry) + "\n" for entry in self.entries), encoding="utf-8")
         self._rows = rows.open("r+b" if rows.exists() else "w+b")
         np.lib.format.write_array_header_1_0(self._rows, _header(self.shape))
         self._rows.truncate(_place(self.shape, sum(entry.sum is not None for entry in self.entries)))
@@ -100,7 +100,7 @@ class Unfinished:
 
 @contextmanager
 def unfinished(
-    cache: Path, shape: tuple[int, int, int], images: Sequence[str], stamps: Mapping[str, str]
+    cache: Path, shape: tuple[int, int, int], images: Sequence[str], stamps: Mapping[str, str], *, stays: bool = False
 ) -> Iterator[Unfinished]:
     """The rows that were written for ``cache``, to go on with; the caller holds its lock.
 
@@ -110,6 +110,7 @@ def unfinished(
         shape: (N, H, W) of the whole array.
         images: paths in the order of their rows.
         stamps: of the image files as they are now.
+        stays: keep them at the end too, for who puts parts together.
 
     Raises:
         CannotWriteError: if it cannot be written.
@@ -126,7 +127,8 @@ def unfinished(
             raise
         finally:
             found.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        if not stays:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _header(shape: tuple[int, int, int]) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _place(shape: tuple[int, int, int], row: int) -> int:
     return header.tell() + row * shape[1] * shape[2]
 
 
-def _journal(path: Path) -> Iterator[Entry]:
+def journal(path: Path) -> Iterator[Entry]:
     """Entries up to the first line that is none: a kill tears the last one."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
