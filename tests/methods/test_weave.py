@@ -29,7 +29,7 @@ from radweave.generate.predictor import Predictor
 from radweave.labels.comparisons import compares_with_prior
 from radweave.methods import load_method, resolve
 from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES, say
-from radweave.methods.weave.members import Folds, asked_members, cross_fitted
+from radweave.methods.weave.members import Folds, asked_members, cross_fitted, mean_of_asked, voices
 from radweave.methods.weave.model import WeaveModel
 from radweave.methods.weave.recall import CaseDifferences, MemberMemory
 from radweave.methods.weave.stack import (
@@ -163,6 +163,15 @@ def test_a_new_study_is_asked_of_all_members_and_a_training_patient_s_of_one() -
     barred = np.array([[False, False, False], [False, True, False]])
     asked = asked_members(barred, torch.tensor([0, 2, 1]), 3)
     assert asked.tolist() == [[True, True, True], [False, False, True]]
+
+
+def test_the_full_member_counts_as_much_as_those_of_the_folds_together() -> None:
+    asked = torch.tensor([[True, True, True, True], [False, True, False, False]])
+    counted = voices(asked, 3)
+    assert counted.tolist() == [[1, 1, 1, 3], [0, 1, 0, 0]]
+    logits = torch.tensor([3.0, 6.0, 9.0, 12.0])[:, None, None].expand(4, 2, 1)
+    assert mean_of_asked(logits, counted).flatten().tolist() == [9.0, 6.0]
+    assert voices(asked[:, :3], 3).tolist() == [[1, 1, 1], [0, 1, 0]], "without one each member counts once"
 
 
 def test_what_is_said_of_a_training_study_does_not_depend_on_its_own_labels(

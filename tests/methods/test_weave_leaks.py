@@ -102,14 +102,14 @@ def test_a_memory_neither_answers_with_barred_rows_nor_learns_from_their_labels(
     memory = model.read(gathered.bank)
     vectors = gathered.bank.tensors["vectors"].double().numpy()[2]
     asked, barred = np.ones(2, dtype=bool), np.arange(len(PATIENTS)) < 4
-    said = memory.recalled(vectors, asked, barred)
+    said = memory.recalled(vectors, asked.astype(float), barred)
     assert said is not None
     assert not said.weights[:4].any()
     nearest = memory.nearest(vectors, asked, barred)
     assert nearest is not None
     assert nearest >= 4
     assert memory.nearest(vectors, asked, barred & False) == 2, "itself, where it is not barred"
-    flipped = model.read(gather(model, view(flip=3)).bank).recalled(vectors, asked, barred)
+    flipped = model.read(gather(model, view(flip=3)).bank).recalled(vectors, asked.astype(float), barred)
     assert flipped is not None
     assert np.array_equal(flipped.scores, said.scores)
 

@@ -16,7 +16,7 @@ from radweave.contract.model import device_of
 from radweave.drafting.smoothers import Floats, Mask
 from radweave.memory.bank import Bank, report_rows
 from radweave.methods.weave.beside import Before
-from radweave.methods.weave.members import asked_members, mean_of_asked
+from radweave.methods.weave.members import asked_members, mean_of_asked, voices
 from radweave.methods.weave.recall import KernelSource, Memory
 from radweave.methods.weave.stack import Kind, OutOfFold
 from radweave.nn.supervision import POSITIVE, UNLABELED
@@ -57,8 +57,8 @@ def learned_scores(model: WeaveModel, views: ViewTokens, asked: Tensor) -> list[
         source = getattr(model, name)
         if source.speaks:
             each = [source.logits(number, model.encoder.of(number, views)) for number in range(len(model.encoder))]
-            asked_here = asked.to(each[0].device)
-            said.append(mean_of_asked(torch.stack(each), asked_here).double().cpu().numpy())
+            counted = voices(asked, model.folds.number).to(each[0])
+            said.append(mean_of_asked(torch.stack(each), counted).double().cpu().numpy())
     return said
 
 
@@ -134,14 +134,15 @@ def _remember(
 ) -> None:
     """Add what the memory of the members' vectors says."""
     nothing = np.zeros(len(model.classes))
+    counted = voices(torch.from_numpy(asked)[None], model.folds.number)[0].numpy()
     if model.recall.is_there:
-        recalled = memory.recalled(vectors, asked, barred)
+        recalled = memory.recalled(vectors, counted, barred)
         if recalled is not None:
             shares["recall"] = recalled.weights
         if model.recall.speaks:
             scores.append(nothing if recalled is None else recalled.scores)
     if model.cases.is_there:
-        compared = memory.compared(vectors, asked, barred)
+        compared = memory.compared(vectors, counted, barred)
         scores.append(nothing if compared is None else compared)
 
 

@@ -96,11 +96,20 @@ def cross_fitted(batch: Batch, folds: Int[Tensor, " batch"] | None, parts: Seque
     return torch.stack(total).sum()
 
 
+def voices(asked: Bool[Tensor, "batch members"], folds: int) -> Float[Tensor, "batch members"]:
+    """How much each member counts that is asked of a study: those of the folds once each, a full one as much as all of
+    them together, since it has seen what they have together.
+    """
+    counts = asked.double()
+    counts[:, folds:] *= counts[:, :folds].sum(1, keepdim=True)
+    return counts
+
+
 def mean_of_asked(
-    logits: Float[Tensor, "members batch classes"], asked: Bool[Tensor, "batch members"]
+    logits: Float[Tensor, "members batch classes"], voices: Float[Tensor, "batch members"]
 ) -> Float[Tensor, "batch classes"]:
-    """Mean log-odds of the members that a study may be asked of."""
-    weight = asked.T[:, :, None].to(logits)
+    """Mean log-odds of the members, each as often as it counts."""
+    weight = voices.T[:, :, None].to(logits)
     return (logits * weight).sum(0) / weight.sum(0)
 
 

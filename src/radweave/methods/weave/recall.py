@@ -195,10 +195,10 @@ class Memory:
         alike = AlikeStudies.of(bank) if "descriptors" in tensors else None
         return cls(bank.rows, owners, folds, alike, tuple(members), tuple(compared))
 
-    def recalled(self, vectors: Floats, asked: Mask, barred: Mask) -> Evidence | None:
-        """What the members' smoothers say of a study with these vectors (K, D): means over those that are asked."""
-        said = []
-        for number in np.flatnonzero(asked):
+    def recalled(self, vectors: Floats, voices: Floats, barred: Mask) -> Evidence | None:
+        """What the members' smoothers say of a study with these vectors (K, D): means, by their voices (K,)."""
+        said, counts = [], []
+        for number in np.flatnonzero(voices):
             memory = self.members[number]
             if memory is None:
                 continue
@@ -206,18 +206,17 @@ class Memory:
             weights = np.zeros(len(self.rows))
             weights[memory.rows] = one.weights
             said.append(Evidence(one.scores, weights))
+            counts.append(voices[number])
         if not said:
             return None
-        return Evidence(np.mean([one.scores for one in said], axis=0), np.mean([one.weights for one in said], axis=0))
+        scores, shares = [one.scores for one in said], [one.weights for one in said]
+        return Evidence(np.average(scores, axis=0, weights=counts), np.average(shares, axis=0, weights=counts))
 
-    def compared(self, vectors: Floats, asked: Mask, barred: Mask) -> Floats | None:
-        """What the differences from similar cases say (C,)."""
-        said = [
-            cases(vectors[number], barred)
-            for number in np.flatnonzero(asked)
-            if (cases := self.cases[number]) is not None
-        ]
-        return np.asarray(np.mean(said, axis=0)) if said else None
+    def compared(self, vectors: Floats, voices: Floats, barred: Mask) -> Floats | None:
+        """What the differences from similar cases say (C,): means, each counted by its voice (K,)."""
+        there = [number for number in np.flatnonzero(voices) if self.cases[number] is not None]
+        said = [cases(vectors[number], barred) for number in there if (cases := self.cases[number]) is not None]
+        return np.asarray(np.average(said, axis=0, weights=voices[there])) if said else None
 
     def nearest(self, vectors: Floats, asked: Mask, barred: Mask) -> int | None:
         """The row of the study that is nearest on the mean over the members that are asked."""
