@@ -14,7 +14,8 @@ from image_files import CANARY, edit, write_dicom, write_series
 from radweave.base.study import RESEARCH_ONLY
 from radweave.generate.predictor import Predictor
 from radweave.hospital.formats import FORMATS
-from radweave.hospital.make import finished_report, writable
+from radweave.hospital.make import finished_report
+from radweave.hospital.signs import writable
 from radweave.runs.restore import restore
 from toys import toy_image
 

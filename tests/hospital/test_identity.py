@@ -105,6 +105,8 @@ def test_names_beyond_ascii_without_a_character_set_come_with_a_warning(tmp_path
     ("tag", "vr", "value", "field"),
     [
         (0x00100030, "DA", b"1999-99-99", "PatientBirthDate"),
+        (0x00100030, "DA", b"20230229", "PatientBirthDate"),
+        (0x00080020, "DA", b"00000101", "StudyDate"),
         (0x00100040, "CS", b"FEMALE", "PatientSex"),
         (0x00101010, "AS", b"forty", "PatientAge"),
         (0x00081030, "LO", b"a" * 80, "StudyDescription"),

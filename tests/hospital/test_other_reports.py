@@ -66,6 +66,48 @@ def test_a_signed_bundle_names_who_signed_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
+def test_a_final_bundle_is_the_same_report_as_its_draft(name: str) -> None:
+    (draft,), (signed,) = (
+        resources(name, finished(**changes))["DiagnosticReport"] for changes in ({}, {"signature": SIGNED})
+    )
+    assert draft["identifier"] == signed["identifier"]
+    assert draft["id"] != signed["id"]
+    assert (draft["issued"], signed["issued"]) == ("2026-03-04T05:06:07+00:00", "2026-03-05T08:09:10+00:00")
+    (nobodys,) = resources(name, finished(sources=()))["DiagnosticReport"]
+    (others,) = resources(name, finished(sources=(), text="Clear."))["DiagnosticReport"]
+    assert nobodys["identifier"] != others["identifier"], "files of one name are not one study"
+
+
+@pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
+@pytest.mark.parametrize("missing", ["study_instance_uid", "series_instance_uid", "sop_instance_uid", "sop_class_uid"])
+def test_a_bundle_about_images_without_a_uid_names_what_it_can(name: str, missing: str) -> None:
+    found = resources(name, finished(sources=(identity(**{missing: ""}),)))
+    assert found["Patient"][0]["identifier"][0]["value"] == CANARY
+    (study,) = found["ImagingStudy"]
+    assert len(study["identifier"]) == (1 if missing == "study_instance_uid" else 2), "and the accession number"
+    assert len(study.get("series", ())) == (missing == "study_instance_uid")
+    assert '""' not in json.dumps(found)
+    assert 'urn:oid:"' not in json.dumps(found)
+
+
+def test_every_reference_of_a_bundle_is_to_a_resource_in_it() -> None:
+    def references(value: Any) -> list[str]:
+        if isinstance(value, list):
+            return [found for one in value for found in references(one)]
+        if not isinstance(value, dict):
+            return []
+        own = [value["reference"]] if "reference" in value else []
+        return own + [found for one in value.values() for found in references(one)]
+
+    for name in ("fhir", "fhir-r5"):
+        for changes in ({}, {"signature": SIGNED}, {"sources": ()}, {"findings": ()}):
+            bundle = json.loads(FORMATS[name].bytes_of(finished(**changes)))
+            there = [entry["fullUrl"] for entry in bundle["entry"]]
+            assert len(set(there)) == len(there)
+            assert set(references(bundle)) <= set(there)
+
+
+@pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
 def test_a_bundle_about_images_without_a_patient_names_nobody(name: str) -> None:
     found = resources(name, finished(sources=()))
     assert set(found) == {"DiagnosticReport", "Device", "Observation"}
@@ -86,17 +128,48 @@ def test_a_message_parses_and_says_what_the_report_says() -> None:
     assert (str(message.segment("PID")[5][0][0]), str(message.segment("PID")[5][0][1])) == (CANARY, "Ann")
     assert str(message.segment("OBR")[25]) == "P"
     rows = [(str(row[2]), str(row[5]), str(row[11])) for row in message.segments("OBX")]
-    assert ("TX", IMPRESSION, "P") in rows
+    assert ("FT", IMPRESSION, "P") in rows
     assert [value for kind, value, _ in rows if kind == "NM"] == ["0.9100", "0.6200"]
-    texts = [message.unescape(value) for kind, value, _ in rows if kind == "TX"]
+    texts = [message.unescape(value) for kind, value, _ in rows if kind == "FT"]
     assert FINDINGS in texts
 
 
 def test_a_signed_message_is_final_and_names_who_signed_it() -> None:
     message = hl7.parse(FORMATS["hl7"].bytes_of(finished(signature=SIGNED)).decode())
     assert str(message.segment("OBR")[25]) == "F"
-    assert str(message.segment("OBR")[32]) == "&Weber&Jana"
+    assert str(message.segment("OBR")[32]) == "&Weber&Jana&&&Dr."
     assert {str(row[11]) for row in message.segments("OBX")} == {"F"}
+
+
+def test_a_final_message_is_the_same_report_as_its_draft_at_the_time_of_its_signature() -> None:
+    draft, signed = (
+        hl7.parse(FORMATS["hl7"].bytes_of(one).decode()) for one in (finished(), finished(signature=SIGNED))
+    )
+    for message in (draft, signed):
+        assert str(message.segment("OBR")[3]) == str(message.segment("ORC")[3]) == str(draft.segment("OBR")[3])
+    assert str(signed.segment("MSH")[10]) != str(draft.segment("MSH")[10])
+    assert str(signed.segment("OBR")[22]) == str(signed.segment("MSH")[7]) == "20260305080910+0000"
+    assert str(draft.segment("OBR")[22]) == "20260304050607+0000"
+    other = finished(sources=(identity(study_instance_uid="1.2.3"),))
+    another = hl7.parse(FORMATS["hl7"].bytes_of(other).decode())
+    assert str(another.segment("OBR")[3]) != str(draft.segment("OBR")[3])
+
+
+def test_no_two_observations_of_a_message_have_one_name() -> None:
+    # HL7 2.5.1 Sec. 7.4.2.4: of rows with one identifier and one sub-identifier a receiver keeps the last.
+    rows = hl7.parse(FORMATS["hl7"].bytes_of(finished()).decode()).segments("OBX")
+    names = [(str(row[3]), str(row[4])) for row in rows]
+    assert len(set(names)) == len(names)
+    assert ("NOTE^Note^L", "2") in names
+
+
+def test_a_message_about_nobody_or_no_study_is_refused_or_says_less() -> None:
+    with pytest.raises(InputError, match="nobody") as caught:
+        FORMATS["hl7"].bytes_of(finished(sources=(identity(patient_id=""),)))
+    assert caught.value.field == "PatientID"
+    data = FORMATS["hl7"].bytes_of(finished(sources=(identity(study_instance_uid="", sop_instance_uid=""),)))
+    assert "113014" in FORMATS["hl7"].bytes_of(finished()).decode()
+    assert "113014" not in data.decode()
 
 
 def test_no_text_breaks_out_of_its_field() -> None:

@@ -1,7 +1,7 @@
 """HL7 FHIR: a bundle with the report, its study, patient, device and one observation for each class with a probability.
 
 R4, or R5 on request: the two name a few fields otherwise. SNOMED CT stands in DICOM objects only (see ``codes``). Ids
-follow from the report, so that the same report sent twice is one resource.
+follow from the report, so that the same version sent twice is one resource; its identifier stays from draft to signed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from radweave.hospital.codes import OURS, Code, free_code_of
 from radweave.hospital.finished import MAKER, Finding, FinishedReport, Signature
 from radweave.hospital.pdf import write_pdf
 from radweave.hospital.plain_text import write_text
-from radweave.hospital.uids import device_uid, named_uuid, report_key
+from radweave.hospital.uids import device_uid, named_uuid, report_key, report_uid
 from radweave.hospital.words import caution_lines, evidence_lines, spoken_date, spoken_name
 
 Release = Literal["R4", "R5"]
@@ -79,7 +79,7 @@ def _probable(report: FinishedReport) -> list[Finding]:
 
 
 def _time(report: FinishedReport) -> str:
-    return report.written.isoformat(timespec="seconds")
+    return report.released.isoformat(timespec="seconds")
 
 
 def _concept(code: Code) -> Json:
@@ -97,7 +97,7 @@ def _diagnostic_report(report: FinishedReport, ids: _Ids, release: Release) -> J
     found: Json = {
         "resourceType": "DiagnosticReport",
         "id": ids.id("report"),
-        "identifier": [{"system": "urn:ietf:rfc:3986", "value": f"urn:uuid:{ids.id('report')}"}],
+        "identifier": [{"system": "urn:ietf:rfc:3986", "value": f"urn:oid:{report_uid(report)}"}],
         "status": "final" if report.is_final else "preliminary",
         "category": [{"coding": [_RADIOLOGY]}],
         "code": _concept(_REPORT_CODE),
@@ -185,21 +185,33 @@ def _practitioner(signature: Signature, ids: _Ids) -> Json:
 
 
 def _imaging_study(report: FinishedReport, ids: _Ids, release: Release) -> Json:
+    """The study, and those of its images that have all of their UIDs."""
     patient = report.patient
+    identifiers: list[Json] = []
+    if patient.study_instance_uid:
+        identifiers.append({"system": "urn:dicom:uid", "value": f"urn:oid:{patient.study_instance_uid}"})
+    if patient.accession_number:
+        identifiers.append({"type": {"coding": [_ACCESSION]}, "value": patient.accession_number})
+    series = _series(report, release)
     found: Json = {
         "resourceType": "ImagingStudy",
         "id": ids.id("study"),
-        "identifier": [{"system": "urn:dicom:uid", "value": f"urn:oid:{patient.study_instance_uid}"}],
+        "identifier": identifiers,
         "status": "available",
         "subject": ids.to("patient"),
-        "series": [],
+        "started": spoken_date(patient.study_date),
+        "numberOfSeries": len(series),
+        "numberOfInstances": sum(len(row["instance"]) for row in series),
+        "series": series,
     }
-    if patient.accession_number:
-        found["identifier"].append({"type": {"coding": [_ACCESSION]}, "value": patient.accession_number})
-    if date := spoken_date(patient.study_date):
-        found["started"] = date
+    return {name: value for name, value in found.items() if value not in ("", [])}
+
+
+def _series(report: FinishedReport, release: Release) -> list[Json]:
     series: dict[str, Json] = {}
     for source in report.sources:
+        if not (source.series_instance_uid and source.sop_instance_uid and source.sop_class_uid):
+            continue
         modality: Json = {"system": SYSTEMS["DCM"], "code": source.modality or "OT"}
         row = series.setdefault(
             source.series_instance_uid,
@@ -211,9 +223,7 @@ def _imaging_study(report: FinishedReport, ids: _Ids, release: Release) -> Json:
         )
         sop_class = {"system": "urn:ietf:rfc:3986", "code": f"urn:oid:{source.sop_class_uid}"}
         row["instance"].append({"uid": source.sop_instance_uid, "sopClass": sop_class})
-    found["series"] = list(series.values())
-    found["numberOfSeries"], found["numberOfInstances"] = len(series), len(report.sources)
-    return found
+    return list(series.values())
 
 
 _ACCESSION: Final = {"system": "http://terminology.hl7.org/CodeSystem/v2-0203", "code": "ACSN"}

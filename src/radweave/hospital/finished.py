@@ -5,7 +5,7 @@ A report is preliminary until a reader signs it. Nothing here depends on a forma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY, LabelState
 from radweave.hospital.identity import Identity
+from radweave.hospital.signs import writable
 
 if TYPE_CHECKING:
     from radweave.explain.maps import Panel
@@ -108,7 +109,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class FinishedReport:
-    """See above.
+    """See above. Texts hold only signs that every format can hold: see ``signs``.
 
     Attributes:
         study_id: what the study is called outside of any archive: the name of its files.
@@ -123,6 +124,7 @@ class FinishedReport:
         pictures: the images, for people.
         maps: where the model looked for the classes that matter, if its method says so.
         signature: None for a draft.
+        draft: the draft that was signed, where an archive has it.
     """
 
     study_id: str
@@ -137,7 +139,29 @@ class FinishedReport:
     pictures: tuple[Picture, ...] = ()
     maps: tuple[HeatMap, ...] = ()
     signature: Signature | None = None
+    draft: FinishedReport | None = None
     notice: str = RESEARCH_ONLY
+
+    def __post_init__(self) -> None:
+        sections = (replace(one, text=writable(one.text)) for one in self.sections)
+        findings = (
+            replace(one, name=writable(one.name), flag=None if one.flag is None else writable(one.flag))
+            for one in self.findings
+        )
+        cleaned = {
+            "text": writable(self.text),
+            "sections": tuple(one for one in sections if one.text),
+            "findings": tuple(findings),
+            "flagged": tuple(Flagged(writable(one.text), writable(one.why)) for one in self.flagged),
+            "warnings": tuple(map(writable, self.warnings)),
+        }
+        for name, value in cleaned.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def released(self) -> datetime:
+        """When this version began to be one: signed, or written."""
+        return self.written if self.signature is None else self.signature.time
 
     @property
     def is_final(self) -> bool:

@@ -2,24 +2,26 @@
 
     MSH  PID  ORC  OBR  OBX ...
 
-Text goes in TX fields, probabilities in NM fields. What a name or a report holds of the message's own signs is escaped
-(HL7 2.5.1 Sec. 2.7), so that no text can begin a field or a segment.
+Text goes in FT fields, whose lines may be broken by ``\\.br\\`` (in TX that means nothing: HL7 2.5.1 Sec. 2.7.6),
+probabilities in NM fields. What a name or a report holds of the message's own signs is escaped (Sec. 2.7), so that no
+text can begin a field or a segment. A signed report is the same order of ours as its draft, and takes its place.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from radweave.base.errors import InputError
 from radweave.base.study import LabelState
 from radweave.hospital import codes
 from radweave.hospital.codes import Code, free_code_of
 from radweave.hospital.finished import MAKER, FinishedReport
 from radweave.hospital.identity import Identity
-from radweave.hospital.uids import instance_uid, named_uuid, report_key
+from radweave.hospital.uids import named_uuid, report_key, report_uid
 from radweave.hospital.words import caution_lines, evidence_lines
 
-KIND: Final = "hl7"
 _ESCAPES: Final = str.maketrans({"\\": "\\E\\", "|": "\\F\\", "^": "\\S\\", "&": "\\T\\", "~": "\\R\\"})
 _LINE_BREAK: Final = "\\.br\\"
 _SECTION_CODES: Final = {
@@ -40,6 +42,8 @@ def write_hl7(report: FinishedReport) -> bytes:
         InputError: if the report's images do not say whose it is.
     """
     patient = report.patient
+    if not patient.patient_id:
+        raise InputError("is missing in the images; to a receiver the message would be nobody's", field="PatientID")
     segments = [_header(report), _patient(patient), _order(report), _request(report), *_observations(report)]
     return "".join("|".join(fields).rstrip("|") + "\r" for fields in segments).encode()
 
@@ -60,7 +64,7 @@ def _coded(code: Code) -> str:
 
 
 def _time(report: FinishedReport) -> str:
-    return report.written.strftime("%Y%m%d%H%M%S%z")
+    return report.released.strftime("%Y%m%d%H%M%S%z")
 
 
 def _status(report: FinishedReport) -> str:
@@ -99,7 +103,7 @@ def _order(report: FinishedReport) -> list[str]:
 
 
 def _filler(report: FinishedReport) -> str:
-    return _component(instance_uid(report, KIND)[:199], MAKER)
+    return _component(report_uid(report), MAKER)
 
 
 def _request(report: FinishedReport) -> list[str]:
@@ -111,25 +115,27 @@ def _request(report: FinishedReport) -> list[str]:
     fields[22] = _time(report)
     fields[25] = _status(report)
     if signature is not None:
-        family, given = [*signature.name.split("=")[0].split("^"), ""][:2]
-        fields[32] = "&".join(["", escaped(family), escaped(given)])
+        family, given, middle, prefix, suffix = [*signature.name.split("=")[0].split("^"), *[""] * 4][:5]
+        fields[32] = "&".join(map(escaped, ["", family, given, middle, suffix, prefix])).rstrip("&")
     return fields
 
 
 def _observations(report: FinishedReport) -> Iterator[list[str]]:
     rows: list[tuple[str, Code, str, str]] = []
-    rows += [("TX", _NOTE_CODE, line, "") for line in caution_lines(report)]
-    rows += [("TX", _SECTION_CODES[section.kind], section.text, "") for section in report.sections]
-    rows += [("TX", _NOTE_CODE, line, "") for line in evidence_lines(report)]
+    rows += [("FT", _NOTE_CODE, line, "") for line in caution_lines(report)]
+    rows += [("FT", _SECTION_CODES[section.kind], section.text, "") for section in report.sections]
+    rows += [("FT", _NOTE_CODE, line, "") for line in evidence_lines(report)]
     for finding in report.findings:
         if finding.probability is not None:
             free = free_code_of(finding.name)
             rows.append(("NM", free, f"{finding.probability:.4f}", _FLAGS.get(finding.said, "")))
-    study = report.patient.study_instance_uid
-    rows.append(("ST", Code("113014", "DCM", "Study"), study, ""))
+    if study := report.patient.study_instance_uid:
+        rows.append(("ST", Code("113014", "DCM", "Study"), study, ""))
+    alike: Counter[Code] = Counter()
     for number, (kind, code, value, flag) in enumerate(rows, start=1):
+        alike[code] += 1
         unit = "1^no units^UCUM" if kind == "NM" else ""
         yield [
-            "OBX", str(number), kind, _coded(code), "", escaped(value), unit, "", flag, "", "", _status(report),
-            "", "", _time(report), "", "", "", _component(MAKER, report.model.method),
+            "OBX", str(number), kind, _coded(code), str(alike[code]), escaped(value), unit, "", flag, "", "",
+            _status(report), "", "", _time(report), "", "", "", _component(MAKER, report.model.method),
         ]  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +23,10 @@ from radweave.data.reading import wire
 from radweave.data.reading.dicom_parse import dataset_of
 from radweave.data.reading.worker import Task
 
-UID: Final = re.compile(r"[1-9]\d*|0|(?:(?:[1-9]\d*|0)\.)+(?:[1-9]\d*|0)")
-_AGE: Final = re.compile(r"\d{3}[DWMY]")
-_DATE: Final = re.compile(r"(\d{4})\.?(0[1-9]|1[0-2])\.?(0[1-9]|[12]\d|3[01])")
-_TIME: Final = re.compile(r"([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d|60)(\.\d{1,6})?)?)?")
+UID: Final = re.compile(r"[1-9]\d*|0|(?:(?:[1-9]\d*|0)\.)+(?:[1-9]\d*|0)", re.ASCII)
+_AGE: Final = re.compile(r"\d{3}[DWMY]", re.ASCII)
+_DATE: Final = re.compile(r"(\d{4})\.?(0[1-9]|1[0-2])\.?(0[1-9]|[12]\d|3[01])", re.ASCII)
+_TIME: Final = re.compile(r"([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d|60)(\.\d{1,6})?)?)?", re.ASCII)
 
 IDENTIFYING: Final = {
     "PatientName": 64, "PatientID": 64, "IssuerOfPatientID": 64, "AccessionNumber": 16,
@@ -96,10 +97,10 @@ def _text(dataset: Dataset, keyword: str) -> str:
 
 def _usual(keyword: str, text: str) -> str:
     """Dates and times of older standards as those of today."""
-    if keyword.endswith("Date") and (date := _DATE.fullmatch(text)):
-        return "".join(date.groups())
-    if keyword.endswith("Time") and (time := _TIME.fullmatch(text)):
-        return "".join(part or "" for part in time.groups())
+    if keyword.endswith("Date") and (found := _DATE.fullmatch(text)):
+        return "".join(found.groups())
+    if keyword.endswith("Time") and (found := _TIME.fullmatch(text)):
+        return "".join(part or "" for part in found.groups())
     return text
 
 
@@ -134,10 +135,19 @@ def _has_shape(keyword: str, text: str) -> bool:
     if keyword.endswith("UID"):
         return UID.fullmatch(text) is not None
     if keyword.endswith("Date"):
-        return _DATE.fullmatch(text) is not None
+        return _is_day(text)
     if keyword.endswith("Time"):
         return _TIME.fullmatch(text) is not None
     return keyword not in _SHAPES or bool(_SHAPES[keyword](text))
+
+
+def _is_day(text: str) -> bool:
+    """Whether a calendar has it: FHIR and HL7 refuse the 30th of February."""
+    found = _DATE.fullmatch(text)
+    try:
+        return found is not None and bool(date(*map(int, found.groups())))
+    except ValueError:
+        return False
 
 
 TASKS: Final[dict[str, Task]] = {"identity": parse_identity}

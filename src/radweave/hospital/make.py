@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,6 +18,7 @@ from radweave.hospital.finished import Finding, FinishedReport, Flagged, Model, 
 from radweave.hospital.heat import heat_maps
 from radweave.hospital.identity import read_identities
 from radweave.hospital.model import model_facts, model_from
+from radweave.hospital.signs import writable
 from radweave.labels import get_labeler
 from radweave.runs.folder import RunCard
 from radweave.runs.restore import Run
@@ -52,7 +52,7 @@ def finished_report(
         sections=sections_of(report.text, run.card.dataset.target),
         findings=findings,
         flagged=tuple(
-            Flagged(writable("".join(part for part, _ in line.parts)), line.verdict.value)
+            Flagged("".join(part for part, _ in line.parts), line.verdict.value)
             for line in support.sentences
             if line.verdict in _FLAGGED
         ),
@@ -63,11 +63,6 @@ def finished_report(
         pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
         maps=heat_maps({**report.evidence, "views": [{"covers": cover} for cover in covers]}, named, findings),
     )
-
-
-def writable(text: str) -> str:
-    """A text without control characters, which a model can write and DICOM, XML and JSON readers refuse."""
-    return "".join(sign for sign in text if sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cs")).strip()
 
 
 def model_of(card: RunCard) -> Model:

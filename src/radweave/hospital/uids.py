@@ -1,6 +1,6 @@
 """Identifiers that follow from what they name: the same report sent twice is one instance, never two.
 
-    study + images + model + text + signature + kind of object  ->  SOP Instance UID
+    all that is written but the time of writing + kind of object  ->  SOP Instance UID
 
 They are UUIDs of version 5 in decimal below 2.25 (PS3.5 B.2, ISO/IEC 9834-8), made from one fixed name space.
 """
@@ -15,7 +15,7 @@ from radweave.hospital.finished import FinishedReport, Model
 
 _SPACE: Final = uuid.UUID("bd7da9c8-6b8f-5187-ad9a-b550b08bf57a")
 # Raised when an object of the same report gets another content: an archive keeps the first of one UID.
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 
 
 def named_uuid(*parts: str) -> uuid.UUID:
@@ -34,12 +34,38 @@ def device_uid(model: Model) -> str:
 
 
 def report_key(report: FinishedReport) -> tuple[str, ...]:
-    """What makes a report this one."""
+    """What makes a version of a report this one: all that it says but when it was written.
+
+    Pictures and maps follow from the images and the model. Probabilities count as they are written.
+    """
     signature = report.signature
-    signed = () if signature is None else (signature.name, signature.organization, signature.time.isoformat())
-    images = sorted(source.sop_instance_uid for source in report.sources)
-    study = report.sources[0].study_instance_uid if report.sources else report.study_id
-    return (str(LAYOUT), study, *images, device_uid(report.model), report.text, *signed)
+    said = {
+        "study": report.study_id if not report.sources else report.sources[0].study_instance_uid,
+        "images": [source.model_dump() for source in sorted(report.sources, key=lambda one: one.sop_instance_uid)],
+        "model": device_uid(report.model),
+        "text": report.text,
+        "sections": [(one.kind, one.text) for one in report.sections],
+        "findings": [
+            (one.name, _written(one.probability), _written(one.threshold), one.said.value, one.flag)
+            for one in report.findings
+        ],
+        "flagged": [(one.text, one.why) for one in report.flagged],
+        "warnings": report.warnings,
+        "notice": report.notice,
+        "signed": None if signature is None else (signature.name, signature.organization, signature.time.isoformat()),
+        "draft": None if report.draft is None else report_key(report.draft),
+    }
+    return (str(LAYOUT), sha256_json(said))
+
+
+def _written(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def report_uid(report: FinishedReport) -> str:
+    """Of the report through its versions, from draft to signed: of one model about one study."""
+    study = report.sources[0].study_instance_uid if report.sources else ""
+    return uid("report", device_uid(report.model), *((study,) if study else report_key(report)))
 
 
 def instance_uid(report: FinishedReport, kind: str) -> str:

@@ -15,8 +15,8 @@ from radweave.explain.maps import shown
 from radweave.hospital.finished import Finding, FinishedReport, Flagged, HeatMap, Picture, Section, Signature
 from radweave.hospital.heat import heat_maps
 from radweave.hospital.identity import read_identities
-from radweave.hospital.make import writable
 from radweave.hospital.model import model_from
+from radweave.hospital.signs import person_name
 from radweave.serve import drafts, store
 from radweave.serve.schema import drafts as drafts_table
 from radweave.serve.schema import signoffs, users
@@ -52,10 +52,10 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int) -
     ).scalar_one()
     report = FinishedReport(
         study_id=study.name,
-        text=writable(draft["text"]),
+        text=draft["text"],
         sections=_sections(draft["sentences"]),
         findings=tuple(_finding(row) for row in given["findings"]),
-        flagged=tuple(Flagged(writable(row["text"]), row["verdict"]) for row in draft["sentences"] if row["flagged"]),
+        flagged=tuple(Flagged(row["text"], row["verdict"]) for row in draft["sentences"] if row["flagged"]),
         warnings=tuple(given["warnings"]),
         model=model_from(given["model"]),
         written=made.replace(microsecond=0).astimezone(),
@@ -111,12 +111,8 @@ def _pictures(files: Sequence[Path]) -> list[Picture]:
 
 
 def _sections(sentences: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
-    made = []
-    for kind in drafts.SECTIONS:
-        text = writable(" ".join(row["text"] for row in sentences if row["section"] == kind))
-        if text:
-            made.append(Section(kind, text))
-    return tuple(made)
+    texts = {kind: " ".join(row["text"] for row in sentences if row["section"] == kind) for kind in drafts.SECTIONS}
+    return tuple(Section(kind, text) for kind, text in texts.items())
 
 
 def _finding(row: dict[str, Any]) -> Finding:
@@ -126,4 +122,4 @@ def _finding(row: dict[str, Any]) -> Finding:
 def _signature(connection: sa.Connection, study: str, version: int) -> Signature | None:
     asked = sa.select(users.c.name, signoffs.c.time).join(users, users.c.id == signoffs.c.user_id)
     row = connection.execute(asked.where(signoffs.c.study_id == study, signoffs.c.version == version)).first()
-    return None if row is None else Signature(row.name, ORGANIZATION, row.time)
+    return None if row is None else Signature(person_name(row.name), ORGANIZATION, row.time)
