@@ -74,6 +74,35 @@ def test_a_draft_is_preliminary_until_a_reader_signs_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SR)
+def test_a_signed_report_names_its_draft_where_an_archive_has_it(name: str) -> None:
+    draft, alone = written(name, finished()), written(name, finished(signature=SIGNED))
+    signed = written(name, finished(signature=SIGNED, draft=finished()))
+    (study,) = signed.PredecessorDocumentsSequence
+    (series,) = study.ReferencedSeriesSequence
+    (item,) = series.ReferencedSOPSequence
+    assert study.StudyInstanceUID == STUDY
+    assert series.SeriesInstanceUID == draft.SeriesInstanceUID == signed.SeriesInstanceUID
+    assert (item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID) == (draft.SOPClassUID, draft.SOPInstanceUID)
+    assert (draft.InstanceNumber, signed.InstanceNumber) == (1, 2), "viewers sort a series by it"
+    assert not any("PredecessorDocumentsSequence" in one for one in (draft, alone))
+
+
+def test_each_finding_names_the_images_it_is_about() -> None:
+    def sources(dataset: Dataset) -> list[list[str]]:
+        (measurements,) = [item for item in dataset.ContentSequence if _name(item) == "126010"]
+        return [
+            [str(item.ReferencedSOPSequence[0].ReferencedSOPInstanceUID) for item in group.ContentSequence
+             if item.ValueType == "IMAGE"]
+            for group in measurements.ContentSequence
+        ]  # fmt: skip
+
+    both = (identity(), identity(sop_instance_uid=f"{STUDY}.1.2"))
+    assert sources(written("sr-tid1500", finished(sources=both))) == [[f"{STUDY}.1.1", f"{STUDY}.1.2"]] * 3
+    scan = tuple(identity(sop_instance_uid=f"{STUDY}.1.{number}") for number in range(1, 20))
+    assert sources(written("sr-tid1500", finished(sources=scan))) == [[]] * 3, "of a scan the library names all"
+
+
+@pytest.mark.parametrize("name", SR)
 def test_a_structured_report_has_the_text_and_says_first_what_it_is_worth(name: str) -> None:
     found = texts(written(name, finished()))
     assert found.index(FINDINGS) < found.index(IMPRESSION)

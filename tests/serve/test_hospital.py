@@ -74,7 +74,9 @@ def test_a_study_that_is_sent_is_drafted_and_its_report_comes_back(
     assert {found.StudyInstanceUID for found in objects} == {dcmread(path).StudyInstanceUID}
     flags = sorted(found.VerificationFlag for found in objects)
     assert flags == ["UNVERIFIED", "VERIFIED"]
-    report = next(found for found in objects if found.Modality == "SR" and found.VerificationFlag == "VERIFIED")
+    first, report = sorted(objects, key=lambda found: str(found.VerificationFlag))
+    (named,) = report.PredecessorDocumentsSequence[0].ReferencedSeriesSequence[0].ReferencedSOPSequence
+    assert named.ReferencedSOPInstanceUID == first.SOPInstanceUID
     (finding,) = report.ContentSequence[9].ContentSequence
     assert finding.TextValue == " ".join(row["text"] for row in draft["sentences"])
     said = "".join(capfd.readouterr())

@@ -16,10 +16,12 @@ from radweave.hospital.sending import NotKeptError
 from radweave.serve import outbox, sender, store
 from radweave.serve.database import Database
 from radweave.serve.metrics import Metrics
-from radweave.serve.schema import now
+from radweave.serve.reports import stored_report
+from radweave.serve.schema import arrivals, now, signoffs, studies
 from radweave.serve.schema import outbox as table
 from radweave.serve.sender import Sender
 from radweave.serve.store import NewStudy
+from radweave.serve.users import add_user
 
 TARGET = Target(name="archive", formats=("sr-basic",), events=("drafted",), dicom=Dicom(host="h", port=1, ae_title="A"))
 
@@ -36,6 +38,10 @@ def database(url: str) -> Iterator[Database]:
                 outbox.arrived(connection, study)
     yield opened
     opened.close()
+
+
+def store_row(connection: sa.Connection, study: str) -> sa.Row[Any]:
+    return connection.execute(sa.select(studies).where(studies.c.id == study)).one()
 
 
 def rows(database: Database) -> list[Any]:
@@ -66,6 +72,35 @@ def test_what_arrived_is_sent_once_and_what_was_uploaded_never(
     with database.writing() as connection:
         assert outbox.enqueue(connection, [TARGET]) == 0
         assert not outbox.due(connection, [TARGET], 9)
+
+
+def test_a_draft_is_not_sent_behind_the_report_that_was_signed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = TARGET.model_copy(update={"events": ("drafted", "signed")})
+    sent: list[str] = []
+    monkeypatch.setattr(sender, "send", lambda target, data: sent.append(data.decode()) or "kept")
+    monkeypatch.setattr(Sender, "_object", lambda self, row: row.event.encode())
+    with database.writing() as connection:
+        (study,) = connection.execute(sa.select(arrivals.c.study_id)).scalars()
+        name = add_user(connection, "Dr. Weber", role="reader", password=None)
+        connection.execute(
+            signoffs.insert().values(
+                study_id=study, user_id=name, version=1, time=now(), seconds=1.0, edit_distance_words=0,
+                accepted_sentences=2, draft_sentences=2,
+            )
+        )  # fmt: skip
+        assert stored_report(connection, store_row(connection, study), 1).report.signature is not None
+        assert stored_report(connection, store_row(connection, study), 1, signed=False).report.signature is None
+    metrics = Metrics()
+    Sender(database, (both,), metrics).look()
+    assert sent == ["signed"]
+    found = {row.event: (row.state, row.receipt) for row in rows(database)}
+    assert found["signed"][0] == "sent"
+    assert found["drafted"] == ("refused", "the study was signed before its draft was sent")
+    assert "radweave_reports_superseded_total 1" in metrics.text({}, ready=True)
+    Sender(database, (TARGET.model_copy(update={"name": "drafts"}),), metrics).look()
+    assert sent == ["signed", "drafted"], "who asked for drafts alone gets them"
 
 
 def test_without_a_receipt_it_waits_longer_after_each_try(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

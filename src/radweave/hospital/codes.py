@@ -126,6 +126,10 @@ def free_code_of(name: str) -> Code:
 
 
 def ours(name: str) -> Code:
-    """A code of at most 16 characters (PS3.5: SH) that follows from the class's name alone."""
+    """A code of at most 16 characters (PS3.5: SH) that follows from the class's name alone.
+
+    Its meaning (LO: 64 characters) has 64 bytes, since validators and archives count those.
+    """
     plain = name.replace("_", " ")
-    return Code("RW" + hashlib.sha256(plain.lower().encode()).hexdigest()[:8].upper(), OURS, plain[:64])
+    meaning = plain.encode()[:64].decode(errors="ignore").strip()
+    return Code("RW" + hashlib.sha256(plain.lower().encode()).hexdigest()[:8].upper(), OURS, meaning)

@@ -11,6 +11,7 @@ from radweave.hospital.codes import Code
 from radweave.hospital.envelope import coded, envelope, evidence_of, reference
 from radweave.hospital.finished import FinishedReport, Signature
 from radweave.hospital.identity import Identity
+from radweave.hospital.uids import instance_uid, series_uid
 
 Relation = Literal["CONTAINS", "HAS CONCEPT MOD", "HAS OBS CONTEXT", "HAS ACQ CONTEXT"]
 SEPARATE: Final = "SEPARATE"
@@ -30,8 +31,20 @@ def document(report: FinishedReport, sop_class: str, *, kind: str, number: int) 
     dataset.VerificationFlag = "VERIFIED" if report.is_final else "UNVERIFIED"
     if report.signature is not None:
         dataset.VerifyingObserverSequence = [_verifier(report.signature)]
+    if report.draft is not None:
+        dataset.PredecessorDocumentsSequence = [_predecessor(report.draft, sop_class, kind)]
     dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(report)]
     return dataset
+
+
+def _predecessor(draft: FinishedReport, sop_class: str, kind: str) -> Dataset:
+    """The document whose text this one took over (PS3.3 C.17.2.2): viewers may then hide the draft."""
+    series, study = Dataset(), Dataset()
+    series.SeriesInstanceUID = series_uid(draft, kind)
+    series.ReferencedSOPSequence = [reference(sop_class, instance_uid(draft, kind))]
+    study.StudyInstanceUID = draft.patient.study_instance_uid
+    study.ReferencedSeriesSequence = [series]
+    return study
 
 
 def _verifier(signature: Signature) -> Dataset:

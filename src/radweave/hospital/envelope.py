@@ -56,7 +56,7 @@ def envelope(report: FinishedReport, sop_class: str, *, kind: str, modality: str
     dataset.SOPClassUID = UID(sop_class)
     dataset.SOPInstanceUID = instance_uid(report, kind)
     dataset.SeriesInstanceUID = series_uid(report, kind)
-    dataset.SeriesNumber, dataset.InstanceNumber = number, 1
+    dataset.SeriesNumber, dataset.InstanceNumber = number, 2 if report.is_final else 1
     dataset.Modality = modality
     dataset.SeriesDescription = CAUTION
     dataset.Manufacturer, dataset.ManufacturerModelName = MAKER, report.model.method

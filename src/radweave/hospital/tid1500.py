@@ -20,6 +20,7 @@ from highdicom.sr import (
     ObservationContext,
     ObserverContext,
     QualitativeEvaluation,
+    SourceImageForMeasurementGroup,
     TrackingIdentifier,
 )
 from pydicom.dataset import Dataset
@@ -27,7 +28,7 @@ from pydicom.uid import Comprehensive3DSRStorage
 
 from radweave.base.errors import InputError
 from radweave.hospital import codes, document
-from radweave.hospital.basic_sr import SECTION_CODES
+from radweave.hospital.basic_sr import SECTION_CODES, SHOWN_IMAGES
 from radweave.hospital.codes import Code, code_of
 from radweave.hospital.envelope import file_bytes
 from radweave.hospital.finished import MAKER, Finding, FinishedReport
@@ -47,11 +48,12 @@ def write_tid1500(report: FinishedReport) -> bytes:
     if not report.findings:
         raise InputError("there is no class of findings to code; sr-basic holds the text", field="--format", got=KIND)
     dataset = document.document(report, Comprehensive3DSRStorage, kind=KIND, number=SERIES_NUMBER)
+    key = report_key(report)
     device = ObserverContext(_concept(codes.DEVICE), _device(report))
     (content,) = MeasurementReport(
         observation_context=ObservationContext(observer_device_context=device),
         procedure_reported=_concept(codes.CHEST_IMAGING),
-        imaging_measurements=[_group(finding, report) for finding in report.findings],
+        imaging_measurements=[_group(finding, report, key) for finding in report.findings],
         title=_concept(codes.MEASUREMENT_REPORT),
         language_of_content_item_and_descendants=LanguageOfContentItemAndDescendants(_concept(codes.ENGLISH)),
     )
@@ -86,8 +88,8 @@ def _device(report: FinishedReport) -> DeviceObserverIdentifyingAttributes:
     )
 
 
-def _group(finding: Finding, report: FinishedReport) -> MeasurementsAndQualitativeEvaluations:
-    """A class: what the report says of it, and its probability."""
+def _group(finding: Finding, report: FinishedReport, key: tuple[str, ...]) -> MeasurementsAndQualitativeEvaluations:
+    """A class: what the report says of it, its probability, the radiographs. Of a scan the library has the images."""
     name = finding.name
     evaluation = QualitativeEvaluation(_concept(codes.IN_THE_REPORT), _concept(codes.PRESENCE[finding.said]))
     measurements = []
@@ -97,12 +99,19 @@ def _group(finding: Finding, report: FinishedReport) -> MeasurementsAndQualitati
         )
         measurements.append(probability)
     return MeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(uid=uid("finding", name, *report_key(report)), identifier=name),
+        tracking_identifier=TrackingIdentifier(uid=uid("finding", name, *key), identifier=name),
         finding_type=_concept(code_of(name)),
         algorithm_id=AlgorithmIdentification(f"{MAKER} {report.model.method}", report.model.version),
         measurements=measurements,
         qualitative_evaluations=[evaluation],
+        source_images=_images(report),
     )
+
+
+def _images(report: FinishedReport) -> list[SourceImageForMeasurementGroup] | None:
+    if len(report.sources) > SHOWN_IMAGES:
+        return None
+    return [SourceImageForMeasurementGroup(one.sop_class_uid, one.sop_instance_uid) for one in report.sources]
 
 
 def _image_library(report: FinishedReport) -> Dataset:

@@ -2,7 +2,7 @@
 
     waiting -> sent (with the receipt)
        |
-       +-> refused (with the reason): no report can be made of the study
+       +-> refused (with the reason): no report can be made of the study, or it was signed before its draft went
 
 A row is there once for each study, target, format and event. Where the archive is away it waits longer after each try.
 A server that ends between an archive's receipt and the row sends once more: the same bytes with the same instance UID,
@@ -87,6 +87,20 @@ def refused(connection: sa.Connection, row: sa.Row[Any], reason: str) -> None:
     """Say that no report of this kind can be made of the study."""
     _change(connection, row, state="refused", receipt=reason)
     log.append(connection, "not sent", study=row.study_id, details={"target": row.target, "format": row.format})
+
+
+def is_signed(connection: sa.Connection, study: str) -> bool:
+    """Whether a reader signed a report of the study."""
+    return connection.execute(sa.select(signoffs.c.version).where(signoffs.c.study_id == study)).first() is not None
+
+
+def draft_kept(connection: sa.Connection, row: sa.Row[Any]) -> bool:
+    """Whether a signed report follows a draft that its target has in the same format."""
+    if row.event != "signed":
+        return False
+    same = [outbox.c[key] == getattr(row, key) for key in ("study_id", "target", "format")]
+    asked = sa.select(outbox.c.version).where(*same, outbox.c.event == "drafted", outbox.c.state == "sent")
+    return connection.execute(asked).first() is not None
 
 
 def later(connection: sa.Connection, row: sa.Row[Any], reason: str) -> None:

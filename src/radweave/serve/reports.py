@@ -37,10 +37,14 @@ class Stored:
     evidence: Mapping[str, Any]
 
 
-def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int) -> Stored:
+def stored_report(
+    connection: sa.Connection, study: sa.Row[Any], version: int, *, signed: bool = True, draft_kept: bool = False
+) -> Stored:
     """A version of a study's draft; ``with_images`` reads its images, outside of a transaction.
 
-    It bears a signature where this version is the one that was signed.
+    Args:
+        signed: whether it bears its signature, where this version is the one that was signed.
+        draft_kept: whether the archive that it is for has the model's own draft.
 
     Raises:
         InputError: if there is no such version.
@@ -59,7 +63,8 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int) -
         warnings=tuple(given["warnings"]),
         model=model_from(given["model"]),
         written=made.replace(microsecond=0).astimezone(),
-        signature=_signature(connection, study.id, version),
+        signature=_signature(connection, study.id, version) if signed else None,
+        draft=stored_report(connection, study, 1, signed=False).report if draft_kept else None,
     )
     return Stored(report, [Path(path) for path in store.uploaded(connection, study.id)], given["evidence"])
 
@@ -72,12 +77,16 @@ def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
     """
     report, files = stored.report, stored.files
     sources, warnings = read_identities(files)
+    draft = report.draft
+    if draft is not None:
+        draft = replace(draft, sources=sources, warnings=(*draft.warnings, *warnings))
     return replace(
         report,
         sources=sources,
         warnings=(*report.warnings, *warnings),
         pictures=tuple(_pictures(files)),
         maps=_maps(stored) if maps else (),
+        draft=draft,
     )
 
 

@@ -44,6 +44,11 @@ class Sender(Again):
         return tried
 
     def _try(self, row: sa.Row[Any]) -> None:
+        if self._is_superseded(row):
+            with self._database.writing() as connection:
+                outbox.refused(connection, row, "the study was signed before its draft was sent")
+            self._count("reports_superseded", row)
+            return
         try:
             receipt = send(self._targets[row.target], self._object(row))
         except InputError as error:  # no report can be made of it, now or later
@@ -62,6 +67,13 @@ class Sender(Again):
                 outbox.sent(connection, row, receipt)
             self._count("reports_sent", row)
 
+    def _is_superseded(self, row: sa.Row[Any]) -> bool:
+        """Whether a draft would come to its target behind the report that was signed."""
+        if row.event != "drafted" or "signed" not in self._targets[row.target].events:
+            return False
+        with self._database.reading() as connection:
+            return outbox.is_signed(connection, row.study_id)
+
     def _again(self, row: sa.Row[Any], reason: str) -> None:
         with self._database.writing() as connection:
             outbox.later(connection, row, reason)
@@ -70,7 +82,10 @@ class Sender(Again):
     def _object(self, row: sa.Row[Any]) -> bytes:
         with self._database.reading() as connection:
             study = connection.execute(sa.select(studies).where(studies.c.id == row.study_id)).one()
-            stored = reports.stored_report(connection, study, row.version)
+            stored = reports.stored_report(
+                connection, study, row.version,
+                signed=row.event == "signed", draft_kept=outbox.draft_kept(connection, row),
+            )  # fmt: skip
         return FORMATS[row.format].bytes_of(reports.with_images(stored, maps=row.format == MAPS))
 
     def _count(self, what: str, row: sa.Row[Any]) -> None:
