@@ -251,6 +251,13 @@ def test_signs_that_the_font_lacks_become_boxes_and_are_counted() -> None:
     assert pen.missing == {"山", "田"}
 
 
+def test_writing_that_runs_from_right_to_left_is_no_writing_in_the_wrong_order() -> None:
+    pen = _Pen(*_fonts())
+    assert pen.drawable("קבא 12 باني") == f"{BOX * 3} 12 {BOX * 4}"
+    assert len(pen.missing) == 7
+    assert pen.drawable("Διονυσιος Люкc é") == "Διονυσιος Люкc é"
+
+
 def test_text_has_the_status_first_and_names_no_patient() -> None:
     text = FORMATS["text"].bytes_of(finished()).decode()
     assert text.splitlines()[2].startswith("Preliminary:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -120,7 +121,10 @@ def test_the_pages_say_what_the_report_says(kind: str, tmp_path: Path) -> None:
     assert "CAUTION: Not for Diagnostic Use, for research use only." in text
     assert ("PRELIMINARY" in text) is (report.signature is None)
     for finding in report.findings[:2]:
-        assert finding.name in text
+        assert " ".join(finding.name.split()) in text
+    numbers = re.findall(r"Page (\d+) of (\d+)", text)
+    assert numbers == [(str(number), str(len(numbers))) for number in range(1, len(numbers) + 1)]
+    assert text.count("Patient ID ") >= len(numbers) > 0, "every page says whose it is"
 
 
 @pytest.fixture(scope="module")

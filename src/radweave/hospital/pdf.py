@@ -1,6 +1,7 @@
 """The report as pages to read: status, patient, image, sections, what must be looked at, probabilities.
 
-The same report gives the same bytes. Signs that the font lacks are drawn as a box, and the page says how many.
+The same report gives the same bytes. Signs that the font lacks are drawn as a box, and the page says how many; so are
+those of writing from right to left, whose letters would stand in the wrong order.
 """
 
 from __future__ import annotations
@@ -22,15 +23,21 @@ from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
+from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Flowable, Image, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
 from radweave.hospital.finished import CAUTION, FinishedReport, Picture
 from radweave.hospital.words import SAID, model_line, spoken_date, spoken_name, status_line
 
 _EDGE, _PADDING = 18 * mm, 6
+_FOOT, _COUNT_WIDTH = 7.5, 15
+"""Size of the foot's letters, and room for the number of pages."""
 WIDTH: Final = A4[0] - 2 * (_EDGE + _PADDING)
 PICTURE_HEIGHT: Final = 78 * mm
 MOST_PICTURES: Final = 3
+_FROM_RIGHT: Final = ("R", "AL")
+"""Unicode annex 9: Hebrew, Arabic and their like, which need an order and shapes that are not made here."""
+_PAGES: Final = "pages"
 BOX: Final = "\N{WHITE SQUARE}"
 _RED, _GREY, _LINE = colors.HexColor("#8a1c1c"), colors.HexColor("#555555"), colors.HexColor("#c8c8c8")
 
@@ -49,7 +56,7 @@ def write_pdf(report: FinishedReport) -> bytes:
         title=title, author="Radweave", subject=CAUTION, invariant=1, lang="en",
     )  # fmt: skip
     frame = partial(_frame, report=report, pen=pen)
-    pages.build(story, onFirstPage=frame, onLaterPages=frame)
+    pages.build(story, onFirstPage=frame, onLaterPages=frame, canvasmaker=_Counted)
     return buffer.getvalue()
 
 
@@ -68,6 +75,18 @@ def _fonts() -> tuple[str, str]:
         "Report", normal="Report", bold="ReportBold", italic="Report", boldItalic="ReportBold"
     )
     return "Report", "ReportBold"
+
+
+class _Counted(Canvas):  # type: ignore[misc]  # reportlab has no types
+    """Pages that say of how many they are: the number is drawn when the last one is done."""
+
+    def save(self) -> None:
+        self.beginForm(_PAGES)
+        self.setFillColor(_GREY)
+        self.setFont(_fonts()[0], _FOOT)
+        self.drawString(A4[0] - _EDGE - _PADDING - _COUNT_WIDTH, 10 * mm, str(self.getPageNumber() - 1))
+        self.endForm()
+        super().save()
 
 
 class _Pen:
@@ -98,7 +117,7 @@ class _Pen:
         for sign in unicodedata.normalize("NFC", text):
             if unicodedata.category(sign) in ("Cc", "Cf", "Cs"):
                 continue
-            if ord(sign) not in self._glyphs:
+            if ord(sign) not in self._glyphs or unicodedata.bidirectional(sign) in _FROM_RIGHT:
                 self.missing.add(sign)
                 sign = BOX if ord(BOX) in self._glyphs else "?"
             shown.append(sign)
@@ -199,9 +218,10 @@ def _frame(canvas: Any, pages: Any, *, report: FinishedReport, pen: _Pen) -> Non
     canvas.drawString(left, height - 13 * mm, CAUTION)
     canvas.drawRightString(right, height - 13 * mm, "FINAL" if report.is_final else "PRELIMINARY")
     canvas.setFillColor(_GREY)
-    canvas.setFont(regular, 7.5)
+    canvas.setFont(regular, _FOOT)
     canvas.drawString(left, 14 * mm, report.notice)
-    whose = f"Patient ID {report.patient.patient_id}" if report.sources else report.study_id
+    whose = f"Patient ID {report.patient.patient_id or 'not stated'}" if report.sources else report.study_id
     canvas.drawString(left, 10 * mm, pen.drawable(whose)[:100])
-    canvas.drawRightString(right, 10 * mm, f"Page {pages.page}")
+    canvas.drawRightString(right - _COUNT_WIDTH, 10 * mm, f"Page {pages.page} of ")
+    canvas.doForm(_PAGES)
     canvas.restoreState()
