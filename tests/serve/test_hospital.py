@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from stations import running, upload, wait_for
 
 from command_line import radweave
 from image_files import CANARY
+from radweave.hospital.formats import FORMATS
+from radweave.serve import api
 from radweave.serve.settings import Settings
 
 
@@ -210,9 +214,22 @@ def test_a_report_is_given_in_every_format(settings: Settings, tmp_path: Path) -
         assert all(row["text"] in text for row in drafted(study)["sentences"])
         report = dcmread(io.BytesIO(client.get(f"{place}?format=sr-basic").content))
         assert report.PatientID == CANARY
+        assert client.get(f"{place}?format=fhir-r5").json()["resourceType"] == "Bundle"
+        assert client.get(f"{place}?format=hl7").content.startswith(b"MSH|")
+        pages = dcmread(io.BytesIO(client.get(f"{place}?format=pdf-dicom").content))
+        assert bytes(pages.EncapsulatedDocument).startswith(b"%PDF-")
+        none = client.get(f"{place}?format=map-dicom")  # nor any map
+        assert (none.status_code, "no map that fits" in none.text) == (400, True)
         coded = client.get(f"{place}?format=sr-tid1500")  # this worker knows no class
         assert (coded.status_code, "no class of findings" in coded.text) == (400, True)
         assert client.get(f"{place}?format=docx").status_code == 400
+
+
+def test_the_page_offers_every_format_that_there_is() -> None:
+    script = (files("radweave.serve") / "static" / "exports.js").read_text("utf-8")
+    table = script.split("const FORMATS = {", 1)[1].split("}", 1)[0]
+    assert set(re.findall(r'"?([a-z0-9-]+)"?: "', table)) == set(FORMATS)
+    assert FORMATS.keys() <= set(re.findall(r"[a-z0-9-]+", api.report.__doc__ or "")), "and the interface names them"
 
 
 @pytest.mark.parametrize(

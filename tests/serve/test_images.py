@@ -362,3 +362,5 @@ def test_a_scan_over_the_interface(settings: Settings, tmp_path: Path) -> None:
         middle = grid.affine @ [*[(FINE - 1) / 2] * 3, 1]  # of the map is that of the scan
         np.testing.assert_allclose(middle, scan.affine @ [*((np.array(scan.shape) - 1) / 2), 1], atol=1e-4)
         assert client.get(f"/api/v1/studies/{study}/images/0/pixels").status_code == 404
+        page = client.get(f"/api/v1/studies/{study}/report").content
+        assert page.count(b"/Subtype /Image") == 3, "the report shows three slices"

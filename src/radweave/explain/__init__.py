@@ -18,7 +18,7 @@ from radweave.base.places import refuse_existing
 from radweave.base.replacing import record_kind
 from radweave.base.storage import write_folder, write_text
 from radweave.base.study import Report, Study, View
-from radweave.data.ct import preprocess_spaced, to_bytes
+from radweave.data.ct import CtPreprocessing, preprocess_spaced, to_bytes
 from radweave.data.dataset import Dataset
 from radweave.data.reading.volumes import Volume
 from radweave.explain.maps import RadiographSubject, ScanSubject, Subject
@@ -31,7 +31,7 @@ from radweave.generate.predictor import Predictor
 from radweave.labels import get_labeler
 from radweave.runs.restore import Run
 
-__all__ = ["explain_files", "explain_study", "subject_of", "write_explanation"]
+__all__ = ["explain_files", "explain_study", "scan_subject", "subject_of", "write_explanation"]
 
 PAGE = "index.html"
 _FIELDS = ("study_id", "report", "evidence", "warnings", "notice")
@@ -152,11 +152,15 @@ def write_explanation(
 def subject_of(number: int, picture: Picture, view: View, predictor: Predictor) -> Subject:
     """A radiograph as it was read, or a scan as the model saw it."""
     if isinstance(picture, Volume):
-        hu, spacing_mm = preprocess_spaced(picture, predictor.ct)
-        voxels = to_bytes(hu, predictor.ct).astype(np.float32) / np.float32(255)
-        return ScanSubject("CT", voxels, spacing_mm)
+        return scan_subject(picture, predictor.ct)
     kind = "" if view is View.UNKNOWN else f", {view.value}"
     return RadiographSubject(f"View {number}{kind}", picture.pixels, predictor.image_size)
+
+
+def scan_subject(volume: Volume, options: CtPreprocessing) -> ScanSubject:
+    """A scan as a model with these options sees it."""
+    hu, spacing_mm = preprocess_spaced(volume, options)
+    return ScanSubject("CT", to_bytes(hu, options).astype(np.float32) / np.float32(255), spacing_mm)
 
 
 def _seen_before(run: Run, dataset: Dataset, study: Study) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def write_pdf(report: FinishedReport) -> bytes:
     story = [*_head(report, pen), *_body(report, pen), *_evidence(report, pen)]
     if pen.missing:
         count = len(pen.missing)
-        story.append(pen.line(f"{count} kinds of signs are not in this file's font and are shown as {BOX}.", "small"))
+        story.append(pen.line(f"{count} kinds of signs cannot be drawn in this file and are shown as {BOX}.", "small"))
     buffer = io.BytesIO()
     title = "Chest imaging report" + ("" if report.is_final else ", unverified draft")
     pages = SimpleDocTemplate(

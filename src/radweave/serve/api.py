@@ -135,7 +135,10 @@ def evidence(study: str, user: Asking, here: Here) -> dict[str, Any]:
 def report(
     study: str, user: Asking, here: Here, format: Annotated[str, Query(pattern="^[a-z0-9-]{1,20}$")] = "pdf"
 ) -> Response:
-    """The newest version as other systems read it: pdf, text, fhir, fhir-r5, hl7, sr-basic, sr-tid1500, pdf-dicom."""
+    """The newest version as other systems read it.
+
+    pdf, text, fhir, fhir-r5, hl7, sr-basic, sr-tid1500, pdf-dicom or map-dicom.
+    """
     if format not in FORMATS:
         raise InputError("no such format", field="format", expected=", ".join(FORMATS))
     with here.database.reading() as connection:

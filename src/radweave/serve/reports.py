@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from radweave.data.reading.volumes import Volume
 
 ORGANIZATION = "not stated"
+_SHOWN_HU = (-1000, 400)
+"""Lungs and soft tissue on one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +110,30 @@ def _maps(stored: Stored) -> tuple[HeatMap, ...]:
 
 
 def _pictures(files: Sequence[Path]) -> list[Picture]:
+    """Radiographs, and of scans three slices; what cannot be read as either has none."""
+    pictures: list[Picture] = []
+    for number, file in enumerate(files, start=1):
+        for read in (_slices,) if file.is_dir() else (_radiograph, _slices):
+            with suppress(InputError):
+                pictures += read(number, file)
+                break
+    return pictures
+
+
+def _radiograph(number: int, file: Path) -> list[Picture]:
     from radweave.data.reading.images import read_radiograph
 
-    pictures = []
-    for number, file in enumerate((file for file in files if file.is_file()), start=1):
-        try:
-            radiograph = read_radiograph(file)
-        except InputError:  # a scan, whose slices would fill the page
-            continue
-        pictures.append(Picture(f"View {number}, {radiograph.view.value.lower()}", shown(radiograph.pixels)))
-    return pictures
+    radiograph = read_radiograph(file)
+    return [Picture(f"View {number}, {radiograph.view.value.lower()}", shown(radiograph.pixels))]
+
+
+def _slices(number: int, file: Path) -> list[Picture]:
+    from radweave.data.ct import CtPreprocessing
+    from radweave.explain import scan_subject
+    from radweave.generate.pictures import read_scan
+
+    subject = scan_subject(read_scan(file), CtPreprocessing(window_hu=_SHOWN_HU))
+    return [Picture(panel.title, panel.grey) for panel in subject.panels()]
 
 
 def _sections(sentences: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
