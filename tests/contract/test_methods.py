@@ -42,7 +42,7 @@ from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.runs.folder import hash_files
 from radweave.runs.memories import set_memories
-from radweave.runs.prepare import prepare
+from radweave.runs.prepare import prepare, refuse_untold
 from radweave.runs.restore import restore
 from radweave.runs.train import train
 from radweave.train.averaging import AveragedWeights
@@ -228,11 +228,23 @@ def test_an_uncertain_label_counts_as_the_option_says(experiment: Experiment, co
             assert given[policy][term] == pytest.approx(meant[term], abs=1e-6), f"{policy}: {term}"
 
 
-def test_it_overfits_two_studies_and_says_what_it_saw(
+TWO_PARTS = "FINDINGS: No effusion. IMPRESSION: The heart is normal."
+
+
+def told(context: BuildContext, study: Example, text: str) -> Example:
+    """The study as its model is told of it; of "" it is told nothing."""
+    return replace(study, told_ids=tuple(encode(context.tokenizer, text)))
+
+
+def test_it_overfits_studies_and_says_what_it_saw_and_was_told(
     experiment: Experiment, model: ReportModel, context: BuildContext
 ) -> None:
+    """The first and the last study are one image: what it is told alone says that two parts are wanted."""
     refuse_nothing_to_train(model)
-    batch = batch_of(context, example(context, 0), example(context, 1))
+    tokens = (*encode(context.tokenizer, TWO_PARTS), int(context.tokenizer.eos_token_id))
+    other = replace(example(context, 0), study_id="told", report=TWO_PARTS, token_ids=tokens)
+    plain = (told(context, example(context, index), "") for index in range(2))
+    batch = batch_of(context, *plain, told(context, other, "Indication: fall.\n"))
     stage = list(experiment.named_stages().values())[-1]
     apply_finetune(model, stage.finetune)
     optimizer = build_optimizer(model, stage.optimizer)
@@ -247,7 +259,40 @@ def test_it_overfits_two_studies_and_says_what_it_saw(
     model.eval()
     generation = model.generate(batch, experiment.decoding)
     texts = [context.tokenizer.decode(ids) for ids in generation.token_ids]
-    assert texts == [TOY_REPORTS["right"], TOY_REPORTS["left"]]
+    assert texts == [TOY_REPORTS["right"], TOY_REPORTS["left"], TWO_PARTS]
+
+
+def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
+    experiment: Experiment, model: ReportModel, context: BuildContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is told nothing, and a study of which nothing is, have the prompt that they always had."""
+    writer = parts_of(model.eval()).get("language_model")
+    if writer is None:
+        with pytest.raises(InputError, match=r"field 'data.input_sections': this model reads images alone"):
+            refuse_untold(resolve(experiment.method, "tiny", ["data.input_sections=[indication]"]), model)
+        return
+    prompts: list[torch.Tensor] = []
+    generate = writer.generate
+
+    def watched(*given: Any) -> Any:
+        embeds, mask = given[-3:-1]
+        prompts.extend(embeds[row][slice(None) if mask is None else mask[row]] for row in range(len(embeds)))
+        return generate(*given)
+
+    monkeypatch.setattr(writer, "generate", watched)
+    brief = experiment.decoding.model_copy(update={"max_new_tokens": 1, "num_beams": 1})
+    study = example(context, 0)
+    said = told(context, study, "Indication: fall.\n")
+    assert said.told_ids
+    for batch in ([study], [told(context, study, "")], [told(context, study, ""), said]):
+        model.generate(batch_of(context, *batch), brief)
+    plain, nothing, beside, more = prompts
+    torch.testing.assert_close(nothing, plain)
+    torch.testing.assert_close(beside, plain)
+    assert len(more) == len(plain) + len(said.told_ids)
+    words = writer.embed(torch.tensor(said.told_ids))
+    places = [start for start in range(len(plain)) if torch.equal(more[start : start + len(words)], words)]
+    assert places, "as tokens, one after the other"
 
 
 def test_a_report_does_not_depend_on_batch_mates(

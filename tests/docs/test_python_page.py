@@ -32,10 +32,13 @@ def test_the_page_runs_and_its_model_learns_to_write(
     shutil.copytree(toy_run, "run")
     shutil.copytree(toy_dataset.path, "data")
     shutil.copyfile(toy_dataset.image_path("images/1_0.png"), "chest.png")
-    first, training, loop = blocks(ROOT / "docs/python.md")
+    first, sections, training, loop = blocks(ROOT / "docs/python.md")
     names: dict[str, Any] = {}
     exec(compile(first, "docs/python.md", "exec"), names)
     assert names["report"].text
+    exec(compile(sections, "docs/python.md", "exec"), names)
+    assert any("the indication is not looked at" in warning for warning in names["report"].warnings)
+    assert names["scores"].sections["impression"].corpus["BLEU_1"].value > 0.99
     asked = inspect.signature(train)
     monkeypatch.setattr("radweave.runs.train.train", asked.bind)
     exec(compile(training, "docs/python.md", "exec"), names)

@@ -13,10 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from radweave.base.parts import sections_of
+
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Modality = Literal["xray", "ct"]
-TargetText = Literal["findings", "impression", "findings+impression"]
+TargetText = Literal["findings", "impression", "findings+impression", "both"]
+"""What a report to learn is made of: ``findings+impression`` is one text, ``both`` has a heading over each."""
 
 Notice = Literal["Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."]
 """The one notice: nothing that is read may bear another."""
@@ -132,13 +135,19 @@ _SHOWN_CLASSES = 5
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A generated report with its evidence, as users get it."""
+    """A generated report with its evidence, as users get it. ``target`` is what its run learned to write."""
 
     text: str
     study_id: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     notice: str = RESEARCH_ONLY
+    target: str = "findings"
+
+    @property
+    def sections(self) -> dict[str, str]:
+        """What it says by section: "findings", "impression" or both; none of an empty draft."""
+        return sections_of(self.text, self.target)
 
     def __str__(self) -> str:
         return self.text

@@ -37,7 +37,9 @@ def import_verb(
     ],
     source: Annotated[Path, typer.Argument(help="What you downloaded: a folder or a file.")],
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
-    target: Annotated[str, typer.Option(help="findings, impression or findings+impression")] = "findings",
+    target: Annotated[
+        str, typer.Option(help="findings, impression, findings+impression (one text) or both (under headings)")
+    ] = "findings",
     cleaning: Annotated[str, typer.Option(help="Steps joined by '+', for example drop_deid_marks+r2gen_iu")] = "none",
     split: Annotated[
         str, typer.Option(help="source (or r2gen, official), 7:1:2, test, train, none, valid-as-test")

@@ -24,13 +24,13 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     from radweave.estimate import build_on_meta, estimate_of, part_sizes
     from radweave.methods import resolve
     from radweave.runs.place import refuse_place
-    from radweave.runs.prepare import refuse_long_reports, refuse_unfit
+    from radweave.runs.prepare import refuse_long_reports, refuse_unfit, refuse_untold
     from radweave.runs.resuming import found_by_resume
     from radweave.runs.stages import refuse_impossible_stages
     from radweave.train.sizes import refuse_giant
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
-    dataset = Dataset.open(started.dataset, limit=experiment.data.limit)
+    dataset = Dataset.open(started.dataset, limit=experiment.data.limit).aimed(experiment.data.target)
     if to is not None:
         found = found_by_resume(to, experiment, dataset, overwrite=overwrite) if resume else "other"
         if found != "finished":
@@ -45,6 +45,7 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
         refuse_giant(model)
     refuse_impossible_stages(experiment, model)
     refuse_long_reports(experiment, model)
+    refuse_untold(experiment, model)
     studies = {split: sum(1 for _ in dataset.studies(split)) for split in ("train", "val")}
     typer.echo(f"{started.method} on {studies['train']:,} training and {studies['val']:,} validation studies\n")
     for name, stage in experiment.named_stages().items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ def write_finished(
     one_study: bool,
     views: Sequence[View],
     force: bool,
+    told: Mapping[str, str | None],
 ) -> None:
     """Report on one study and write the report; nothing is written where anything is refused.
 
@@ -49,7 +50,7 @@ def write_finished(
         )
     (group,) = groups
     seen, warnings = predictor.read_views(group.images, force=force, stated=group.views)
-    report = predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force)
+    report = predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force, told=told)
     finished = finished_report(run, predictor, report, seen)
     write_report(finished, chosen, out)
     for warning in finished.warnings:

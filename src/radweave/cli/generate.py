@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,6 +56,11 @@ View = Annotated[
     list[str] | None,
     typer.Option("--view", help="frontal, lateral, pa or ap: once for all images, or once for each, in order."),
 ]
+Indication = Annotated[
+    str | None, typer.Option(help="Why the study was made: told to a run that was trained with it, without names.")
+]
+Technique = Annotated[str | None, typer.Option(help="How it was made, for a run that was trained with it.")]
+Findings = Annotated[str | None, typer.Option(help="What is seen, for a run that writes the impression of it.")]
 
 
 def generate(
@@ -67,6 +73,9 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with evidence.")] = False,
     one_study: Annotated[bool, typer.Option("--one-study", help="All images are views of one study.")] = False,
     view: View = None,
+    indication: Indication = None,
+    technique: Technique = None,
+    findings: Findings = None,
     force: Force = False,
     untrained: Untrained = False,
     batch_size: BatchSize = 16,
@@ -81,7 +90,8 @@ def generate(
     if data is None and at_test:
         raise InputError("settings at test time are for a dataset", field="--at-test", expected="--data DATASET")
     chosen = _chosen_format(data, out, report_format, as_json=as_json)
-    _refuse_contradictions(images or [], data, out, view or [], chosen, overwrite=overwrite)
+    told = {"indication": indication, "technique": technique, "findings": findings}
+    _refuse_contradictions(images or [], data, out, view or [], chosen, told, overwrite=overwrite)
     from radweave.cli.finished import write_finished
     from radweave.cli.progress import bulk
     from radweave.generate.draft_file import DRAFTS, draft_row
@@ -106,12 +116,14 @@ def generate(
             _say_done(done, out)
         return
     if chosen is not None and out is not None:
-        write_finished(restored, predictor, images or [], out, chosen, one_study=one_study, views=views, force=force)
+        write_finished(
+            restored, predictor, images or [], out, chosen, one_study=one_study, views=views, force=force, told=told
+        )
         return
     groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
     rows = []
     with held(out, Ranks(), overwrite=overwrite, ours=DRAFTS) if out is not None else nullcontext():
-        for result in generate_files(predictor, groups, force=force):
+        for result in generate_files(predictor, groups, force=force, told=told):
             rows.append(draft_row(result))
             _say(result, text=out is None and not as_json, warnings=not as_json)
         _finish(rows, out, as_json=as_json)
@@ -135,6 +147,7 @@ def _refuse_contradictions(
     out: Path | None,
     view: list[str],
     chosen: Format | None,
+    told: Mapping[str, str | None],
     *,
     overwrite: bool,
 ) -> None:
@@ -145,6 +158,9 @@ def _refuse_contradictions(
         raise InputError("--data needs --out for the predictions", field="--out")
     if data is not None and view:
         raise InputError("a dataset states the views of its images", field="--view")
+    given = next((name for name, text in told.items() if text is not None), None)
+    if data is not None and given is not None:
+        raise InputError("a dataset has the sections of its studies", field=f"--{given}")
     if out is None:
         return
     from radweave.generate.draft_file import DRAFTS, refuse_other_kind

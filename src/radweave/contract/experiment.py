@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -15,12 +15,13 @@ from pydantic import Field, model_validator
 from radweave.base.config import MAX_TOKENS, Config, Count, Seed, Views
 from radweave.base.hashes import sha256_json
 from radweave.base.ontology import LabelSetName
-from radweave.base.study import Modality
+from radweave.base.study import Modality, TargetText
 from radweave.contract.model import ReportModel
 from radweave.contract.stage import StageConfig
 from radweave.data.ct import CtPreprocessing
 from radweave.data.order import ShuffleAll, ShuffleConfig
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
+from radweave.data.told import InputSection, refuse_own_words
 from radweave.data.transforms import AugmentationConfig, NoAugmentation
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
@@ -50,6 +51,10 @@ class DataConfig(Config):
     on as many, spread evenly over each split, for a quick try. ``shuffle`` is the order of an epoch's studies:
     ``blocks`` reads a cache that is larger than the memory from front to back, a stretch at a time. ``workers``
     processes on each rank read and augment batches ahead; the batches are the same bits as with none.
+    ``target`` is the text to learn, where it is another than that of the import: ``both`` has findings and impression,
+    each under its heading. ``input_sections`` are told to the language model before its prompt, in at most
+    ``input_tokens`` tokens: indication, technique, and for an impression the findings. A share ``hidden_sections`` of
+    training studies is told nothing, since in use there often is nothing to tell.
     """
 
     image_size: int = Field(default=128, ge=16, le=2048)
@@ -68,11 +73,23 @@ class DataConfig(Config):
     limit: Count | None = None
     shuffle: ShuffleConfig = ShuffleAll()
     workers: int = Field(default=0, ge=0, le=64)
+    target: TargetText | Literal["as_imported"] = "as_imported"
+    input_sections: tuple[InputSection, ...] = ()
+    input_tokens: int = Field(default=64, ge=1, le=MAX_TOKENS)
+    hidden_sections: float = Field(default=0.2, ge=0, le=1)
 
     @model_validator(mode="after")
     def _one_channel(self) -> DataConfig:
         if self.ct.channels != 1:
             raise ValueError("ct.channels must be 1: the vision encoder repeats the scan for its own channels")
+        return self
+
+    @model_validator(mode="after")
+    def _does_not_tell_what_it_writes(self) -> DataConfig:
+        if len(set(self.input_sections)) < len(self.input_sections):
+            raise ValueError("input_sections: a section stands there twice")
+        if self.target != "as_imported":  # else the data set says what it is
+            refuse_own_words(self.input_sections, self.target)
         return self
 
     @property

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from torch import Tensor
 
 from radweave.base.batch import Batch
 from radweave.contract.model import ReportModel, Term, given
 from radweave.nn.language_model import CausalLanguageModel
-from radweave.nn.prompt import Slot
+from radweave.nn.prompt import PromptTemplate, Slot
 from radweave.nn.views import ViewTokens, encode_views
 from radweave.nn.word_head import WordPart
 
@@ -34,6 +35,19 @@ class SeenBatch(Generic[ModelT]):
     def views(self) -> ViewTokens:
         """The tokens of all views, as the method reads them."""
         return self.encoded
+
+    @cached_property
+    def told(self) -> Slot | None:
+        """What the language model is told of each study beside its images; None where it is told nothing of any."""
+        ids, mask = self.batch.told_ids, self.batch.told_mask
+        if ids is None or mask is None:
+            return None
+        model = cast(Writer, self.model)
+        return model.language_model.embed(ids), mask
+
+    def spliced(self, template: PromptTemplate, slots: Mapping[str, Slot]) -> Slot:
+        """The prompt with these slots, after what is told of each study: every method's prompts come from here."""
+        return template.splice(cast(Writer, self.model).language_model.embed, slots, self.told)
 
 
 class Writer(Protocol):

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
@@ -27,9 +27,11 @@ from radweave.base.hashes import sha256_file, sha256_json
 from radweave.base.json_files import read_json, read_json_object, write_json
 from radweave.base.replacing import FolderKind
 from radweave.base.storage import write_folder
-from radweave.base.study import Modality, Record, Split, Study
+from radweave.base.study import Modality, Record, Split, Study, TargetText
 from radweave.data.manifest import manifest_at
+from radweave.data.targets import Aim
 
+Target = TargetText | Literal["as_imported"]
 FORMAT = "radweave-dataset"
 FORMAT_VERSION = 1
 # A MetaImage header without its voxels: hashes and caches know one file for each image.
@@ -155,12 +157,13 @@ class DatasetWriter:
 
 
 class Dataset:
-    """A dataset folder, opened for reading."""
+    """A dataset folder, opened for reading. With an ``aim`` its reports are others than those it was imported with."""
 
-    def __init__(self, path: Path, card: DatasetCard, limit: int | None = None) -> None:
+    def __init__(self, path: Path, card: DatasetCard, limit: int | None = None, aim: Aim | None = None) -> None:
         self.path = path
         self.card = card
         self.limit = limit
+        self._aim = aim
         self._manifest = manifest_at(self.manifest_path)
 
     @classmethod
@@ -190,6 +193,17 @@ class Dataset:
             )
         return cls(path, card, limit)
 
+    def aimed(self, target: Target) -> Dataset:
+        """The same with this text to learn, made of the sections that studies have; the folder stays as it is.
+
+        Raises:
+            InputError: of a mixture whose sets were cleaned in different ways.
+        """
+        if target == "as_imported" or target == self.card.target:
+            return self
+        card = self.card.model_copy(update={"target": target})
+        return Dataset(self.path, card, self.limit, Aim(target, self.card.cleaning))
+
     @property
     def manifest_path(self) -> Path:
         return self.path / "manifest.jsonl"
@@ -210,7 +224,7 @@ class Dataset:
             place = places[study.split]
             places[study.split] += 1
             if (split is None or study.split == split) and self._is_within(study.split, place):
-                yield study
+                yield study if self._aim is None else self._aim(study)
 
     def _is_within(self, split: Split | None, place: int) -> bool:
         """Whether the study at this place of its split is one of those that the limit leaves."""

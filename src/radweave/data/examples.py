@@ -52,6 +52,8 @@ def prepare_split(
     need_text: bool,
     label: Callable[[Sequence[str]], Sequence[Mapping[str, LabelState]]] | None = None,
     priors: bool = False,
+    tell: Callable[[Study], str | None] = lambda study: None,
+    max_told: int = 0,
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
 
@@ -59,7 +61,8 @@ def prepare_split(
     cannot be read are dropped while others remain. ``encode`` gives the token ids of all reports that are used; one is
     cut so that it fits ``max_tokens`` with its end token.
     ``label`` reads the label states of studies that have none out of their reports, many at once. With ``priors`` an
-    example carries the patient's study before it, where that is in the split too and has a report.
+    example carries the patient's study before it, where that is in the split too and has a report. ``tell`` gives what
+    is told of a study beside its images, or None where none is told anything; ``max_told`` are the most tokens of that.
     """
     prepared = PreparedSplit()
     prior_ids: dict[str, str] = {}
@@ -76,9 +79,11 @@ def prepare_split(
             continue
         used.append((study, ordered_views(views, max_views), text))
     ids = iter(encode([text for _, _, text in used if text]))
+    told = [tell(study) for study, _, _ in used]
+    told_ids = iter(encode([text for text in told if text is not None]))
     unlabeled = [text for study, _, text in used if text and label_set not in study.labels]
     read = iter(()) if label is None or not classes else _read_in_blocks(unlabeled, label)
-    for study, chosen, text in used:
+    for (study, chosen, text), said in zip(used, told, strict=True):
         labels: Mapping[str, LabelState] | None = study.labels.get(label_set)
         if labels is None and text:
             labels = next(read, None)
@@ -93,6 +98,7 @@ def prepare_split(
                 class_states=class_states(labels, classes) if classes and labels is not None else None,
                 report=text or None,
                 origin=study.origin,
+                told_ids=None if said is None else tuple(next(told_ids)[:max_told]),
             )
         )
         if study.prior is not None:

@@ -31,7 +31,8 @@ class Example:
     Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; a CT study has one row of a
     source (N, D, H, W). ``view_ids`` are their kinds; ``token_ids`` the target with its end token; ``class_states`` the
     label states (K); ``report`` the target as text. ``prior`` is the patient's study before this one, if the experiment
-    asks for it; it has a report. ``origin`` is the data set of a mixture that it is of.
+    asks for it; it has a report. ``origin`` is the data set of a mixture that it is of. ``told_ids`` is what the model
+    is told beside the images (``radweave.data.told``); None where no study is told anything.
     """
 
     study_id: str
@@ -44,6 +45,7 @@ class Example:
     report: str | None = None
     prior: Example | None = None
     origin: str | None = None
+    told_ids: tuple[int, ...] | None = None
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
@@ -112,6 +114,8 @@ def collate(
     if all(example.token_ids is not None for example in examples):
         _add_text(batch, examples, pad_id)
         batch.reports = [example.report or "" for example in examples]
+    if all(example.told_ids is not None for example in examples):
+        batch.told_ids, batch.told_mask = _padded([example.told_ids or () for example in examples], pad_id)
     known = next((example.class_states for example in examples if example.class_states is not None), None)
     if known is not None:
         absent = (-1,) * len(known)
@@ -145,14 +149,18 @@ def _add_pictures(batch: Batch, examples: Sequence[Example], views: int) -> None
 
 
 def _add_text(batch: Batch, examples: Sequence[Example], pad_id: int) -> None:
-    texts = [example.token_ids or () for example in examples]
-    width = max(len(text) for text in texts)
-    batch.input_ids = torch.full((len(texts), width), pad_id)
-    batch.labels = torch.full((len(texts), width), -100)
+    batch.input_ids, batch.attention_mask = _padded([example.token_ids or () for example in examples], pad_id)
+    batch.labels = batch.input_ids.masked_fill(~batch.attention_mask, -100)
+
+
+def _padded(texts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Token ids (B, T), padded on the right, and where they are."""
+    ids = torch.full((len(texts), max(len(text) for text in texts)), pad_id)
+    mask = torch.zeros(ids.shape, dtype=torch.bool)
     for row, text in enumerate(texts):
-        batch.input_ids[row, : len(text)] = torch.tensor(text)
-        batch.labels[row, : len(text)] = torch.tensor(text)
-    batch.attention_mask = batch.labels != -100
+        ids[row, : len(text)] = torch.tensor(text, dtype=torch.long)
+        mask[row, : len(text)] = True
+    return ids, mask
 
 
 @dataclass(slots=True)
@@ -161,9 +169,10 @@ class StudyLoader:
 
     ``hidden_views`` is the share of studies whose view kinds are set to unknown, so that a model learns to read images
     that do not say which view they are (most PNG files). A share ``dropped_views`` of those with several views loses
-    one. With ``size`` processes, each ``rank`` gets its slice of every batch, and in it what a single process would
-    have seen there. ``shares`` says how much of a shuffled epoch is of which data set of a mixture; without, each study
-    comes once. ``order`` says how an epoch is shuffled; ``workers`` processes make batches ahead.
+    one. A share ``hidden_sections`` is told nothing. With ``size`` processes, each ``rank`` gets its slice of every
+    batch, and in it what a single process would have seen there. ``shares`` says how much of a shuffled epoch is of
+    which data set of a mixture; without, each study comes once. ``order`` says how an epoch is shuffled; ``workers``
+    processes make batches ahead.
     """
 
     examples: Sequence[Example]
@@ -174,6 +183,7 @@ class StudyLoader:
     augmentation: AugmentationConfig = field(default_factory=NoAugmentation)
     hidden_views: float = 0.0
     dropped_views: float = 0.0
+    hidden_sections: float = 0.0
     features: Features | None = None
     rank: int = 0
     size: int = 1
@@ -237,6 +247,8 @@ class StudyLoader:
         if batch.view_mask is not None and self.dropped_views:
             draw = torch.rand(len(whole), 2, generator=generator)[own]
             _drop_view(batch, batch.view_mask, draw[:, 0] < self.dropped_views, draw[:, 1])
+        if batch.told_mask is not None and self.hidden_sections:
+            batch.told_mask[(torch.rand(len(whole), generator=generator) < self.hidden_sections)[own]] = False
         if isinstance(self.augmentation, NoAugmentation):
             return batch
         if batch.volume is not None:

@@ -1,7 +1,8 @@
 """What a draft may say: training reports, and reports composed of their sentences. Each sentence names its source.
 
 A composite is a normal training report into which sentences that state findings are put. A sentence of the template
-that denies one of them gives way to it. Sentences with de-identification marks are left out: no radiologist wrote them.
+that denies one of them gives way to it. In reports of two parts a sentence stays in the part that it is from. Sentences
+with de-identification marks are left out: no radiologist wrote them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from radweave.base.parts import NO_PART, PARTS, is_parted, joined, parts_of
 from radweave.base.study import LabelState
 from radweave.evaluation.metrics.pairwise import PairwiseWording
 from radweave.labels import NO_FINDING, Labeler
@@ -57,11 +59,14 @@ SentenceKind = Literal["report", "template", "finding", "comparison", "language_
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence, what it is in its candidate, and the training report (its number) that it was taken from."""
+    """A sentence, what it is in its candidate, the training report (its number) that it was taken from, and the part of
+    it, ``NO_PART`` of a report without headings.
+    """
 
     text: str
     kind: SentenceKind
     row: int
+    part: str = NO_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        return " ".join(sentence.text for sentence in self.sentences)
+        return joined((sentence.part, sentence.text) for sentence in self.sentences)
 
     @property
     def is_whole(self) -> bool:
@@ -103,6 +108,12 @@ class CandidateOptions:
 def split_sentences(text: str) -> list[str]:
     """The sentences of a report, in order."""
     return [sentence.strip() for sentence in _SENTENCE_END.split(text) if sentence.strip()]
+
+
+def sentences_by_part(text: str) -> list[tuple[str, str]]:
+    """Part and text of each sentence of a report, in order, without headings."""
+    parts = parts_of(text) if is_parted(text) else {NO_PART: text}
+    return [(part, sentence) for part, said in parts.items() for sentence in split_sentences(said)]
 
 
 def build_candidates(
@@ -137,9 +148,13 @@ def _contradicts_itself(candidate: Candidate, labels: SentenceLabels) -> bool:
 
 
 def _usable(row: int, report: str, options: CandidateOptions, clean: Callable[[str], str]) -> Candidate:
-    texts = [clean(text) for text in split_sentences(report)]
-    kept = [text for text in texts if text and (options.marks or not MARK.search(text))]
-    return Candidate(tuple(Sentence(text, "report", row) for text in kept))
+    """The sentences of a report that may be used; none where a part of it has none left."""
+    all_of_it = sentences_by_part(report)
+    texts = [(part, clean(text)) for part, text in all_of_it]
+    kept = [(part, text) for part, text in texts if text and (options.marks or not MARK.search(text))]
+    if {part for part, _ in kept} < {part for part, _ in all_of_it}:
+        return Candidate(())
+    return Candidate(tuple(Sentence(text, "report", row, part) for part, text in kept))
 
 
 def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -183,9 +198,9 @@ def _composites(whole: Sequence[Candidate], labels: SentenceLabels, options: Can
     normal = [c for c in whole if not any(labels.affirmed(sentence.text) for sentence in c.sentences)]
     templates = _templates(normal, options.num_templates)
     stated = _finding_sentences(whole, labels, options.sentences_per_class)
-    sets: list[tuple[Sentence, ...]] = [(sentence,) for sentences in stated.values() for sentence in sentences]
+    sets = [said for variants in stated.values() for said in variants]
     if options.pairs:
-        sets += list(itertools.combinations([sentences[0] for sentences in stated.values()], 2))
+        sets += [one + other for one, other in itertools.combinations([each[0] for each in stated.values()], 2)]
     known = {candidate.text for candidate in whole}
     composed = _distinct(
         _compose(template, chosen, labels, consistent=options.consistent) for template in templates for chosen in sets
@@ -213,10 +228,28 @@ def _shared(words: Sequence[str], others: Sequence[str]) -> float:
     return len({*words} & {*others}) / max(len({*words} | {*others}), 1)
 
 
-def _finding_sentences(whole: Sequence[Candidate], labels: SentenceLabels, most: int) -> Mapping[str, list[Sentence]]:
-    """Per class the short sentences that state it alone and that are most like the others that do."""
-    counts = Counter(sentence.text for candidate in whole for sentence in candidate.sentences)
-    first = {sentence.text: sentence for candidate in reversed(whole) for sentence in candidate.sentences}
+def _finding_sentences(
+    whole: Sequence[Candidate], labels: SentenceLabels, most: int
+) -> Mapping[str, list[tuple[Sentence, ...]]]:
+    """Per class what states it: short sentences that state it alone and are most like the others that do.
+
+    In reports of two parts each is one of the findings and, where there is one, the best of the impressions.
+    """
+    parts = dict.fromkeys(sentence.part for candidate in whole for sentence in candidate.sentences)
+    found = {part: _finding_sentences_of(part, whole, labels, most) for part in parts}
+    if len(parts) == 1:
+        return {name: [(one,) for one in said] for said_of in found.values() for name, said in said_of.items()}
+    findings, impressions = (found.get(part, {}) for part in PARTS)
+    return {name: [(one, *impressions.get(name, [])[:1]) for one in said] for name, said in findings.items()}
+
+
+def _finding_sentences_of(
+    part: str, whole: Sequence[Candidate], labels: SentenceLabels, most: int
+) -> dict[str, list[Sentence]]:
+    """Those of one part."""
+    own_part = [[sentence for sentence in candidate.sentences if sentence.part == part] for candidate in whole]
+    counts = Counter(sentence.text for sentences in own_part for sentence in sentences)
+    first = {sentence.text: sentence for sentences in reversed(own_part) for sentence in sentences}
     short = [text for text in counts if _FEWEST_WORDS <= len(text.split()) <= _MOST_WORDS]
     found: dict[str, list[Sentence]] = {}
     for name in labels.labeler.classes:
@@ -227,24 +260,37 @@ def _finding_sentences(whole: Sequence[Candidate], labels: SentenceLabels, most:
         likeness = PairwiseWording(words, words).rouge_l(slice(0, len(words)))
         central = likeness @ np.array([counts[text] for text in own], dtype=np.float32)
         best = [first[own[index]] for index in np.argsort(-central, kind="stable")[:most].tolist()]
-        found[name] = [Sentence(s.text, "finding", s.row) for s in best]
+        found[name] = [replace(s, kind="finding") for s in best]
     return found
 
 
 def _compose(
     template: Candidate, stated: Sequence[Sentence], labels: SentenceLabels, *, consistent: bool = False
 ) -> Candidate:
-    """The template with the stated sentences: in place of what denies them, else before everything."""
-    sentences = [Sentence(s.text, "template", s.row) for s in template.sentences]
+    """The template with the stated sentences: in place of what denies them, else before everything in their part.
+
+    What denies them in the other part goes too; nothing is made where that part would be empty.
+    """
+    sentences = [replace(s, kind="template") for s in template.sentences]
+    parts = {sentence.part for sentence in sentences}
+
+    def gives_way(old: Sentence, names: frozenset[str]) -> bool:
+        denies = bool(labels.denied(old.text) & names)
+        return denies or (consistent and old.kind == "template" and denies_all(old.text, names))
+
     for new in reversed(stated):
         names = labels.affirmed(new.text)
-        places = [
-            i
-            for i, old in enumerate(sentences)
-            if labels.denied(old.text) & names
-            or (consistent and old.kind == "template" and denies_all(old.text, names))
-        ]
+        places = [i for i, old in enumerate(sentences) if old.part == new.part and gives_way(old, names)]
         kept = [old for i, old in enumerate(sentences) if i not in places]
-        kept.insert(places[0] if places else 0, new)
+        kept.insert(places[0] if places else start_of(new.part, kept), new)
         sentences = kept
-    return Candidate(tuple(sentences))
+    if len(parts) > 1:
+        names = frozenset().union(*(labels.affirmed(new.text) for new in stated))
+        sentences = [old for old in sentences if old.kind != "template" or not gives_way(old, names)]
+    return Candidate(tuple(sentences) if {sentence.part for sentence in sentences} == parts else ())
+
+
+def start_of(part: str, sentences: Sequence[Sentence]) -> int:
+    """Where a part begins among the sentences of a report, or would."""
+    order = (NO_PART, *PARTS)
+    return next((i for i, one in enumerate(sentences) if order.index(one.part) >= order.index(part)), len(sentences))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, denies_all, split_sentences
+from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, denies_all, sentences_by_part, start_of
 from radweave.drafting.smoothers import Changes, Floats
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.changes import STATES, THERE, State, said_changes
@@ -33,18 +33,18 @@ class Comparing:
 
     def __init__(self, reports: Sequence[str], labeler: Labeler, *, marks: bool, consistent: bool) -> None:
         self.labels, self.consistent = SentenceLabels(labeler), consistent
-        first: dict[str, int] = {}
+        first: dict[str, tuple[int, str]] = {}
         for row, report in enumerate(reports):
-            for text in split_sentences(report):
+            for part, text in sentences_by_part(report):
                 fits = FEWEST_WORDS <= len(text.split()) <= MOST_WORDS and (marks or not MARK.search(text))
                 if fits and words_of_change(text):
-                    first.setdefault(text, row)
+                    first.setdefault(text, (row, part))
         self.labels.read(first)
         self.sentences: Mapping[Stated, list[Sentence]] = defaultdict(list)
-        for (text, row), said in zip(first.items(), said_changes(list(first), labeler), strict=True):
+        for (text, source), said in zip(first.items(), said_changes(list(first), labeler), strict=True):
             one = self._states_one(text, said)
             if one is not None and len(self.sentences[one]) < MOST:
-                self.sentences[one].append(Sentence(text, "comparison", row))
+                self.sentences[one].append(Sentence(text, "comparison", *source))
 
     def _states_one(self, text: str, said: Mapping[str, frozenset[State]]) -> Stated | None:
         """The change that a sentence states, if it is one alone and nothing else is affirmed or left open."""
@@ -80,6 +80,7 @@ class Comparing:
         return self.labels.affirmed(sentence.text) | self.labels.denied(sentence.text)
 
     def _with(self, draft: Candidate, new: Sentence, name: str, state: State) -> Candidate | None:
+        """None too where another part than that of the new sentence would be empty."""
         places = []
         for number, old in enumerate(draft.sentences):
             affirmed = self.labels.affirmed(old.text)
@@ -89,8 +90,11 @@ class Comparing:
             if gone or (self.consistent and state in THERE and denies_all(old.text, frozenset({name}))):
                 places.append(number)
         kept = [old for number, old in enumerate(draft.sentences) if number not in places]
-        kept.insert(places[0] if places else 0, new)
-        return Candidate(tuple(kept))
+        own = [place for place in places if draft.sentences[place].part == new.part]
+        before = sum(place < own[0] for place in places) if own else 0
+        kept.insert(own[0] - before if own else start_of(new.part, kept), new)
+        same = {sentence.part for sentence in kept} == {sentence.part for sentence in draft.sentences}
+        return Candidate(tuple(kept)) if same else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.base.parts import NO_PART, PARTS, is_parted, parts_of
 from radweave.drafting.candidates import Candidate, Sentence, split_sentences
 from radweave.drafting.changes import ChangeWorth, Stated
 from radweave.drafting.choice import Choice
@@ -27,7 +28,8 @@ class Proposals:
     """Chooses between a draft and reports that were written for the same study, by the same expected utility.
 
     Words are worth what they are for the reports with the greatest weights, of the draft as of the others. Sentences
-    with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior. Where it
+    with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior. Where
+    training reports have two parts, a text that lacks one is none. Where it
     has been compared with its prior, each change that a text states counts by its probability (``ChangeWorth``).
     ``counts`` (K,) is what stating a class counts, 0 for one that is no finding.
     """
@@ -47,6 +49,7 @@ class Proposals:
         self.labeler, self.counts, self.thresholds, self.beta, self.marks = labeler, counts, thresholds, beta, marks
         self.weights = WordingWeights(weights.cider, weights.rouge_l, weights.bleu if point is not None else 0.0)
         self.point, self.bank = point, ReportStatistics.of(prepared(reports), MAX_ORDER)
+        self.parts = set(PARTS) if all(map(is_parted, reports)) else {NO_PART}
 
     def choose(
         self,
@@ -111,13 +114,16 @@ class Proposals:
         )
 
     def _candidate(self, text: str, *, has_prior: bool) -> Candidate | None:
-        kept = split_sentences(text)
+        said = parts_of(text) if NO_PART not in self.parts else {NO_PART: text}
+        kept = [(part, sentence) for part, own in said.items() for sentence in split_sentences(own)]
         if not has_prior:
-            kept = [remove_comparisons(sentence, self.labeler)[0] for sentence in kept]
-        sentences = [sentence for sentence in kept if sentence and (self.marks or not MARK.search(sentence))]
-        if not sentences:
-            return None
-        return Candidate(tuple(Sentence(sentence, "language_model", NO_ROW) for sentence in sentences))
+            kept = [(part, remove_comparisons(sentence, self.labeler)[0]) for part, sentence in kept]
+        sentences = tuple(
+            Sentence(sentence, "language_model", NO_ROW, part)
+            for part, sentence in kept
+            if sentence and (self.marks or not MARK.search(sentence))
+        )
+        return Candidate(sentences) if {sentence.part for sentence in sentences} == self.parts else None
 
     def _worth(self, texts: Sequence[str], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Utilities (M, N) of texts for reports of the bank."""

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from radweave.base.config import first_problem
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_json_object, read_jsonl, write_json, write_jsonl
+from radweave.base.parts import NO_PART, PARTS
 from radweave.base.storage import write_folder
 from radweave.base.study import Record
 from radweave.drafting.candidates import Candidate, Sentence, SentenceKind
@@ -90,7 +91,10 @@ def save_drafting(store: DraftingStore, folder: Path) -> None:
 def _lines(store: DraftingStore) -> list[dict[str, Any]]:
     return [
         {
-            "sentences": [[sentence.text, sentence.kind, sentence.row] for sentence in candidate.sentences],
+            "sentences": [
+                [sentence.text, sentence.kind, sentence.row, *([sentence.part] if sentence.part else [])]
+                for sentence in candidate.sentences
+            ],
             "asserts": np.flatnonzero(stated).tolist(),
         }
         for candidate, stated in zip(store.candidates, store.asserts, strict=True)
@@ -138,9 +142,10 @@ def _candidate(
 ) -> tuple[Candidate, list[int]]:
     kinds: dict[str, SentenceKind] = {"report": "report", "template": "template", "finding": "finding"}
     try:
-        sentences = tuple(Sentence(text, kinds[kind], number) for text, kind, number in row["sentences"])
+        sentences = tuple(Sentence(text, kinds[kind], *rest) for text, kind, *rest in row["sentences"])
         stated = list(row["asserts"])
         whole = all(isinstance(s.text, str) and type(s.row) is int and 0 <= s.row < num_rows for s in sentences)
+        whole = whole and all(s.part in (NO_PART, *PARTS) for s in sentences)
         whole = whole and all(type(number) is int and 0 <= number < num_classes for number in stated)
     except (KeyError, TypeError, ValueError):
         whole = False

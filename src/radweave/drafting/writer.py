@@ -164,7 +164,11 @@ class UtilityWriter:
 
     def _of(self, choice: Choice) -> dict[str, Any]:
         sources = [
-            {"text": sentence.text, "source": {"kind": sentence.kind, "study_id": self._study_of(sentence)}}
+            {
+                "text": sentence.text,
+                "source": {"kind": sentence.kind, "study_id": self._study_of(sentence)},
+                **({"section": sentence.part} if sentence.part else {}),
+            }
             for sentence in choice.candidate.sentences
         ]
         terms: dict[str, Any] = {"wording": choice.wording, "findings": choice.findings}

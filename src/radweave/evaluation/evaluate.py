@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
+from radweave.base.parts import PARTS
 from radweave.evaluation.floors import Floor, build_floors
 from radweave.evaluation.honesty import honesty_rows
 from radweave.evaluation.metrics.clinical import (
@@ -38,6 +39,7 @@ from radweave.evaluation.metrics.long_tail import ClassFrequencies, LongTailTabl
 from radweave.evaluation.metrics.radgraph_reward import RADGRAPH_DEFINITIONS
 from radweave.evaluation.metrics.second_opinions import second_opinions
 from radweave.evaluation.pairs import Pair, check_pairs
+from radweave.evaluation.parts import are_parted, of_section, section_of, wholes, without_headings
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
 from radweave.evaluation.records import FINDING_F1, FloorScores, Json, Resampling, Score, number_or_none
@@ -86,6 +88,8 @@ def evaluate_pairs(
 ) -> Evaluation:
     """Score generated reports against their references.
 
+    Reports of two parts (``Pair.target`` both) are scored as a whole without their headings, and by section.
+
     Args:
         pairs: one per study.
         protocol: name or record of the scoring protocol.
@@ -100,8 +104,30 @@ def evaluate_pairs(
             there is none.
     """
     options = options or Options()
-    rules = get_protocol(protocol)
-    checked = check_pairs(pairs)
+    rules, checked = get_protocol(protocol), check_pairs(pairs)
+    if not are_parted(checked):
+        return _evaluate(checked, rules, labeler, train_texts, frequencies, options, left_out or {})
+    sections: dict[str, Evaluation] = {}
+    for name in PARTS:
+        if own := of_section(checked, name):
+            said = [own_text for text in train_texts or () if (own_text := section_of(text, name))]
+            none = {"reference has no such section": len(checked) - len(own)} if len(own) < len(checked) else {}
+            sections[name] = _evaluate(own, rules, labeler, said or None, None, options, none)
+    texts = None if train_texts is None else [without_headings(text) for text in train_texts]
+    whole = _evaluate(wholes(checked), rules, labeler, texts, frequencies, options, left_out or {})
+    return replace(whole, sections=sections)
+
+
+def _evaluate(
+    checked: tuple[Pair, ...],
+    rules: EvalProtocol,
+    labeler: Labeler | None,
+    train_texts: Sequence[str] | None,
+    frequencies: ClassFrequencies | None,
+    options: Options,
+    left_out: Mapping[str, int],
+) -> Evaluation:
+    """Scores of checked pairs, each a text without parts."""
     vocabulary, prepared = _prepared(checked, rules, train_texts)
     floors = build_floors(checked, rules, train_texts, options.seed, labeler) if options.floors else {}
     statistics, floor_scores = language_and_floors(prepared, _prepared_floors(floors, rules), rules)
@@ -141,7 +167,7 @@ def evaluate_pairs(
             seed=options.seed,
         ),
         definitions={**definitions(rules), **(RADGRAPH_DEFINITIONS if options.radgraph is not None else {})},
-        left_out=dict(left_out or {}),
+        left_out=dict(left_out),
         second_opinions=second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )
 
@@ -151,6 +177,9 @@ def wording_beside(
 ) -> Json:
     """The language scores, without METEOR, by another protocol than that of an evaluation of the same pairs."""
     rules = get_protocol(protocol)
+    if are_parted(pairs):
+        pairs = wholes(pairs)
+        train_texts = None if train_texts is None else [without_headings(text) for text in train_texts]
     vocabulary, prepared = _prepared(pairs, rules, train_texts)
     statistics = language_statistics(prepared, rules)
     unavailable, versions = _add_meteor(statistics, prepared, replace(options, meteor=False))

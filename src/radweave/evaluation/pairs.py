@@ -4,7 +4,8 @@ A row of a pairs file holds ``study_id``, ``hyp`` and ``ref`` or ``refs``. Optio
 baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "constant": "..."}``), ``patient_id`` (one
 patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
 ``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``dataset`` (whose studies
-they are, as ``dataset.json`` names it), ``evidence`` (its list
+they are, as ``dataset.json`` names it), ``target`` ("both": reports have findings and impression under headings, and
+are scored by section too), ``evidence`` (its list
 ``comparisons_removed`` is counted, its ``class_probabilities`` are scored). Other keys are ignored. ``fields`` has the
 other names under which files keep the first three.
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from radweave.base.errors import InputError
-from radweave.base.study import LabelState, Modality
+from radweave.base.study import LabelState, Modality, TargetText
 from radweave.data.tables import read_rows
 from radweave.evaluation.fields import BY_NAME, Fields, pair_row
 
@@ -53,7 +54,10 @@ class Probabilities:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One study: what was generated (``hyp``) and what was written (``refs``, at least one), on which ``modality``."""
+    """One study: what was generated (``hyp``) and what was written (``refs``, at least one), on which ``modality``.
+
+    ``target`` is the text that was to be written, where it is another than that of the data set's import.
+    """
 
     study_id: str
     hyp: str
@@ -66,6 +70,7 @@ class Pair:
     dataset: str | None = None
     comparisons_removed: int = 0
     probabilities: Probabilities | None = None
+    target: TargetText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,8 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
         dataset=row.get("dataset"),
         comparisons_removed=_removed_of(row.get("evidence")),
         probabilities=_probabilities_of(row.get("evidence"), place),
+        # Files of others may have a field of this name with something else.
+        target=next((target for target in get_args(TargetText) if target == row.get("target")), None),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from radweave.evaluation.honesty import Honesty
 from radweave.evaluation.metrics.heads import HeadTable
@@ -34,7 +34,8 @@ class Evaluation:
 
     ``statistics``, ``clinical_statistics`` and ``sided_statistics`` are what comparisons resample. ``clinical`` is None
     without a labeler, ``long_tail`` without the frequencies of the training split, ``heads`` where drafts give no
-    probabilities; ``floors`` and ``second_opinions`` are empty where they were not asked for.
+    probabilities; ``floors`` and ``second_opinions`` are empty where they were not asked for. ``sections`` has the same
+    of findings and impression alone, of reports that have both under headings.
     """
 
     protocol: ProtocolRecord
@@ -55,6 +56,7 @@ class Evaluation:
     definitions: Mapping[str, str]
     left_out: Mapping[str, int]
     second_opinions: Opinions
+    sections: Mapping[str, Evaluation] = field(default_factory=dict)
 
     def warnings(self) -> list[str]:
         """What a reader must not overlook."""
@@ -70,6 +72,7 @@ class Evaluation:
         }
 
     def to_json(self, *, per_study: bool = True) -> Json:
+        sections = {name: evaluation.to_json(per_study=False) for name, evaluation in self.sections.items()}
         opinions = {name: opinion.to_json() for name, opinion in self.second_opinions.items()}
         return {
             "format": FORMAT,
@@ -88,6 +91,7 @@ class Evaluation:
             **({"heads": self.heads.to_json()} if self.heads is not None else {}),
             **({"long_tail": self.long_tail.to_json()} if self.long_tail is not None else {}),
             **({"second_opinions": opinions} if opinions else {}),
+            **({"sections": sections} if sections else {}),
             **({"per_study": self.per_study()} if per_study else {}),
         }
 

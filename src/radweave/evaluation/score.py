@@ -8,11 +8,13 @@ score("drafts.json", "references.csv")
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from radweave.base.errors import InputError
-from radweave.evaluation.commands.evaluate import labeler_for, ontology_of, train_reports
+from radweave.base.study import TargetText
+from radweave.evaluation.commands.evaluate import labeler_for, ontology_of, target_of, train_reports
 from radweave.evaluation.commands.label import read_texts
 from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.fields import BY_NAME, HYP_FIELDS, REF_FIELDS, TEXT_FIELDS, Fields
@@ -32,6 +34,7 @@ def score(
     ontology: str = "auto",
     weights: Path | str | None = None,
     train: Path | str | None = None,
+    target: TargetText | None = None,
     fields: Fields = BY_NAME,
     options: Options | None = None,
 ) -> Evaluation:
@@ -46,6 +49,8 @@ def score(
             goes by what the reports are about, radiographs where they do not say.
         weights: local folder of a labeler that is a network.
         train: dataset folder whose training reports make floors, and the vocabulary of a protocol that has one.
+        target: the text that was to be written, where it is another than that of the import; "both" has findings and
+            impression under headings, which are scored by section too. None for what a pairs file says.
         fields: which fields of a file have the id, the draft and the reference; found by name if not given.
         options: resamples, seed, METEOR and what else is computed.
 
@@ -57,7 +62,12 @@ def score(
         InputError: for texts that are none, ids that differ, an empty reference, or a name that does not exist.
     """
     pairs = _pairs(drafts, references, fields)
-    texts = train_reports(None if train is None else Path(train), {pair.study_id for pair in pairs})
+    if target is not None:
+        if target not in get_args(TargetText):
+            raise InputError("no such text", field="target", got=target, expected=", ".join(get_args(TargetText)))
+        pairs = tuple(replace(pair, target=target) for pair in pairs)
+    of = None if train is None else Path(train)
+    texts = train_reports(of, {pair.study_id for pair in pairs}, target_of(pairs))
     labeler = labeler_for(ontology_of(ontology, pairs), None if weights is None else Path(weights))
     return evaluate_pairs(pairs, protocol, labeler=labeler, train_texts=texts, options=options)
 

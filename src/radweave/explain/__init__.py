@@ -9,6 +9,7 @@ All of it comes from ``Report.evidence``, which every method fills; where a meth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def explain_study(
         InputError: if ``out`` exists and not ``overwrite``, or the study is not there or has no usable image.
     """
     refuse_existing(out, overwrite=overwrite, ours=_OUTPUT)
-    dataset = Dataset.open(dataset_path)
+    dataset = Dataset.open(dataset_path).aimed(run.experiment.data.target)
     found = read_dataset_study(run, dataset, study_id, force=force)
     files = [dataset.path / ref.path for ref, _ in found.views]
     if not force:
@@ -92,7 +93,7 @@ def explain_study(
     warnings = (*report.warnings, *found.warnings, *_seen_before(run, dataset, found.study))
     return write_explanation(
         run,
-        Report(report.text, study_id, {**report.evidence, "views": views}, warnings),
+        replace(report, evidence={**report.evidence, "views": views}, warnings=warnings),
         [
             subject_of(number, picture, ref.view, predictor)
             for number, (ref, picture) in enumerate(found.views, start=1)

@@ -80,7 +80,7 @@ class Sentence:
     """A sentence in parts, each with whether a claim rests on it; confidence None where the method gives none.
 
     ``verbatim`` holds the numbers of the recalled texts in which it stands word for word; ``fit`` the method's own
-    scores of the sentence against the image, which are shown and decide nothing.
+    scores of the sentence against the image, which are shown and decide nothing. ``section`` is that of a draft of two.
     """
 
     number: int
@@ -90,6 +90,7 @@ class Sentence:
     verdict: Verdict
     verbatim: tuple[int, ...]
     fit: dict[str, float]
+    section: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ class _Line:
 
     text: str
     confidence: float | None
+    section: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def _probabilities(evidence: Mapping[str, Any]) -> dict[str, float]:
 def _lines(report: Report) -> list[_Line]:
     given = report.evidence.get("sentences")
     if given:
-        return [_Line(row["text"], row.get("confidence")) for row in given]
+        return [_Line(row["text"], row.get("confidence"), row.get("section", "")) for row in given]
     # From each beginning to the next, so that a sentence keeps the mark that ends it.
     edges = [0, *(start for start, _ in sentences(fold(report.text)) if start > 0), len(report.text)]
     texts = [report.text[start:end].strip() for start, end in pairwise(edges)]
@@ -237,6 +239,7 @@ def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground:
         verdict=min((claim.verdict for claim in claims), key=order.index, default=Verdict.NO_CLAIM),
         verbatim=tuple(case.number for case in ground.recalled if case.text and _words(line.text) in _words(case.text)),
         fit=ground.fits.get(line.text, {}),
+        section=line.section,
     )
 
 

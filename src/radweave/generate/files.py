@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from radweave.base.errors import InputError, UnusableModelError, printable
 from radweave.base.study import Modality, Report, View
 from radweave.data.reading.dicom import read_dicom
 from radweave.data.reading.images import sniff
+from radweave.data.told import NOTHING
 from radweave.generate.pictures import Picture, read_pictures
 from radweave.generate.predictor import Predictor
 from radweave.generate.views import views_for
@@ -105,17 +106,29 @@ def _files(path: Path) -> list[Path]:
 
 
 def generate_files(
-    predictor: Predictor, groups: Sequence[FileGroup], *, force: bool = False
+    predictor: Predictor,
+    groups: Sequence[FileGroup],
+    *,
+    force: bool = False,
+    told: Mapping[str, str | None] = NOTHING,
 ) -> Iterator[Report | FileGroup]:
-    """Write one report per group, each file read once; what fails comes back with its reason.
+    """Write one report per group, each file read once; what fails comes back with its reason. ``told`` has sections by
+    name, which are of one study.
 
     Of a study that was grouped by headers, the files that can be read are reported on.
 
     Raises:
         UnusableModelError: if the model fails, which no other group would change.
+        InputError: if sections are told and there are several groups.
     """
     if predictor.refusal is not None:
         raise InputError(predictor.refusal)
+    given = next((name for name, text in told.items() if text), None)
+    if given is not None and len(groups) > 1:
+        raise InputError(
+            "a section is of one study, and there are several", field=given, got=f"{len(groups)} studies",
+            expected="the images of one study, or --one-study",
+        )  # fmt: skip
     for group in groups:
         if group.refused is not None:
             yield group
@@ -127,7 +140,7 @@ def generate_files(
                 continue
             stated = views_for(readable.views, len(pictures))
             seen, warnings = predictor.settle(readable.images, pictures, force=force, stated=stated)
-            yield predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force)
+            yield predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force, told=told)
         except UnusableModelError:
             raise
         except InputError as error:

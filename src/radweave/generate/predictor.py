@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from radweave.contract.model import ReportModel, device_of
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.familiarity import Familiarity
 from radweave.data.loader import VIEW_KINDS, Example, view_id
+from radweave.data.tokenizer import encode
+from radweave.data.told import NOTHING, Telling
 from radweave.generate.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
 from radweave.generate.given import Images, read_given
 from radweave.generate.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
@@ -42,7 +44,8 @@ class Predictor:
     run that must not report (its weights were never trained): asking it raises. ``familiarity`` tells whether images
     look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
     training split stated; only those are guessed for files that state none. ``drafting`` is what drafts by expected
-    utility.
+    utility. ``target`` is the text that the run learned to write; ``telling`` has the sections that its model is told,
+    in at most ``max_told`` tokens.
     """
 
     model: ReportModel
@@ -56,6 +59,9 @@ class Predictor:
     familiarity: Familiarity | None = None
     known_views: tuple[int, ...] = ()
     drafting: Drafting | None = None
+    target: str = "findings"
+    telling: Telling = field(default_factory=Telling)
+    max_told: int = 0
 
     @classmethod
     def of(cls, run: Run, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
@@ -85,6 +91,9 @@ class Predictor:
             refusal=None if run.card.is_trained or untrained else UNTRAINED,
             familiarity=run.familiarity,
             drafting=run.drafting,
+            target=run.card.dataset.target,
+            telling=Telling(data.input_sections),
+            max_told=data.input_tokens,
             known_views=tuple(kind for kind, name in enumerate(VIEW_KINDS) if run.card.views.get(name)),
         )
 
@@ -115,6 +124,9 @@ class Predictor:
         study_id: str = "study",
         force: bool = False,
         views: View | str | Sequence[View | str] = (),
+        indication: str | None = None,
+        technique: str | None = None,
+        findings: str | None = None,
     ) -> Report:
         """Write the draft of one study from its views, or its CT scan.
 
@@ -125,34 +137,55 @@ class Predictor:
         ``views`` states which view the images are ("frontal", "lateral", "pa", "ap"): one for all, or one for each.
         Without, it is what the file says, or else what a rule sees; a warning then says so.
 
+        ``indication``, ``technique`` and ``findings`` are told to a run that was trained with them
+        (``data.input_sections``), without what names the patient; a warning says where the run does not read one.
+
         ``force`` lets an image through whose integrity is doubtful, or that is unlike those the run was trained on; the
         report then says so.
 
         Raises:
             InputError: for what is no image, a file that cannot be used, images of more than one patient or study, no
-                image at all, or a run whose weights were never trained.
+                image at all, a section that is no text, or a run whose weights were never trained.
         """
+        told = {"indication": indication, "technique": technique, "findings": findings}
         given = [views] if isinstance(views, str) else views
         stated = [view if isinstance(view, View) else stated_view(view) for view in given]
         names, pictures = read_given(images, self.ct)
         each = views_for(stated, len(names))
         seen, warnings = self.settle(names, pictures, force=force, stated=each)
-        return self.report_on(seen, study_id=study_id, warnings=warnings, force=force)
+        return self.report_on(seen, study_id=study_id, warnings=warnings, force=force, told=told)
 
     def report_on(
-        self, views: Sequence[tuple[Path, Picture]], *, study_id: str, warnings: Sequence[str] = (), force: bool = False
+        self,
+        views: Sequence[tuple[Path, Picture]],
+        *,
+        study_id: str,
+        warnings: Sequence[str] = (),
+        force: bool = False,
+        told: Mapping[str, str | None] = NOTHING,
     ) -> Report:
-        """Write the draft of the views that ``read_views`` gave, with its warnings.
+        """Write the draft of the views that ``read_views`` gave, with its warnings; ``told`` has sections by name.
 
         Raises:
             InputError: if a view is unlike those the run was trained on and not ``force``, or the run's weights were
                 never trained.
         """
-        example = self.example(views, study_id, force=force)
+        unread = self.unread(told)
+        example = self.example(views, study_id, force=force, told=told)
         report = next(iter(self.reports([example], names={study_id: [printable(path.name) for path, _ in views]})))
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
         seen = [{"file": printable(path.name), "view": view_of(picture).value} for path, picture in views]
-        return Report(report.text, study_id, {**report.evidence, "views": seen}, (*report.warnings, *warnings))
+        return replace(
+            report, evidence={**report.evidence, "views": seen}, warnings=(*report.warnings, *warnings, *unread)
+        )
+
+    def unread(self, told: Mapping[str, str | None]) -> list[str]:
+        """A warning for each section that is given and that the run was not trained to read."""
+        return [
+            f"the {name} is not looked at: the run was trained without (data.input_sections)"
+            for name, text in told.items()
+            if text and name not in self.telling.sections
+        ]
 
     def read_study(
         self, images: Sequence[Path], study_id: str, *, force: bool = False
@@ -165,13 +198,20 @@ class Predictor:
         views, warnings = self.read_views(images, force=force)
         return self.example(views, study_id, force=force), warnings
 
-    def example(self, views: Sequence[tuple[Path, Picture]], study_id: str, *, force: bool = False) -> Example:
-        """What the model gets of the views that ``read_views`` gave.
+    def example(
+        self,
+        views: Sequence[tuple[Path, Picture]],
+        study_id: str,
+        *,
+        force: bool = False,
+        told: Mapping[str, str | None] = NOTHING,
+    ) -> Example:
+        """What the model gets of the views that ``read_views`` gave, and of the sections that it is told.
 
         Raises:
-            InputError: if a view is unlike those the run was trained on and not ``force``.
+            InputError: if a view is unlike those the run was trained on and not ``force``, or a section is no text.
         """
-        example = self._example(views, study_id)
+        example = self._example(views, study_id, told)
         if not force:
             refuse_strangers(self.familiarity, example, [path for path, _ in views])
         return example
@@ -209,13 +249,15 @@ class Predictor:
         pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(view_of(pair[1]))])
         return pairs[: self.max_views], tuple(warnings)
 
-    def _example(self, views: Sequence[tuple[Path, Picture]], study_id: str) -> Example:
+    def _example(self, views: Sequence[tuple[Path, Picture]], study_id: str, told: Mapping[str, str | None]) -> Example:
+        text = self.telling.asked(told, study_id, [path for path, _ in views])
         return Example(
             study_id=study_id,
             patient_id=study_id,
             source=model_input([picture for _, picture in views], image_size=self.image_size, ct=self.ct),
             rows=tuple(range(len(views))),
             view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
+            told_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_told]),
         )
 
     def reports(
@@ -235,7 +277,7 @@ class Predictor:
         """
         if self.refusal is not None:
             raise InputError(self.refusal)
-        drafter = Drafter(self.model, self.tokenizer, self.decoding, self.modality, self.drafting)
+        drafter = Drafter(self.model, self.tokenizer, self.decoding, self.modality, self.drafting, self.target)
         for draft in drafter.drafts(examples, batch_size=batch_size, progress=progress):
             example, evidence = draft.example, draft.evidence
             judgements = judge(self.familiarity, example)
@@ -243,4 +285,5 @@ class Predictor:
                 evidence = {**evidence, EVIDENCE: evidence_of(self.familiarity, judgements)}
             called = (names or {}).get(example.study_id) or [f"view {n + 1}" for n in range(len(example.rows))]
             unlike = warnings_of(self.familiarity, judgements, called)
-            yield Report(draft.text, example.study_id, evidence, (*self.warnings, *unlike, *draft.warnings))
+            warnings = (*self.warnings, *unlike, *draft.warnings)
+            yield Report(draft.text, example.study_id, evidence, warnings, target=self.target)

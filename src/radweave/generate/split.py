@@ -80,7 +80,7 @@ def generate_split(
     if predictor.refusal is not None:
         raise InputError(predictor.refusal, file=run.folder)
     ranks = ranks or Ranks()
-    dataset = Dataset.open(dataset_path)
+    dataset = Dataset.open(dataset_path).aimed(run.experiment.data.target)
     with held(out, ranks, overwrite=overwrite, ours=DRAFTS):
         data = run.experiment.data
         with ranks.first_goes_first():
@@ -111,6 +111,8 @@ def generate_split(
         if ranks.is_first:
             floors = floor_reports(dataset, cache, prepared.examples)
             facts = {"modality": data.modality, "dataset": dataset.card.name}
+            if data.target != "as_imported" or dataset.card.target == "both":
+                facts["target"] = dataset.card.target
             write_jsonl(out, _counted(_merged(plan, facts, prepared.references, floors), counts))
             shutil.rmtree(plan.folder)
         ranks.wait()
@@ -209,7 +211,7 @@ class ReportRecipe:
 
     def open(self) -> Compute:
         run = restore(self.run)
-        dataset = Dataset.open(self.dataset)
+        dataset = Dataset.open(self.dataset).aimed(run.experiment.data.target)
         if self.at_test:
             vary(run, dataset, self.at_test)
         data = run.experiment.data

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from radweave.base.parts import sections_of as parts_of
 from radweave.base.study import Report
 from radweave.data.sections import parse_sections
 from radweave.explain import subject_of
@@ -14,7 +15,7 @@ from radweave.explain.support import Support, Verdict, find_support
 from radweave.generate.pictures import Picture as ReadPicture
 from radweave.generate.pictures import covered_by_map, view_of
 from radweave.generate.predictor import Predictor
-from radweave.hospital.finished import Finding, FinishedReport, Flagged, Model, Picture, Section
+from radweave.hospital.finished import Finding, FinishedReport, Flagged, Model, Picture, Section, SectionKind
 from radweave.hospital.heat import heat_maps
 from radweave.hospital.identity import read_identities
 from radweave.hospital.model import model_facts, model_from
@@ -75,6 +76,10 @@ def sections_of(text: str, target: str) -> tuple[Section, ...]:
 
     A word that would stand in neither section keeps the draft whole: nothing of it may be lost.
     """
+    if target == "both":
+        parts = parts_of(text, target)
+        kinds: tuple[SectionKind, ...] = ("findings", "impression")
+        return tuple(Section(kind, parts[kind]) for kind in kinds if kind in parts)
     found = parse_sections(text)
     findings, impression = found.findings or "", found.impression or ""
     headings = 2

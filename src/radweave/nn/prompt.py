@@ -23,36 +23,51 @@ if TYPE_CHECKING:
 
 PromptFormat = Literal["plain", "chat", "auto"]
 """``chat`` wraps a prompt in the tokenizer's chat template as a user's turn, ``auto`` where it has one."""
+TOLD = "told"
+"""The slot of what is told of a study beside its images; no template of a method has it."""
+_SLOT_OF_TOLD = f"{{{TOLD}}}"
 Slot = tuple[Tensor, Tensor]
 """Embeddings (B, S, H) and a mask (B, S), True where a token is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """Pieces of a prompt in order: token ids, or the name of a slot."""
+    """Pieces of a prompt in order: token ids, or the name of a slot.
+
+    ``told`` are the same with a slot more, ``TOLD``: in a chat template it is the beginning of the user's turn, else
+    that of the prompt. It is there for models that are told something of each study.
+    """
 
     pieces: tuple[tuple[int, ...] | str, ...]
+    told: tuple[tuple[int, ...] | str, ...] = ()
 
     @classmethod
     def parse(
-        cls, template: str, encode: Callable[[str], list[int]], *, slots: Sequence[str], bos_id: int | None
+        cls,
+        template: str,
+        encode: Callable[[str], list[int]],
+        *,
+        slots: Sequence[str],
+        bos_id: int | None,
+        told: str | None = None,
     ) -> PromptTemplate:
         """Tokenise the text between ``{slot}`` marks.
+
+        Args:
+            template: the prompt.
+            encode: text to token ids.
+            slots: the names that must be in it.
+            bos_id: the begin token, if it stands before the prompt.
+            told: the prompt with the slot ``TOLD``, where that is not before everything.
 
         Raises:
             InputError: if the slots in the template are not exactly ``slots``, each once.
         """
-        pieces: list[tuple[int, ...] | str] = [] if bos_id is None else [(bos_id,)]
-        found = []
-        for index, part in enumerate(re.split(r"\{(\w+)\}", template)):
-            if index % 2:
-                found.append(part)
-                pieces.append(part)
-            elif part:
-                pieces.append(tuple(encode(part)))
+        pieces = _pieces(template, encode, bos_id)
+        found = [piece for piece in pieces if isinstance(piece, str)]
         if sorted(found) != sorted(slots):
             raise InputError("wrong slots in the prompt", field="prompt", got=found, expected=list(slots))
-        return cls(tuple(pieces))
+        return cls(pieces, _pieces(told or _SLOT_OF_TOLD + template, encode, bos_id))
 
     @classmethod
     def for_tokenizer(
@@ -64,29 +79,38 @@ class PromptTemplate:
             InputError: for wrong slots, or a chat format where the tokenizer has no chat template or one that
                 cannot be rendered.
         """
-        bos_id = tokenizer.bos_token_id
+        bos_id, told = tokenizer.bos_token_id, None
         if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template is not None):
             if tokenizer.chat_template is None:
                 raise InputError(
                     "the tokenizer has no chat template", field="prompt_format", got="chat", expected="plain"
                 )
+            content = template.strip()
             template = render_turn(_chat_template(tokenizer), template, tokenizer.special_tokens_map)
+            told = template.replace(content, _SLOT_OF_TOLD + content, 1) if content in template else None
             bos_id = None  # the chat template brings its own
 
         def encode(text: str) -> list[int]:
             ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
             return ids
 
-        return cls.parse(template, encode, slots=slots, bos_id=bos_id)
+        return cls.parse(template, encode, slots=slots, bos_id=bos_id, told=told)
 
     def splice(
-        self, embed: Callable[[Tensor], Tensor], slots: Mapping[str, Slot]
+        self, embed: Callable[[Tensor], Tensor], slots: Mapping[str, Slot], told: Slot | None = None
     ) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
-        """Concatenate the pieces and move padding to the left, so that the prompt ends at the last column."""
+        """Concatenate the pieces and move padding to the left, so that the prompt ends at the last column.
+
+        Args:
+            embed: token ids to embeddings.
+            slots: what stands in each slot.
+            told: what is told of each study, nothing of some; None of a model that is told nothing.
+        """
         first, _ = next(iter(slots.values()))
         batch, device = first.shape[0], first.device
         parts, masks = [], []
-        for piece in self.pieces:
+        slots = slots if told is None else {**slots, TOLD: told}
+        for piece in self.pieces if told is None else self.told:
             if isinstance(piece, str):
                 tokens, mask = slots[piece]
             else:
@@ -96,6 +120,17 @@ class PromptTemplate:
             parts.append(tokens.to(first.dtype))
             masks.append(mask)
         return left_pad(torch.cat(parts, dim=1), torch.cat(masks, dim=1))
+
+
+def _pieces(template: str, encode: Callable[[str], list[int]], bos_id: int | None) -> tuple[tuple[int, ...] | str, ...]:
+    """Token ids of the text between ``{slot}`` marks, and the names of the slots."""
+    pieces: list[tuple[int, ...] | str] = [] if bos_id is None else [(bos_id,)]
+    for index, part in enumerate(re.split(r"\{(\w+)\}", template)):
+        if index % 2:
+            pieces.append(part)
+        elif part:
+            pieces.append(tuple(encode(part)))
+    return tuple(pieces)
 
 
 def _chat_template(tokenizer: PreTrainedTokenizerBase) -> str:

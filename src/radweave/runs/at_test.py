@@ -39,7 +39,7 @@ def vary(run: Run, dataset: Dataset, assignments: Sequence[str]) -> str:
 def view_of(run: Run, dataset: Dataset, folder: str | None, split: Split) -> TrainingView:
     """A split of the data set that is reported on, or of another one."""
     own = folder is None
-    source = dataset if folder is None else Dataset.open(Path(folder))
+    source = (dataset if folder is None else Dataset.open(Path(folder))).aimed(run.experiment.data.target)
     if own and dataset.fingerprint() != run.card.dataset.fingerprint:
         raise InputError(
             "is not the data set that the run was trained on: from which one shall it be?",

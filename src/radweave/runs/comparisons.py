@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from radweave.base.ontology import NO_FINDING
+from radweave.base.parts import NO_PART, joined
 from radweave.base.study import LabelState, Modality
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.labels.labeler import Labeler, Mention
@@ -13,8 +14,8 @@ from radweave.labels.unprompted import Edit, remove_comparisons
 
 EVIDENCE = "comparisons_removed"
 """The key in a report's evidence: a list of {``was``, ``now``}, ``now`` null for a sentence that was left out."""
-_SENTENCES = ("sentences", "sentence_fit")
-"""Evidence whose rows are about a sentence, by its ``text``."""
+ABOUT_SENTENCES = ("sentences", "sentence_fit")
+"""Evidence whose rows are about a sentence, by its ``text``; in a draft of two parts each has its ``section``."""
 
 
 def take_out_comparisons(
@@ -27,8 +28,8 @@ def take_out_comparisons(
     edits = [edit for _, made in parts for edit in made]
     if not edits:
         return text, evidence, ()
-    now = " ".join(part for part, _ in parts if part)
-    about = {name: _rows_of(evidence[name], labeler) for name in _SENTENCES if evidence.get(name)}
+    now = joined((str(row.get("section", NO_PART)), part) for row, (part, _) in zip(rows, parts, strict=True) if part)
+    about = {name: _rows_of(evidence[name], labeler) for name in ABOUT_SENTENCES if evidence.get(name)}
     taken = [{"was": edit.was, "now": edit.now} for edit in edits]
     return now, {**evidence, **about, EVIDENCE: taken}, (_warning(edits, labeler),)
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from radweave.base.batch import Batch, Generation
+from radweave.base.parts import PARTS, parts_of, rows_by_part, whole
 from radweave.base.study import Modality
 from radweave.contract.model import ReportModel, device_of
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
 from radweave.drafting.writer import Written
 from radweave.nn.decoding import DecodingConfig
-from radweave.runs.comparisons import take_out_comparisons
+from radweave.runs.comparisons import ABOUT_SENTENCES, take_out_comparisons
 from radweave.runs.drafting import Drafting
 from radweave.runs.evidence import json_value
 from radweave.runs.marks import take_out_marks
@@ -40,13 +41,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """A model with what turns its output into text."""
+    """A model with what turns its output into text. ``target`` is what the run learned to write."""
 
     model: ReportModel
     tokenizer: PreTrainedTokenizerBase
     decoding: DecodingConfig
     modality: Modality
     drafting: Drafting | None = None
+    target: str = "findings"
 
     def drafts(
         self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
@@ -64,10 +66,10 @@ class Drafter:
             done += len(chunk)
             if progress is not None:
                 progress(done)
-            for example, one in zip(chunk, written, strict=True):
+            for example, one in zip(chunk, map(self._in_parts, written), strict=True):
                 unmarked, shown, marked = self._unmarked(one.text, one.evidence)
                 said, kept, compared = self._unprompted(unmarked, shown, example)
-                warnings = (*one.warnings, *marked, *compared)
+                warnings = (*one.warnings, *marked, *compared, *self._missing(said))
                 # One that says itself why there is no draft has said it.
                 yield Draft(example, said, kept, warnings if said or one.warnings else (*warnings, EMPTY))
 
@@ -86,6 +88,22 @@ class Drafter:
         assert self.drafting is not None, "a restored run has it"
         written = self.drafting.write(batch, self.decoding)
         return [Written(one.text, json_value(one.evidence), one.warnings) for one in written]
+
+    def _in_parts(self, one: Written) -> Written:
+        """A draft of a run that writes two parts: its headings as we write them, its sentences without, by section."""
+        parts = parts_of(one.text) if self.target == "both" else {}
+        if not parts:
+            return one
+        rows = {name: rows_by_part(one.evidence[name]) for name in ABOUT_SENTENCES if one.evidence.get(name)}
+        rows.setdefault("sentences", [{"text": text, "section": name} for name, text in parts.items()])
+        return replace(one, text=whole(parts), evidence={**one.evidence, **rows})
+
+    def _missing(self, text: str) -> tuple[str, ...]:
+        """A warning where a draft of two parts lacks one."""
+        if self.target != "both" or not text:
+            return ()
+        lacks = [name for name in PARTS if name not in parts_of(text)]
+        return (f"the draft has no {' and no '.join(lacks)} under a heading",) if lacks else ()
 
     def _unmarked(self, text: str, evidence: dict[str, Any]) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """No radiologist wrote a mark of de-identification: sentences that hold one are taken out."""

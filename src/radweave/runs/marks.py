@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from radweave.labels.marks import without_marks
+from radweave.runs.comparisons import ABOUT_SENTENCES
 
 EVIDENCE = "marks_removed"
 """The key in a report's evidence: the sentences that were left out."""
-_SENTENCES = ("sentences", "sentence_fit")
-"""Evidence whose rows are about a sentence, by its ``text``."""
 
 
 def take_out_marks(text: str, evidence: dict[str, Any]) -> tuple[str, dict[str, Any], tuple[str, ...]]:
@@ -17,7 +16,7 @@ def take_out_marks(text: str, evidence: dict[str, Any]) -> tuple[str, dict[str, 
     now, removed = without_marks(text)
     if not removed:
         return text, evidence, ()
-    about = {name: _rows_of(evidence[name]) for name in _SENTENCES if evidence.get(name)}
+    about = {name: _rows_of(evidence[name]) for name in ABOUT_SENTENCES if evidence.get(name)}
     sentences = "a sentence" if len(removed) == 1 else f"{len(removed)} sentences"
     warning = (
         f"{sentences} of the draft held marks of de-identification (XXXX, ___) and"

@@ -20,6 +20,7 @@ from radweave.data.examples import (
     refuse_empty_splits,
 )
 from radweave.data.kept_text import token_ids
+from radweave.data.told import Telling, refuse_own_words
 from radweave.labels import get_labeler
 from radweave.labels.labeler import states
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
@@ -40,6 +41,8 @@ def refuse_unfit(experiment: Experiment, dataset: Dataset) -> None:
         InputError: naming the field and what was expected.
     """
     refuse_misfit(experiment, dataset)
+    refuse_own_words(experiment.data.input_sections, dataset.card.target)
+    refuse_missing_sections(experiment, dataset)
     refuse_empty_splits(dataset)
     refuse_unknown_sets(experiment, dataset)
     refuse_missing_checkpoints(experiment)
@@ -73,6 +76,43 @@ def refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
             field="data.label_set",
             got=data.label_set,
             expected=f"data.label_set={' or '.join(fitting)}",
+        )
+
+
+def refuse_missing_sections(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse a text to learn that no training study has the sections of, or a section to tell that none has.
+
+    Raises:
+        InputError: naming the field.
+    """
+    data = experiment.data
+    wanted = (*data.input_sections, *(["report"] if data.target != "as_imported" else []))
+    found = {name for study in dataset.studies("train") for name in wanted if getattr(study, name)}
+    for name in wanted:
+        if name not in found:
+            is_text = name == "report"
+            raise InputError(
+                f"no training study has {'the sections of this text' if is_text else 'this section'}",
+                file=dataset.path,
+                field="data.target" if is_text else "data.input_sections",
+                got=data.target if is_text else name,
+            )
+
+
+def refuse_untold(experiment: Experiment, model: ReportModel) -> None:
+    """Refuse sections to tell where no language model reads them.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if experiment.data.input_sections and not any(
+        isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel) for part in parts_of(model).values()
+    ):
+        raise InputError(
+            "this model reads images alone: it has no language model that could be told anything",
+            field="data.input_sections",
+            got=list(experiment.data.input_sections),
+            expected="data.input_sections=[]",
         )
 
 
@@ -147,8 +187,9 @@ def prepare(
     *,
     need_text: bool,
 ) -> PreparedSplit:
-    """Examples of one split, or of all studies, as this experiment wants them."""
+    """Examples of one split, or of all studies, as this experiment wants them: its text to learn, and what it tells."""
     data = experiment.data
+    dataset = dataset.aimed(data.target)
     labeler = get_labeler(data.label_set)
     return prepare_split(
         dataset.studies(split),
@@ -162,6 +203,8 @@ def prepare(
         need_text=need_text,
         label=partial(states, labeler) if data.label_unlabeled else None,
         priors=data.priors,
+        tell=Telling(data.input_sections).of,
+        max_told=data.input_tokens,
     )
 
 

@@ -87,7 +87,7 @@ class Training:
         experiment = self.experiment
         # What a run drafts with by expected utility is made when training has ended.
         decoding = experiment.decoding.model_copy(update={"kind": "likelihood"})
-        return Drafter(self.model, self.tokenizer, decoding, experiment.data.modality)
+        return Drafter(self.model, self.tokenizer, decoding, experiment.data.modality, target=self.dataset.card.target)
 
     @property
     def pad_id(self) -> int:
@@ -189,6 +189,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         augmentation=data.augmentation if stage.augment else NoAugmentation(),
         hidden_views=data.hidden_views,
         dropped_views=data.dropped_views if stage.augment else 0.0,
+        hidden_sections=data.hidden_sections,
         features=features,
         rank=training.ranks.rank,
         size=training.ranks.size,

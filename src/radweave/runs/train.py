@@ -30,6 +30,7 @@ from radweave.data.kept_text import built_tokenizer
 from radweave.data.leaks.near_copies import near_copies
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
+from radweave.data.told import Telling
 from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.methods import resolve
 from radweave.runs.cautions import cautions_of
@@ -59,6 +60,7 @@ from radweave.runs.prepare import (
     refuse_long_reports,
     refuse_misfit,
     refuse_unfit,
+    refuse_untold,
 )
 from radweave.runs.started import Started, write_started
 
@@ -92,7 +94,7 @@ def train(
         StoppedError: after SIGTERM or SIGINT, when a checkpoint was written.
     """
     experiment = resolve(method, preset, overrides, config)
-    dataset = Dataset.open(dataset_path, limit=experiment.data.limit)
+    dataset = Dataset.open(dataset_path, limit=experiment.data.limit).aimed(experiment.data.target)
     found = found_by_resume(out, experiment, dataset, overwrite=overwrite) if resume else "other"
     if found == "finished":
         return out
@@ -164,6 +166,8 @@ def _prepare(
     refuse_unfit(experiment, dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = [study.report or "" for study in dataset.studies("train")]
+    telling = Telling(experiment.data.input_sections)
+    texts += [told for study in dataset.studies("train") if (told := telling.of(study))]
     tokenizer = built_tokenizer(
         experiment.data.tokenizer, texts, own=experiment.language_checkpoint, dataset=dataset.path
     )
@@ -185,6 +189,7 @@ def _prepare(
     model = experiment.model.build(context).to(default_device())
     refuse_impossible_stages(experiment, model)
     refuse_long_reports(experiment, model)
+    refuse_untold(experiment, model)
     if ranks.is_first:
         with write_folder(out / "tokenizer", overwrite=True) as partial:
             save_tokenizer(tokenizer, partial)
@@ -218,7 +223,7 @@ def _open_other(
     experiment: Experiment, tokenizer: PreTrainedTokenizerBase, path: Path
 ) -> tuple[Dataset, PreparedSplit]:
     """The training split of another data set, prepared as this experiment prepares its own."""
-    dataset = Dataset.open(path)
+    dataset = Dataset.open(path).aimed(experiment.data.target)
     refuse_misfit(experiment, dataset)
     cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct)
     return dataset, prepare(dataset, "train", experiment, tokenizer, cache, need_text=True)

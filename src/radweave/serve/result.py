@@ -54,14 +54,14 @@ def result_of(report: Report, card: RunCard, labeler: Labeler, known: Known) -> 
 
     found = find_support(report, labeler)
     before = said_before(None if known.prior is None else known.prior.report, labeler)
-    origins = [row.get("source") for row in report.evidence.get("sentences") or ()]
-    origins += [None] * (len(found.sentences) - len(origins))
     section = "impression" if card.dataset.target == "impression" else "findings"
+    rows = [(row.get("section", section), row.get("source")) for row in report.evidence.get("sentences") or ()]
+    rows += [(section, None)] * (len(found.sentences) - len(rows))
     return {
         "text": report.text,
         "sentences": [
-            {"section": section, **_sentence(sentence, origin, found, before)}
-            for sentence, origin in zip(found.sentences, origins, strict=True)
+            {"section": part, **_sentence(sentence, origin, found, before)}
+            for sentence, (part, origin) in zip(found.sentences, rows, strict=True)
         ],
         # A map that is of no class, such as where two images differ, is looked at with the images; it is no finding.
         "findings": [

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radweave.base.errors import InputError, UnusableModelError
-from radweave.base.study import Report, Study, View
+from radweave.base.study import Study, View
 from radweave.serve.events import say_failure
 from radweave.serve.result import Known, result_of
 
@@ -86,7 +86,8 @@ class Inference:
         self.predictor: Predictor = Predictor.of(self.run, untrained=untrained)
         if self.predictor.refusal is not None:
             raise InputError(self.predictor.refusal)
-        self._dataset = None if data is None else Dataset.open(data)
+        target = self.run.experiment.data.target
+        self._dataset = None if data is None else Dataset.open(data).aimed(target)
 
     def answers(self, jobs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """A draft or a reason for each job: those that can be read are drafted as one batch."""
@@ -105,7 +106,7 @@ class Inference:
             return
         for report, (study, one) in zip(reports, read, strict=True):
             evidence = {**report.evidence, "views": one.views}
-            whole = Report(report.text, study, evidence, (*report.warnings, *one.warnings))
+            whole = replace(report, study_id=study, evidence=evidence, warnings=(*report.warnings, *one.warnings))
             labeler = get_labeler(self.run.experiment.data.label_set)
             yield {"kind": "drafted", "id": study, **result_of(whole, self.run.card, labeler, one.known)}
 

@@ -19,6 +19,7 @@ from radweave.data.importers.source import ImportOptions, Problems, RawImage, Ra
 from radweave.data.importers.splitting import SOURCE_SPLIT, splitter
 from radweave.data.leaks.file_hashes import content_hash
 from radweave.data.scrub import Scrubber, read_names
+from radweave.data.targets import cleaned, sections_for, target_of_sections
 
 LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""
@@ -107,20 +108,13 @@ def _stored(options: ImportOptions) -> dict[str, Any]:
 
 
 def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None:
-    """The report to learn: the sections asked for, joined by a blank and cleaned; None if one has no text.
+    """The report to learn: the sections asked for, as one text, and cleaned; None if one has no text.
 
-    A source without sections has one text, which is taken for any target.
+    A source without sections has one text, which is taken for any target but ``both``.
     """
-    names = target.split("+")
-    parts = [getattr(raw, name) for name in names]
-    if raw.report is not None and not any((raw.findings, raw.impression)):
-        parts = [raw.report]
-    texts = [part.strip() for part in parts if part and part.strip()]
-    if len(texts) != len(parts):
-        return None
-    cleaned = clean(" ".join(texts))
-    # A cleaning may leave nothing but the dot it ends with.
-    return cleaned if cleaned.strip(" .") else None
+    if raw.report is not None and not any((raw.findings, raw.impression)) and target != "both":
+        return cleaned(raw.report.strip(), clean) if raw.report.strip() else None
+    return target_of_sections(raw, target, clean)
 
 
 def _kept(
@@ -154,7 +148,7 @@ def _kept(
             problems.leave_out_study(raw.study_id, "no image")
             continue
         if not options.keeps_without_text and target_text(raw, options.target, clean) is None:
-            problems.leave_out_study(raw.study_id, f"no {options.target} text")
+            problems.leave_out_study(raw.study_id, f"no {'+'.join(sections_for(options.target))} text")
             continue
         if source.needs_split and options.split in SOURCE_SPLIT and raw.split is None and options.keep != "all":
             problems.leave_out_study(raw.study_id, "not in the source's split")

@@ -31,6 +31,7 @@ from radweave.data.importers.source import (
 from radweave.data.importers.splitting import SOURCE_SPLIT
 from radweave.data.sections import has_headings, parse_sections
 from radweave.data.tables import encoding_note, read_table
+from radweave.data.targets import sections_for
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "image": ("image", "images", "image_path", "path", "file", "filename", "volume"),
@@ -135,7 +136,7 @@ def _columns(names: Iterable[str]) -> dict[str, str]:
 
 def _require(table: Path, columns: Mapping[str, str], options: ImportOptions) -> None:
     """Raise InputError if there is no image column, or none for the target's text."""
-    for needed in ("image", *options.target.split("+")):
+    for needed in ("image", *sections_for(options.target)):
         if needed in columns or (needed == "image" and options.keeps_without_image):
             continue
         if needed != "image" and ("report" in columns or options.keeps_without_text):

@@ -14,6 +14,7 @@ from radweave.base.json_files import read_json_object, write_json
 from radweave.base.places import refuse_existing
 from radweave.base.replacing import FolderKind
 from radweave.base.storage import write_folder, write_text
+from radweave.base.study import TargetText
 from radweave.data.dataset import Dataset
 from radweave.evaluation.constants import training_reports
 from radweave.evaluation.evaluate import Options, evaluate_pairs, wording_beside
@@ -82,15 +83,17 @@ def labeler_for(name: str, weights: Path | None = None) -> Labeler | None:
     return None if name == "none" else get_labeler(name, weights=weights)
 
 
-def train_reports(path: Path | None, evaluated: Container[str] = ()) -> tuple[str, ...] | None:
-    """The reports of a dataset folder's training split.
+def train_reports(
+    path: Path | None, evaluated: Container[str] = (), target: TargetText | None = None
+) -> tuple[str, ...] | None:
+    """The reports of a dataset folder's training split, with another ``target`` than that of its import.
 
     Raises:
         InputError: if it has none, or one of an ``evaluated`` study: floors would be chosen on what they are scored on.
     """
     if path is None:
         return None
-    studies = list(Dataset.open(path).studies("train"))
+    studies = list(Dataset.open(path).aimed(target or "as_imported").studies("train"))
     shared = sum(study.study_id in evaluated for study in studies)
     if shared:
         raise InputError(
@@ -104,6 +107,20 @@ def train_reports(path: Path | None, evaluated: Container[str] = ()) -> tuple[st
     if not texts:
         raise InputError("has no training report", file=path)
     return texts
+
+
+def target_of(pairs: Sequence[Pair]) -> TargetText | None:
+    """The text that all of these pairs are about, where they say one; floors are of the same.
+
+    Raises:
+        InputError: if they are about several.
+    """
+    found = {pair.target for pair in pairs}
+    if len(found) > 1:
+        raise InputError(
+            "reports of several texts are not scored together", field="target", got=sorted(map(str, found))
+        )
+    return next(iter(found), None)
 
 
 def train_frequencies(path: Path | None, labeler: Labeler | None) -> ClassFrequencies | None:
@@ -132,7 +149,8 @@ def run_evaluate(request: EvaluateRequest) -> None:
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
     beside = beside_protocol(request, ontology, {pair.dataset for file in files.values() for pair in file.pairs})
     labeler = labeler_for(ontology, request.weights)
-    train_texts = train_reports(request.train, {pair.study_id for file in files.values() for pair in file.pairs})
+    pairs = [pair for file in files.values() for pair in file.pairs]
+    train_texts = train_reports(request.train, {pair.study_id for pair in pairs}, target_of(pairs))
     frequencies = train_frequencies(request.train_labels, labeler)
     results = {
         name: _evaluated(file, request, beside, labeler, train_texts, frequencies) for name, file in files.items()

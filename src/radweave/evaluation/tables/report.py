@@ -50,6 +50,8 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
         suffix = f" - {name}" if len(runs) > 1 else ""
         if result["floors"]:
             tables.append(floor_table(result, suffix))
+        if "sections" in result:
+            tables.append(_by_section(result, suffix))
     tables.append(_honesty(runs))
     for name, result in runs.items():
         suffix = f" - {name}" if len(runs) > 1 else ""
@@ -145,6 +147,24 @@ def floor_table(result: Result, suffix: str = "") -> TextTable:
     ]
     title = f"Beside baselines that do not read the image{suffix}"
     return TextTable(title, (_label(result["protocol"]), *_FLOOR_METRICS, "findings F1"), tuple(rows), tuple(notes))
+
+
+def _by_section(result: Result, suffix: str) -> TextTable:
+    """Language scores and findings of each section beside those of the whole report."""
+    results: dict[str, Result] = {"whole": result, **result["sections"]}
+    metrics = _ordered({metric for one in results.values() for metric in one["corpus"]})
+    rows = [
+        (
+            _SHOWN.get(name, name),
+            *(score_cell(one["corpus"][name]) if name in one["corpus"] else DASH for one in results.values()),
+        )
+        for name in metrics
+        if "unavailable" not in result["corpus"].get(name, {})
+    ]
+    rows.append(("findings F1", *(number(_findings_f1(one["clinical"]), 3) for one in results.values())))
+    notes = tuple(f"{name}: {_studies(one)}" for name, one in result["sections"].items())
+    title = f"By section, headings left out{suffix}"
+    return TextTable(title, (_label(result["protocol"]), *results), tuple(rows), notes)
 
 
 def _findings_f1(clinical: Mapping[str, Any]) -> float | None:

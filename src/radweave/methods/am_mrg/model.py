@@ -80,7 +80,7 @@ class Seen(SeenBatch["AmMrgModel"]):
             "queries": all_there(model.query_projection(self.reading.image)),
             "memory": all_there(paired(self.regions.tokens, self.reports.tokens)),
         }
-        return model.prompt.splice(model.language_model.embed, slots)
+        return self.spliced(model.prompt, slots)
 
     def disease(self) -> Tensor:
         """Binary cross-entropy (Eq. 11)."""
@@ -101,7 +101,7 @@ class Seen(SeenBatch["AmMrgModel"]):
         embed = model.language_model.embed
         hints = embed(ids), mask
         slots = {"image": hints, "queries": nothing(hints), "memory": (embed(names), name_mask)}
-        return prompted_loss(self, model.prompt.splice(embed, slots))
+        return prompted_loss(self, self.spliced(model.prompt, slots))
 
     def evidence(self) -> list[dict[str, Any]]:
         """Per study the probability of every class, maps of those found, and what every class recalled."""

@@ -105,6 +105,7 @@ def paper() -> BaselineExperiment:
 
 PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}
 
+TOLD = "told the indication"
 FROZEN_WRITER = "pretrained and frozen language model"
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
@@ -114,8 +115,12 @@ ABLATIONS: dict[str, list[str]] = {
     "encoder trained on": ["stages.report.finetune.vision_encoder=full"],
     "views averaged": ["model.views=average"],
     "MLP connector": ["model.connector=mlp"],
+    TOLD: ["data.input_sections=[indication]"],
 }
 
 TABLES: dict[str, Table] = {
-    "parts": parts_table("Baseline", (name for name in ABLATIONS if name not in (FROZEN_WRITER, "w/o phantom start"))),
+    "parts": parts_table(
+        "Baseline", (name for name in ABLATIONS if name not in (FROZEN_WRITER, "w/o phantom start", TOLD))
+    ),
+    "told": parts_table("Baseline", [TOLD]),
 }

@@ -36,7 +36,7 @@ class Seen(SeenBatch["BaselineModel"]):
             by_view = hidden.view(*views.tokens.shape[:3], -1)
             hidden = (by_view * weight).sum(1) / weight.sum(1)
             mask = mask[:, : hidden.shape[1]]
-        return model.prompt.splice(model.language_model.embed, {"image": (hidden, mask)})
+        return self.spliced(model.prompt, {"image": (hidden, mask)})
 
 
 TERMS: Mapping[str, Term[Seen]] = {

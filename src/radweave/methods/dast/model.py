@@ -73,7 +73,7 @@ class Seen(SeenBatch["DastModel"]):
         ids, mask = model.prompts.exemplar_ids(texts, model.retrieval.max_tokens)
         embed, device = model.language_model.embed, image[0].device
         slots = {"image": image, "exemplar": (embed(ids.to(device)), mask.to(device))}
-        return model.prompts.template.splice(embed, slots)
+        return self.spliced(model.prompts.template, slots)
 
     def disease(self) -> Tensor:
         return binary_loss(self.reading.logits, given(self.batch.class_labels), self.model.uncertain)
@@ -98,7 +98,7 @@ class Seen(SeenBatch["DastModel"]):
             similar = similar_reports(labels, class_labels, batch.patient_ids, generator)
             ids, mask = model.prompts.exemplar_sentence(*similar)
             exemplar = embed(ids), mask
-        return prompted_loss(self, model.prompts.template.splice(embed, {"image": image, "exemplar": exemplar}))
+        return prompted_loss(self, self.spliced(model.prompts.template, {"image": image, "exemplar": exemplar}))
 
     def _image(self) -> Slot:
         """LN(P [V; fused]) (Eq. 7): one projection for all tokens; appended ones count as of unknown view."""

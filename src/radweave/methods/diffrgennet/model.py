@@ -127,7 +127,7 @@ class Seen(SeenBatch["DiffRGenNetModel"]):
         states = model.diseases.shown(study.logits, class_labels)
         memory = model.bridge(study.image.tokens, study.similar.tokens, study.difference.tokens)
         mask = torch.cat([study.image.mask, study.cases.present, study.changes.present], dim=1)
-        return Reading(memory, mask, model.diseases.prompt(states))
+        return Reading(memory, mask, model.diseases.prompt(states), self.told)
 
     def matching(self) -> Tensor:
         batch, mean = self.batch, self.image.mean

@@ -14,7 +14,7 @@ from radweave.base.config import Config
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.encoder_decoder import BertDecoderConfig, CrossAttentionLanguageModel, PretrainedBertDecoderConfig
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
-from radweave.nn.prompt import PromptTemplate
+from radweave.nn.prompt import PromptTemplate, Slot, all_there
 
 SLOTS = ("memory", "diseases")
 
@@ -57,11 +57,14 @@ class MemoryBridgeConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the decoder gets: ``memory`` (B, M, H) and one token for each disease (B, K, H)."""
+    """What the decoder gets: ``memory`` (B, M, H), one token for each disease (B, K, H), and what it is told of the
+    study, if it is.
+    """
 
     memory: Float[Tensor, "batch memory width"]
     memory_mask: Bool[Tensor, "batch memory"]
     diseases: Float[Tensor, "batch classes width"]
+    told: Slot | None = None
 
     def loss(
         self,
@@ -72,7 +75,7 @@ class Reading:
     ) -> Float[Tensor, ""]:
         """Mean negative log-likelihood of the report."""
         if isinstance(decoder, CrossAttentionLanguageModel):
-            return decoder.loss(self.memory, self.memory_mask, self.diseases, None, input_ids, labels)
+            return decoder.loss(self.memory, self.memory_mask, *self._before(), input_ids, labels)
         prefix, mask = self._prefix(decoder, template)
         return decoder.loss(prefix, mask, input_ids, labels)
 
@@ -81,14 +84,20 @@ class Reading:
     ) -> tuple[list[list[int]], list[list[float]]]:
         """Token ids per study and their log-probabilities."""
         if isinstance(decoder, CrossAttentionLanguageModel):
-            return decoder.generate(self.memory, self.memory_mask, self.diseases, None, decoding)
+            return decoder.generate(self.memory, self.memory_mask, *self._before(), decoding)
         prefix, mask = self._prefix(decoder, template)
         return decoder.generate(prefix, mask, decoding)
 
+    def _before(self) -> tuple[Tensor, Tensor | None]:
+        """What stands before the begin token of a decoder with cross-attention."""
+        if self.told is None:
+            return self.diseases, None
+        tokens, mask = all_there(self.diseases)
+        return torch.cat([self.told[0].to(tokens.dtype), tokens], dim=1), torch.cat([self.told[1], mask], dim=1)
+
     def _prefix(self, decoder: CausalLanguageModel, template: PromptTemplate) -> tuple[Tensor, Tensor]:
-        everyone = torch.ones(self.diseases.shape[:2], dtype=torch.bool, device=self.diseases.device)
-        slots = {"memory": (self.memory, self.memory_mask), "diseases": (self.diseases, everyone)}
-        return template.splice(decoder.embed, slots)
+        slots = {"memory": (self.memory, self.memory_mask), "diseases": all_there(self.diseases)}
+        return template.splice(decoder.embed, slots, self.told)
 
 
 def sine_positions(grid: tuple[int, ...], dim: int) -> Float[Tensor, "cells dim"]:

@@ -97,8 +97,8 @@ class Seen(SeenBatch["DiffvpModel"]):
         unknown = self.views.view_ids.new_zeros(len(latents))
         image = all_there(model.connector(latents, unknown))
         ids, mask = model.diagnosis.words(logits, model.diagnosis_text)
-        embed = model.language_model.embed
-        return model.prompt.splice(embed, {"image": image, "difference": difference, "diagnosis": (embed(ids), mask)})
+        slots = {"image": image, "difference": difference, "diagnosis": (model.language_model.embed(ids), mask)}
+        return self.spliced(model.prompt, slots)
 
     def read(self, views: ViewTokens | None = None) -> QueryOutput:
         """Latent tokens of these views, or of the scans themselves, and what each of them looked at."""
@@ -145,7 +145,7 @@ class Seen(SeenBatch["DiffvpModel"]):
         embed = model.language_model.embed
         hints = embed(ids), mask
         slots = {"difference": nothing(hints), "image": hints, "diagnosis": (embed(names), name_mask)}
-        return prompted_loss(self, model.prompt.splice(embed, slots))
+        return prompted_loss(self, self.spliced(model.prompt, slots))
 
     def difference_maps(self) -> Float[Tensor, "batch views cells"]:
         """Where each scan differs from its reference."""

@@ -56,15 +56,14 @@ class Seen(SeenBatch["VdgenModel"]):
 
     @cached_property
     def prefix(self) -> Slot:
-        model = self.model
-        return model.prompt.splice(model.language_model.embed, {"image": connect_views(model.connector, self.views)})
+        return self.spliced(self.model.prompt, {"image": connect_views(self.model.connector, self.views)})
 
     def text_in_context(self) -> Tensor:
         """Reports after some of their own words, where the image will stand."""
         model = self.model
         words, mask = word_hints(given(self.batch.labels), hint_generator(model.language_model.training))
         embed = model.language_model.embed
-        return prompted_loss(self, model.prompt.splice(embed, {"image": (embed(words), mask)}))
+        return prompted_loss(self, self.spliced(model.prompt, {"image": (embed(words), mask)}))
 
     def vse(self) -> Tensor:
         return self.model.vse.loss(self.views.mean(), self._encode_again)

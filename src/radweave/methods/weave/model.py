@@ -124,7 +124,8 @@ class Seen(SeenBatch["WeaveModel"]):
         model, memory = self.model, self.model.memory
         texts = [None if row is None or memory is None else str(memory.rows[row]["text"]) for row in self.nearest]
         writer, connector = model.writer
-        return model.prompts.splice(writer, connect_views(connector, self.views), findings, texts)
+        slots = model.prompts.slots(writer, connect_views(connector, self.views), findings, texts)
+        return self.spliced(model.prompts.template, slots)
 
     def report(self) -> Tensor:
         model, batch = self.model, self.batch

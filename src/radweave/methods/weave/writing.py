@@ -63,21 +63,18 @@ class Prompts:
         self.template = PromptTemplate.for_tokenizer(f"{{recalled}}{prompt}", tokenizer, prompt_format, slots=slots)
         self.around = Around.parse(recalled_prompt, tokenizer, "recalled")
 
-    def splice(
+    def slots(
         self, writer: CausalLanguageModel, image: Slot, findings: Tensor, recalled: Sequence[str | None]
-    ) -> Slot:
-        """The prompt of each study; ``findings`` (B, C) are those that are named."""
+    ) -> dict[str, Slot]:
+        """What stands in the prompt of each study; ``findings`` (B, C) are those that are named."""
         embed, device = writer.embed, image[0].device
         texts = [[] if text is None else encode(self.tokenizer, text)[: self.max_tokens] for text in recalled]
 
         def embedded(slot: TokenSlot) -> Slot:
             return embed(slot[0].to(device)), slot[1].to(device)
 
-        return self.template.splice(
-            embed,
-            {
-                "image": image,
-                "findings": embedded(self.findings.tokens(findings)),
-                "recalled": embedded(self.around(*pad_rows(texts))),
-            },
-        )
+        return {
+            "image": image,
+            "findings": embedded(self.findings.tokens(findings)),
+            "recalled": embedded(self.around(*pad_rows(texts))),
+        }

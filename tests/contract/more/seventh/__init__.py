@@ -18,7 +18,7 @@ class Seen(SeenBatch["SeventhModel"]):
     @property
     def prefix(self) -> Slot:
         word = self.model.connector(self.views.mean()[:, None], self.views.view_ids[:, 0])
-        return self.model.prompt.splice(self.model.language_model.embed, {"image": all_there(word)})
+        return self.spliced(self.model.prompt, {"image": all_there(word)})
 
 
 @dataclass(eq=False, repr=False)

@@ -1,0 +1,65 @@
+"""Which sections make the report to learn, at import and when a data set is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from radweave.base.errors import InputError
+from radweave.base.study import Study
+from radweave.data.cleaning import cleaner
+from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
+from radweave.data.importers.build import target_text
+from radweave.data.importers.source import RawStudy
+
+WHOLE = Study(
+    study_id="a", patient_id="a", split="train", report="Lungs clear.", findings="Lungs clear.", impression="Normal."
+)
+
+
+def written(folder: Path, *studies: Study, cleaning: str = "none") -> Dataset:
+    with DatasetWriter(folder, DatasetCard(name="set", cleaning=cleaning)) as writer:
+        for study in studies:
+            writer.add(study)
+    return Dataset.open(folder)
+
+
+def texts(dataset: Dataset) -> list[str | None]:
+    return [study.report for study in dataset.studies()]
+
+
+def test_a_data_set_is_opened_with_another_text_and_stays_as_it_is(tmp_path: Path) -> None:
+    lacks = WHOLE.model_copy(update={"study_id": "b", "patient_id": "b", "impression": None})
+    dataset = written(tmp_path / "set", WHOLE, lacks)
+    assert dataset.aimed("as_imported") is dataset
+    assert dataset.aimed("findings") is dataset, "as it was imported"
+    both = dataset.aimed("both")
+    assert texts(both) == ["FINDINGS: Lungs clear. IMPRESSION: Normal.", None], "one that lacks a section has no report"
+    assert texts(dataset.aimed("impression")) == ["Normal.", None]
+    assert texts(dataset.aimed("findings+impression")) == ["Lungs clear. Normal.", None]
+    assert texts(dataset) == ["Lungs clear.", "Lungs clear."]
+    assert (both.card.target, dataset.card.target) == ("both", "findings")
+    assert both.fingerprint() == dataset.fingerprint()
+
+
+def test_sections_are_cleaned_one_by_one_so_that_headings_stay(tmp_path: Path) -> None:
+    dataset = written(tmp_path / "set", WHOLE, cleaning="r2gen_iu").aimed("both")
+    assert texts(dataset) == ["FINDINGS: lungs clear . IMPRESSION: normal ."]
+    emptied = WHOLE.model_copy(update={"impression": "XXXX."})
+    assert texts(written(tmp_path / "other", emptied, cleaning="drop_deid_sentences").aimed("both")) == [None]
+
+
+def test_a_mixture_of_several_cleanings_is_refused(tmp_path: Path) -> None:
+    dataset = written(tmp_path / "set", WHOLE, cleaning="iu: lower; mimic: none")
+    with pytest.raises(InputError, match=r"data.target.*cleaned in different ways"):
+        dataset.aimed("both")
+
+
+def test_the_import_writes_both_parts_of_sources_that_tell_them_apart() -> None:
+    clean = cleaner("none")
+    assert target_text(RawStudy("s", "p", findings="Clear.", impression="Normal."), "both", clean) == (
+        "FINDINGS: Clear. IMPRESSION: Normal."
+    )
+    assert target_text(RawStudy("s", "p", report="Clear lungs."), "both", clean) is None
+    assert target_text(RawStudy("s", "p", findings="Clear."), "both", clean) is None
