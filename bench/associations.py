@@ -1,10 +1,11 @@
 """Many associations with the receiver, good and bad, and what it has of memory, threads and open files after them.
 
-python bench/associations.py [--count 10000] [--threads 8]
+python bench/associations.py [--count 10000] [--threads 8] [--rounds 2]
 
 Each in turn: a good one (associate, release), one to a wrong AE title, one from an unknown, one that is cut after the
-first PDU, one cut within it, and every hundredth sends an image. The receiver runs in a process of its own, whose
-figures are read from /proc (Linux): resident memory, threads, open files, before and after, and after a rest of 35 s.
+first PDU, one cut within it, one that says half of it and stays, and every hundredth sends an image. The receiver runs
+in a process of its own, whose figures are read from /proc (Linux): resident memory, threads, open files, before, after
+each round and a rest of 35 s. What grows with the number of associations grows in the second round too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ from pynetdicom import AE, build_context
 from pynetdicom.pdu import A_ASSOCIATE_RQ
 from pynetdicom.pdu_primitives import A_ASSOCIATE, ImplementationClassUIDNotification, MaximumLengthNotification
 
-KINDS = ("good", "wrong called", "unknown caller", "cut after the first PDU", "cut within it")
+KINDS = ("good", "wrong called", "unknown caller", "cut after the first PDU", "cut within it", "half, and stays")
+STAYING: deque[socket.socket] = deque()
+STAY = 200
+"""Connections that say half of a request are kept open, the newest of them."""
 RELEASE = bytes([5, 0, 0, 0, 0, 4, 0, 0, 0, 0])
 ANSWERS = {2: "accepted", 3: "rejected", 6: "released", 7: "aborted"}
 TIMEOUT_S = 60
@@ -75,9 +79,16 @@ def one(number: int, port: int) -> str:
     data = request(
         "OTHER" if kind == "wrong called" else "RADWEAVE", "NOBODY" if kind == "unknown caller" else "SCANNER"
     )
+    half = data[: len(data) // 2]
     try:
+        if kind.endswith("stays"):
+            STAYING.append(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S))
+            STAYING[-1].sendall(half)
+            if len(STAYING) > STAY:
+                STAYING.popleft().close()
+            return f"{kind}: sent"
         with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
-            connection.sendall(data[: len(data) // 2] if kind == "cut within it" else data)
+            connection.sendall(half if kind == "cut within it" else data)
             if kind.startswith("cut"):
                 return f"{kind}: sent"
             said = answer(connection)
@@ -147,6 +158,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--count", type=int, default=10_000)
     asked.add_argument("--threads", type=int, default=8)
+    asked.add_argument("--rounds", type=int, default=1)
     asked.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = asked.parse_args()
     if options.serve is not None:
@@ -162,13 +174,15 @@ def main() -> None:
             one(number, port)
         time.sleep(2)
         rows = {"before": figures(child.pid)}
+        became: Counter[str] = Counter()
         start = time.perf_counter()
-        with ThreadPoolExecutor(options.threads) as pool:
-            became = Counter(pool.map(lambda number: one(number, port), range(options.count)))
-        seconds = time.perf_counter() - start
-        rows["after"] = figures(child.pid)
-        time.sleep(35)  # longer than a connection that says nothing is kept
-        rows["after a rest"] = figures(child.pid)
+        for number in range(1, options.rounds + 1):
+            with ThreadPoolExecutor(options.threads) as pool:
+                became.update(pool.map(lambda number: one(number, port), range(options.count)))
+            rows[f"after {number}"] = figures(child.pid)
+            time.sleep(35)  # longer than a connection that says nothing is kept
+            rows[f"and a rest {number}"] = figures(child.pid)
+        seconds = time.perf_counter() - start - 35 * options.rounds
         last = one(0, port)
         child.stdin.close()
         said = child.stdout.read().strip()
@@ -176,7 +190,7 @@ def main() -> None:
         child.wait()
     for kind, number in sorted(became.items()):
         print(f"{number:7d} {kind}")
-    print(f"{options.count} associations in {seconds:.0f} s, {options.threads} at once; one more afterwards: {last}")
+    print(f"{options.rounds} x {options.count} associations in {seconds:.0f} s, {options.threads} at once; one more afterwards: {last}")
     for name, row in rows.items():
         print(f"{name:>13}: " + ", ".join(f"{value} {what}" for what, value in row.items()))
     print(f"the receiver counted {said}; {files} images lie on the disk")

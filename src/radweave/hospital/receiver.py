@@ -2,7 +2,7 @@
 
 An object is answered with success only when it lies on the disk, so that the sender may forget it. Its bytes are
 parsed later, in the limited process that reads all files. Peers are known by AE title and address, with TLS by
-certificate too.
+certificate too. Who may hold a connection for how long is ``connections``.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from pynetdicom import AE, AllStoragePresentationContexts, evt
+from pynetdicom.association import Association
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
-from pynetdicom.transport import ThreadedAssociationServer
 
 from radweave.base.errors import InputError
 from radweave.base.storage import write_aside
+from radweave.hospital.connections import GUEST_S, SILENT_S, Connections, Count
+from radweave.hospital.door import Door
 from radweave.hospital.plan import Receive
 from radweave.hospital.sending import server_context
 
 OPEN: Final = ".open"
 """Ends the name of a folder whose association still lives."""
-TIMEOUT_S: Final = 30
 FREE_BYTES: Final = 1 << 30
 LATE_S: Final = 600.0
 """How long after a C-MOVE what it asked for is still known, and refused."""
+NAME_S: Final = 60.0
+"""How long the addresses of a peer that is given by name are remembered."""
 _SUCCESS, _FULL, _NOT_ALLOWED, _FAILED = 0x0000, 0xA700, 0x0124, 0x0110
 # Compressed images come as they are: nothing is decoded here.
 SYNTAXES: Final = (
@@ -41,8 +44,6 @@ SYNTAXES: Final = (
     "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91", "1.2.840.10008.1.2.5",
 )  # fmt: skip
 
-Count = Callable[[str], None]
-
 
 class Receiver:
     """Listens once it is started; ``count`` is told of objects and of refusals by name."""
@@ -50,7 +51,9 @@ class Receiver:
     def __init__(self, plan: Receive, folder: Path, count: Count) -> None:
         self._plan, self._folder, self._count = plan, folder, count
         self._places: dict[Any, Path] = {}
-        self._server: ThreadedAssociationServer | None = None
+        self._door: Door | None = None
+        self._connections = Connections(plan.associations, len(plan.peers), count)
+        self._addresses: dict[str, tuple[float, frozenset[str]]] = {}
         self._lock = threading.Lock()
         self._expected: dict[str, Path] = {}
         self._late: dict[str, float] = {}
@@ -100,44 +103,69 @@ class Receiver:
         entity = AE(ae_title=plan.ae_title)
         entity.require_called_aet = True
         entity.require_calling_aet = list(plan.peers)
-        entity.maximum_associations = plan.associations
-        entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = TIMEOUT_S
+        entity.maximum_associations = 1 << 16  # ``connections`` counts those that were accepted, and no others
+        entity.acse_timeout = GUEST_S
+        entity.dimse_timeout = entity.network_timeout = SILENT_S
         entity.add_supported_context(Verification)
         for context in AllStoragePresentationContexts:
             assert context.abstract_syntax is not None
             entity.add_supported_context(context.abstract_syntax, list(SYNTAXES))
         tls = None if plan.tls is None else server_context(plan.tls)
-        handlers: list[Any] = [
-            (evt.EVT_ACCEPTED, self._accepted), (evt.EVT_C_STORE, self._store), (evt.EVT_REJECTED, self._rejected),
+        handlers = [
+            (evt.EVT_REQUESTED, self._requested), (evt.EVT_DATA_RECV, self._heard), (evt.EVT_C_STORE, self._store),
             (evt.EVT_CONN_CLOSE, self._closed),
         ]  # fmt: skip
+        place = (plan.host, plan.port)
         try:
-            server = entity.start_server((plan.host, plan.port), block=False, evt_handlers=handlers, ssl_context=tls)
+            self._door = Door(entity, place, self._connections, handlers, tls, self._done, self._count)
         except OSError as error:
             raise InputError(f"cannot listen: {error.strerror}", field="receive.port", got=plan.port) from None
-        self._server = server
+        self._door.start()
 
     def stop(self) -> None:
         """Cut what is open and listen no more."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server = None
+        if self._door is not None:
+            self._door.shutdown()
+            self._door = None
 
-    def _is_allowed(self, event: evt.Event) -> bool:
-        requestor = event.assoc.requestor
-        stated = self._plan.peers.get(requestor.ae_title.strip())
-        return stated is not None and _same_address(stated, requestor.address)
+    def _requested(self, event: evt.Event) -> None:
+        """Refuse strangers and what there is no place for, each with its reason (PS3.8 Table 9-21)."""
+        association, asked = event.assoc, event.assoc.requestor.primitive
+        caller = str(asked.calling_ae_title).strip()
+        if str(asked.called_ae_title).strip() != self._plan.ae_title:
+            self._reject(association, "peers_refused", (0x01, 0x01, 0x07))
+        elif not self._is_peer(caller, association.requestor.address):
+            self._reject(association, "peers_refused", (0x01, 0x01, 0x03))
+        elif self._connections.accept(association, caller) == "full":
+            self._reject(association, "associations_full", (0x02, 0x03, 0x02))  # "try again later"
 
-    def _accepted(self, event: evt.Event) -> None:
-        if not self._is_allowed(event):
-            self._count("peers_refused")
-            event.assoc.abort()
+    def _reject(self, association: Association, why: str, reason: tuple[int, int, int]) -> None:
+        self._count(why)
+        association.acse.send_reject(*reason)
+        association.kill()
 
-    def _rejected(self, event: evt.Event) -> None:
-        self._count("peers_refused")
+    def _is_peer(self, caller: str, address: str | None) -> bool:
+        stated = self._plan.peers.get(caller)
+        return stated is not None and address is not None and _plain(address) in self._addresses_of(stated)
+
+    def _addresses_of(self, stated: str) -> frozenset[str]:
+        """The addresses of a peer that is stated as a number or a name."""
+        until, known = self._addresses.get(stated, (0.0, frozenset()))
+        if until < time.monotonic():
+            try:
+                known = frozenset(_plain(str(row[4][0])) for row in socket.getaddrinfo(stated, None))
+            except OSError:
+                return frozenset()
+            self._addresses[stated] = (time.monotonic() + NAME_S, known)
+        return known
+
+    def _heard(self, event: evt.Event) -> None:
+        if not self._connections.hear(event.assoc, len(event.data)):
+            self._connections.cut(event.assoc, "objects_too_large")
 
     def _store(self, event: evt.Event) -> int:
-        if not self._is_allowed(event):
+        self._connections.kept(event.assoc)
+        if not self._is_peer(event.assoc.requestor.ae_title.strip(), event.assoc.requestor.address):
             return _NOT_ALLOWED
         try:
             if shutil.disk_usage(self._folder).free < FREE_BYTES:
@@ -156,15 +184,19 @@ class Receiver:
         return _SUCCESS
 
     def _closed(self, event: evt.Event) -> None:
-        place = self._places.pop(event.assoc, None)
+        self._connections.closed(event.assoc)
+
+    def _done(self, association: Association) -> None:
+        """Hand on what came. Not when the connection ends: what came last may still be on its way to the disk."""
+        place = self._places.pop(association, None)
         if place is not None:
             place.rename(place.with_suffix(""))
 
 
-def _same_address(stated: str, found: str | None) -> bool:
-    """Whether an address is the one that a plan states, as a number or a name."""
+def _plain(address: str) -> str:
+    """An address as it is compared: one of IPv4 may be written as one of IPv6 (RFC 4291, 2.5.5.2)."""
     try:
-        known = {row[4][0] for row in socket.getaddrinfo(stated, None)}
-        return ipaddress.ip_address(str(found)) in {ipaddress.ip_address(address) for address in known}
-    except (OSError, ValueError):
-        return False
+        number = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(getattr(number, "ipv4_mapped", None) or number)
