@@ -190,7 +190,8 @@ def main() -> None:
         child.wait()
     for kind, number in sorted(became.items()):
         print(f"{number:7d} {kind}")
-    print(f"{options.rounds} x {options.count} associations in {seconds:.0f} s, {options.threads} at once; one more afterwards: {last}")
+    asked_for = f"{options.rounds} x {options.count} associations in {seconds:.0f} s"
+    print(f"{asked_for}, {options.threads} at once; one more afterwards: {last}")
     for name, row in rows.items():
         print(f"{name:>13}: " + ", ".join(f"{value} {what}" for what, value in row.items()))
     print(f"the receiver counted {said}; {files} images lie on the disk")

@@ -65,8 +65,11 @@ class AskedArchive:
                 answer = answers.setdefault(str(held[unique].value), Dataset())
                 for keyword in (unique, *more):
                     setattr(answer, keyword, held.get(keyword))
-                if level == "STUDY":
-                    answer.NumberOfStudyRelatedInstances = int(answer.get("NumberOfStudyRelatedInstances") or 0) + 1
+                number = {"STUDY": "NumberOfStudyRelatedInstances", "SERIES": "NumberOfSeriesRelatedInstances"}.get(
+                    level
+                )
+                if number is not None:
+                    setattr(answer, number, int(answer.get(number) or 0) + 1)
         return list(answers.values())
 
 

@@ -76,6 +76,7 @@ class FoundSeries:
     uid: str = field(repr=False)
     modality: str
     body_part: str
+    instances: int | None = None
 
 
 class Archive(Protocol):
@@ -95,7 +96,7 @@ STUDY_KEYS: Final = (
     "StudyInstanceUID", "PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyDate",
     "StudyTime", "NumberOfStudyRelatedInstances",
 )  # fmt: skip
-SERIES_KEYS: Final = ("SeriesInstanceUID", "Modality", "BodyPartExamined")
+SERIES_KEYS: Final = ("SeriesInstanceUID", "Modality", "BodyPartExamined", "NumberOfSeriesRelatedInstances")
 
 
 def found_study(said: Mapping[str, str]) -> FoundStudy | None:
@@ -105,7 +106,6 @@ def found_study(said: Mapping[str, str]) -> FoundStudy | None:
         return None
     date, born = (_DATE.fullmatch(said.get(name, "").strip()) for name in ("StudyDate", "PatientBirthDate"))
     clock = _TIME.fullmatch(said.get("StudyTime", "").strip())
-    number = said.get("NumberOfStudyRelatedInstances", "").strip()
     return FoundStudy(
         study_instance_uid=uid,
         patient_id=said.get("PatientID", "").strip(),
@@ -115,7 +115,7 @@ def found_study(said: Mapping[str, str]) -> FoundStudy | None:
         patient_sex=said.get("PatientSex", "").strip(),
         study_date="".join(date.groups()) if date else "",
         study_time="".join(part or "" for part in clock.groups()) if clock else "",
-        instances=int(number) if number.isascii() and number.isdigit() and len(number) < 9 else None,
+        instances=_number(said.get("NumberOfStudyRelatedInstances", "")),
     )
 
 
@@ -124,7 +124,13 @@ def found_series(said: Mapping[str, str]) -> FoundSeries | None:
     uid = said.get("SeriesInstanceUID", "").strip()
     if not is_uid(uid):
         return None
-    return FoundSeries(uid, said.get("Modality", "").strip(), said.get("BodyPartExamined", "").strip())
+    instances = _number(said.get("NumberOfSeriesRelatedInstances", ""))
+    return FoundSeries(uid, said.get("Modality", "").strip(), said.get("BodyPartExamined", "").strip(), instances)
+
+
+def _number(text: str) -> int | None:
+    number = text.strip()
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 9 else None
 
 
 def is_uid(text: str) -> bool:

@@ -54,7 +54,7 @@ class _Bounded(RequestHandler):
                 raise OSError("a message is longer than was agreed on")
             return whole(size)
 
-        connection.recv = recv  # type: ignore[method-assign]
+        connection.recv = recv  # type: ignore[method-assign,assignment]
         return association
 
 

@@ -131,6 +131,7 @@ class Receiver:
     def _requested(self, event: evt.Event) -> None:
         """Refuse strangers and what there is no place for, each with its reason (PS3.8 Table 9-21)."""
         association, asked = event.assoc, event.assoc.requestor.primitive
+        assert asked is not None, "it is what was requested"
         caller = str(asked.calling_ae_title).strip()
         if str(asked.called_ae_title).strip() != self._plan.ae_title:
             self._reject(association, "peers_refused", (0x01, 0x01, 0x07))

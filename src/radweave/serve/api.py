@@ -169,7 +169,7 @@ def sent(study: str, user: Asking, here: Here) -> list[dict[str, Any]]:
 
 @router.get("/studies/{study}/versions/{version}", tags=["studies"])
 def read_version(study: str, version: int, user: Asking, here: Here) -> dict[str, Any]:
-    """An older draft; version 1 is the model's."""
+    """An older draft; version 1 is the model's, and ``drafted`` its newest."""
     with here.database.reading() as connection:
         find_study(connection, study, user)
         found = drafts.read(connection, study, version)

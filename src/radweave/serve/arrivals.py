@@ -3,8 +3,8 @@
     association's or query's folder -> a folder for each study -> when nothing more came for a while: its prior is
     looked for -> submitted
 
-All of it lies on the disk, so that a server that is killed goes on where it was. A study that was on the work list is
-not taken again: images that come later, or twice, are dropped and counted.
+All of it lies on the disk, so that a server that is killed goes on where it was. Images of a study that is on the work
+list already are for ``submit`` to take or to drop.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from radweave.hospital.receiver import OPEN
 from radweave.serve.again import Again
 from radweave.serve.outbox import NOBODYS
 from radweave.serve.seeker import Seeker
-from radweave.serve.uploads import Incoming, from_path
 
 PAUSE_S: Final = 0.5
 OF_QUERY: Final = "@"
 """Stands in the name of a folder whose objects were asked for, after the name of the query."""
-Submit = Callable[[Sequence[Incoming], str, Prior | None], bool]
+Submit = Callable[[Sequence[Path], str, Prior | None], bool]
+"""Files that are called after their instances, the study's own name, and its prior."""
 Count = Callable[[str], None]
 Clean = Callable[[Path], bytes]
 
@@ -121,8 +121,7 @@ class Arrivals(Again):
             prior = self._seeker.look_for(name, files)
             if prior is None:
                 return False
-        incoming = [from_path(file, f"study/{number:05}.dcm") for number, file in enumerate(files)]
-        is_done = self._submit(incoming, name, prior)
+        is_done = self._submit(files, name, prior)
         if is_done and self._seeker is not None:
             self._seeker.forget(name)
         return is_done

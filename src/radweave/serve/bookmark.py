@@ -1,10 +1,12 @@
-"""Which studies an archive has named, and what became of each, in the database: none is fetched twice.
+"""Which studies an archive has named, and what became of each, in the database: no image is fetched twice in vain.
 
     seen -> came (its objects lie among the arrivals)
       |
       +--> nothing (it has no image that fits)
 
-A study is kept by a digest of its UID. The rows of studies that no question finds any more stay: they are small.
+One that has another number of objects than it had is seen again: more may have come to it. Then its series tell whether
+these are images, or reports such as ours. A study is kept by a digest of its UID. The rows of studies that no question
+finds any more stay: they are small.
 """
 
 from __future__ import annotations
@@ -28,12 +30,6 @@ def digest(study: FoundStudy) -> str:
     return sha256_bytes(study.study_instance_uid.encode())
 
 
-def done(connection: sa.Connection, query: str) -> set[str]:
-    """The digests of all studies that need not be asked for."""
-    found = sa.select(asked.c.study).where(asked.c.query == query, asked.c.state != "seen")
-    return set(connection.execute(found).scalars())
-
-
 def seen(connection: sa.Connection, query: str, study: FoundStudy, quiet_s: float) -> bool:
     """Note that a study was named; whether it is to be fetched now: nothing came to it for a while, it is its turn."""
     name, time = digest(study), now()
@@ -43,14 +39,22 @@ def seen(connection: sa.Connection, query: str, study: FoundStudy, quiet_s: floa
         connection.execute(asked.insert().values(query=query, study=name, **values))
         return quiet_s <= 0
     if row.instances != study.instances:
-        _change(connection, query, name, instances=study.instances, since=time)
-        return False
+        _change(connection, query, name, state="seen", instances=study.instances, since=time)
+        return quiet_s <= 0 and row.due <= time
     return bool(row.since + timedelta(seconds=quiet_s) <= time and row.due <= time)
 
 
-def end(connection: sa.Connection, query: str, study: FoundStudy, state: Literal["came", "nothing"]) -> None:
-    """Note that a study need not be asked for any more."""
-    _change(connection, query, digest(study), state=state)
+def fetched(connection: sa.Connection, query: str, study: FoundStudy) -> str | None:
+    """The digest of the series that were fetched of a study."""
+    row = _row(connection, query, digest(study))
+    return None if row is None else row.images
+
+
+def end(
+    connection: sa.Connection, query: str, study: FoundStudy, state: Literal["came", "nothing"], images: str | None
+) -> None:
+    """Note that a study need not be asked for, as long as nothing comes to it; ``images`` digests what was fetched."""
+    _change(connection, query, digest(study), state=state, images=images, tries=0)
 
 
 def later(connection: sa.Connection, query: str, study: FoundStudy) -> None:
@@ -63,9 +67,11 @@ def later(connection: sa.Connection, query: str, study: FoundStudy) -> None:
 
 
 def within(connection: sa.Connection, query: str, studies: Collection[FoundStudy]) -> list[FoundStudy]:
-    """Those that are still to be asked for."""
-    known = done(connection, query)
-    return [study for study in studies if digest(study) not in known]
+    """Those that are still to be asked for, or have another number of objects than they had."""
+    rows = sa.select(asked.c.study, asked.c.instances).where(asked.c.query == query, asked.c.state != "seen")
+    known = {row.study: row.instances for row in connection.execute(rows)}
+    nothing = object()
+    return [study for study in studies if known.get(digest(study), nothing) != study.instances]
 
 
 def _row(connection: sa.Connection, query: str, name: str) -> sa.Row[Any] | None:

@@ -1,7 +1,8 @@
 """Drafts and their versions: what the model wrote, what readers make of it, and the signature.
 
-Version 1 is the model's and stays. Each edit makes a whole new version and names the one it was made on; where
-another one came first it is refused, and nothing is lost. A sentence keeps its key through all versions.
+Version 1 is the model's and stays; where images came later, another version is the model's too. Each edit makes a whole
+new version and names the one it was made on; where another one came first it is refused, and nothing is lost. A
+sentence keeps its key through all versions.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def read(connection: sa.Connection, study: str, version: int) -> dict[str, Any]:
     return {
         "version": version, "text": draft.text, "author": draft.author_id, "author_name": names.get(draft.author_id),
         "created": draft.created.isoformat(), "sha256": sha256_bytes(draft.text.encode()),
-        "undo": _undo(connection, study, version),
+        "undo": _undo(connection, study, version), "drafted": drafted_version(connection, study),
         "sentences": [
             {
                 "key": row.key, "section": row.section, "text": row.text, "origin": row.origin,
@@ -97,13 +98,31 @@ def read(connection: sa.Connection, study: str, version: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def drafted_version(connection: sa.Connection, study: str) -> int:
+    """The newest version that the model wrote."""
+    asked = sa.select(sa.func.max(drafts.c.version)).where(drafts.c.study_id == study, drafts.c.author_id.is_(None))
+    return int(connection.execute(asked).scalar() or 1)
+
+
+def write(connection: sa.Connection, study: str, version: int, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Keep a version of the model's. Its sentences are new ones, whatever they say."""
+    first = _next_key(connection, study)
+    connection.execute(drafts.insert().values(study_id=study, version=version, text=text, created=now()))
+    made = [
+        {**row, "study_id": study, "version": version, "position": number, "key": first + number}
+        for number, row in enumerate(rows)
+    ]
+    if made:
+        connection.execute(sentences.insert(), made)
+
+
 def _undo(connection: sa.Connection, study: str, version: int) -> int | None:
-    """The version that shows what stood there before ``version``; None for the model's own draft."""
-    asked = sa.select(drafts.c.version, drafts.c.restores).where(drafts.c.study_id == study)
-    restores: dict[int, int | None] = {row.version: row.restores for row in connection.execute(asked)}
-    while (older := restores[version]) is not None:
+    """The version that shows what stood there before ``version``; None for a draft of the model's own."""
+    asked = sa.select(drafts.c.version, drafts.c.restores, drafts.c.author_id).where(drafts.c.study_id == study)
+    rows = {row.version: row for row in connection.execute(asked)}
+    while (older := rows[version].restores) is not None:
         version = older
-    return version - 1 or None
+    return None if rows[version].author_id is None else version - 1
 
 
 def read_evidence(connection: sa.Connection, study: str) -> dict[str, Any] | None:
@@ -277,7 +296,7 @@ def sign(connection: sa.Connection, study: str, version: int, seconds: float, us
         ConflictError: if ``version`` is not the newest, the study is signed, or a flagged sentence was not looked at.
     """
     _take(connection, study, version, state="signed", version_after=version)
-    signed, first = _rows(connection, study, version), _rows(connection, study, 1)
+    signed, first = _rows(connection, study, version), _rows(connection, study, drafted_version(connection, study))
     unseen = [row.key for row in signed if row.flagged and row.looked_at_by is None]
     if unseen:
         raise ConflictError("flagged sentences were not looked at", field="sentences", got=f"keys {unseen}")

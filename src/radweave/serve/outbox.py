@@ -4,7 +4,8 @@
        |
        +-> refused (with the reason): no report can be made of the study, or it was signed before its draft went
 
-A row is there once for each study, target, format and event. Where the archive is away it waits longer after each try.
+A row is there once for each study, target, format and event; where images came later and the study was drafted again,
+those of the older draft make way. Where the archive is away it waits longer after each try.
 A server that ends between an archive's receipt and the row sends once more: the same bytes with the same instance UID,
 of which an archive keeps one.
 """
@@ -19,7 +20,7 @@ import sqlalchemy as sa
 
 from radweave.hospital.plan import Target
 from radweave.serve import log
-from radweave.serve.schema import arrivals, now, outbox, signoffs, studies
+from radweave.serve.schema import arrivals, drafts, now, outbox, signoffs, studies
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 600.0
@@ -34,6 +35,14 @@ _DRAFTED: Final = ("drafted", "edited", "signed")
 def arrived(connection: sa.Connection, study: str) -> None:
     """Note that a study came from an archive, in the transaction that puts it on the work list."""
     connection.execute(arrivals.insert().values(study_id=study))
+
+
+def forget_drafted(
+    connection: sa.Connection, study: str, *, states: Sequence[str] = ("waiting", "sent", "refused")
+) -> None:
+    """Take reports of a study's draft off the list: there is another draft, of which reports are sent anew."""
+    this = (outbox.c.study_id == study, outbox.c.event == "drafted", outbox.c.state.in_(states))
+    connection.execute(outbox.delete().where(*this))
 
 
 def enqueue(connection: sa.Connection, targets: Sequence[Target]) -> int:
@@ -57,7 +66,10 @@ def _enqueue(connection: sa.Connection, target: str, name: str, event: str) -> i
     if event == "signed":
         asked = asked.add_columns(signoffs.c.version).join(signoffs, signoffs.c.study_id == studies.c.id)
     else:
-        asked = asked.add_columns(sa.literal(1)).where(studies.c.state.in_(_DRAFTED))
+        newest = sa.select(sa.func.max(drafts.c.version)).where(
+            drafts.c.study_id == studies.c.id, drafts.c.author_id.is_(None)
+        )
+        asked = asked.add_columns(newest.scalar_subquery()).where(studies.c.state.in_(_DRAFTED))
     rows = [
         {"study_id": study, "target": target, "format": name, "event": event, "version": version, "state": "waiting",
          "tries": 0, "due": now(), "changed": now()}

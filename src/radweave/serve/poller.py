@@ -1,7 +1,8 @@
 """The thread that asks an archive for new studies again and again, and lays what is new among the arrivals.
 
 The same question is asked each time, and the bookmark says what of the answer is new: a server that was killed goes
-on where it was. A study lies aside until all of it came, so that none is drafted with half of its images.
+on where it was. A study lies aside until all of it came, so that none is drafted with half of its images. One to which
+images came since is fetched again, whole; who takes it in knows what is new.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from radweave.hospital.asking import Archive, Asked, Count, FoundStudy, NotAnsweredError
+from radweave.base.hashes import sha256_bytes
+from radweave.hospital.asking import Archive, Asked, Count, FoundSeries, FoundStudy, NotAnsweredError
 from radweave.hospital.plan import Query, may_hold
 from radweave.serve import bookmark
 from radweave.serve.again import Again
@@ -94,20 +96,36 @@ class Poller(Again):
         return Asked(time.monotonic() + self._query.timeout_s, self._query.most, self._stopping.is_set)
 
     def _fetch(self, study: FoundStudy) -> None:
+        wanted = [
+            series
+            for series in self._archive.series(study.study_instance_uid, self._asked())
+            if series.modality in self._poll.modality and may_hold(self._poll.routes, series.body_part)
+        ]
+        images = _digest(wanted)
+        with self._database.reading() as connection:
+            before = bookmark.fetched(connection, self._query.name, study)
+        if images is not None and images == before:  # what came is no image: a report, perhaps ours
+            with self._database.writing() as connection:
+                bookmark.end(connection, self._query.name, study, "came", images)
+            return
         place = self._aside / uuid.uuid4().hex
         place.mkdir(parents=True)
         try:
-            came = 0
-            for series in self._archive.series(study.study_instance_uid, self._asked()):
-                if series.modality in self._poll.modality and may_hold(self._poll.routes, series.body_part):
-                    came += self._archive.fetch(study.study_instance_uid, series.uid, place, self._asked())
+            came = sum(self._archive.fetch(study.study_instance_uid, one.uid, place, self._asked()) for one in wanted)
             if came:
                 place.rename(self._folder / f"{self._query.name}{OF_QUERY}{place.name}")
             with self._database.writing() as connection:
-                bookmark.end(connection, self._query.name, study, "came" if came else "nothing")
+                bookmark.end(connection, self._query.name, study, "came" if came else "nothing", images)
             self._count("studies_fetched" if came else "studies_without_images", 1)
         finally:
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _digest(series: Sequence[FoundSeries]) -> str | None:
+    """What series hold, as far as the archive says; None where it does not say how many objects each has."""
+    if any(one.instances is None for one in series):
+        return None
+    return sha256_bytes("/".join(sorted(f"{one.uid}:{one.instances}" for one in series)).encode())
 
 
 def _is_since(study: FoundStudy, since: datetime) -> bool:

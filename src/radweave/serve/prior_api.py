@@ -84,7 +84,7 @@ def _prior(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> dict[s
         found |= {"id": own.id, "name": own.name, "is_signed": is_signed, "found_by": own.found_by, "report": text}
     if found["report"] and row.version:
         labeler = get_labeler(LABELER_OF[here.modality])
-        drafted = drafts.read(connection, row.id, 1)["text"]
+        drafted = drafts.read(connection, row.id, drafts.drafted_version(connection, row.id))["text"]
         now = find_support(Report(drafted, row.id), labeler)
         found["changes"] = changes(now, said_before(found["report"], labeler))
     return found

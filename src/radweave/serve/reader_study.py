@@ -12,6 +12,7 @@ from statistics import median
 import sqlalchemy as sa
 
 from radweave.base.csv_text import csv_line
+from radweave.serve.drafts import drafted_version
 from radweave.serve.schema import evidence, sentences, signoffs, users
 
 
@@ -48,7 +49,8 @@ def signed_studies(connection: sa.Connection) -> list[SignedStudy]:
 
 def _row(connection: sa.Connection, signed: sa.Row[tuple[object, ...]]) -> SignedStudy:
     wanted = sa.select(sentences.c.text, sentences.c.flagged).where(sentences.c.study_id == signed.study_id)
-    drafted = connection.execute(wanted.where(sentences.c.version == 1)).all()
+    first = drafted_version(connection, signed.study_id)
+    drafted = connection.execute(wanted.where(sentences.c.version == first)).all()
     kept = connection.execute(wanted.where(sentences.c.version == signed.version)).all()
     return SignedStudy(
         study=signed.study_id,

@@ -201,7 +201,8 @@ priors = sa.Table(
 )  # fmt: skip
 
 # Studies that an archive named when it was asked for new ones, by a digest of their UID: none is fetched twice.
-# ``instances`` and ``since`` tell when nothing more came to it; ``due`` when it is tried again.
+# ``instances`` and ``since`` tell when nothing more came to it; ``due`` when it is tried again; ``images`` is a digest
+# of the series that were fetched.
 asked = sa.Table(
     "asked", meta,
     sa.Column("query", sa.String(40), primary_key=True),
@@ -211,6 +212,7 @@ asked = sa.Table(
     sa.Column("since", Utc, nullable=False),
     sa.Column("tries", sa.Integer, nullable=False, default=0),
     sa.Column("due", Utc, nullable=False),
+    sa.Column("images", sa.String(64)),
     sa.CheckConstraint("state IN ('seen', 'came', 'nothing')", name="known_asking"),
 )  # fmt: skip
 
@@ -292,7 +294,12 @@ def _earlier(connection: sa.Connection) -> None:
     meta.create_all(connection, tables=[patients, earlier, links, templates])
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending, 4: _asking, 5: _earlier}
+def _growing(connection: sa.Connection) -> None:
+    """What was fetched of a study, so that what comes later is noticed."""
+    connection.exec_driver_sql("ALTER TABLE asked ADD COLUMN images VARCHAR(64)")
+
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing}
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
 

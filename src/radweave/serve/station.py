@@ -29,6 +29,7 @@ from radweave.runs.folder import read_card
 from radweave.serve import linked, log, outbox, patients, store, users
 from radweave.serve.database import Database
 from radweave.serve.events import say
+from radweave.serve.growing import Growing, as_incoming
 from radweave.serve.inference import Inference, Target
 from radweave.serve.joined import Joined, refuse_unusable
 from radweave.serve.kept import Kept, Places
@@ -89,6 +90,7 @@ class Station:
         self.kept = Kept(settings.pixels, settings.limits.kept_bytes)
         self.reports = Places(_REPORTS_AT_ONCE)
         self.inference = Inference(settings, self.database, self.metrics, target=target)
+        self._growing = Growing(settings, self.database, self.metrics, self.modality, self.inference.wake)
         self._joined = Joined(plan, settings, self.database, self.metrics, self._take_arrived)
         self._watcher = None if settings.watch is None else Watcher(settings.watch, self._take_watched)
 
@@ -253,13 +255,14 @@ class Station:
                 store.add(connection, refused, owner=None)
         return True
 
-    def _take_arrived(self, incoming: Sequence[Incoming], key: str, prior: Prior | None) -> bool:
-        """Take in a study that an archive sent; whether it is done with."""
+    def _take_arrived(self, files: Sequence[Path], key: str, prior: Prior | None) -> bool:
+        """Take in a study that an archive sent, or images that came to it later; whether it is done with."""
+        name = f"arrived/{key}"
         try:
             arrived = not key.startswith(outbox.NOBODYS)
-            self.submit(incoming, owner=None, key=f"arrived/{key}", arrived=arrived, prior=prior)
+            self.submit(as_incoming(files), owner=None, key=name, arrived=arrived, prior=prior)
         except KnownError:
-            self.metrics.count("studies_again")
+            return self._growing.take(_source(None, 0, name), files)
         except QueueFullError:
             return False
         except InputError:

@@ -1,8 +1,9 @@
 """The work list: studies, their files and states. Every change is one transaction with its entry in the log.
 
     waiting -> drafting -> drafted -> edited -> signed
-       |          |
-       +----------+-> refused (with the reason)
+     | ^          |           |          |
+     | +----------|-----------+----------+  where images came later
+     +------------+-> refused (with the reason), or back to the draft that there was
 
 A change names the state that it starts from, so that of two that meet one finds nothing to do: a draft that comes after
 the study was cancelled is dropped, and no study is drafted twice.
@@ -14,16 +15,22 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from radweave.hospital.prior import Prior
-from radweave.serve import linked, log
-from radweave.serve.schema import STATES, drafts, evidence, files, now, priors, sentences, studies
+from radweave.serve import linked, log, outbox
+from radweave.serve.drafts import drafted_version, write
+from radweave.serve.schema import STATES, evidence, files, now, priors, studies
 from radweave.serve.users import User
 
 CANCELLED = "cancelled"
+GROWING: Final = ("waiting", "drafted", "edited")
+"""States in which a study takes images that come later."""
+AGAIN: Final = "images came after version {}: this is a new draft, of all of them"
+EDITED: Final = "; what a reader had written is version {}"
+NOT_AGAIN: Final = "images came after this draft, and it says nothing of them: {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,21 +144,22 @@ def prior_of(connection: sa.Connection, study: str) -> Prior | None:
 
 def finish(connection: sa.Connection, study: str, result: Mapping[str, Any]) -> bool:
     """Keep a draft; whether the study still waited for it."""
-    if not _move(connection, study, ("drafting",), "drafted", version=1):
+    before = connection.execute(sa.select(studies.c.version).where(studies.c.id == study)).scalar_one()
+    version = before + 1
+    if not _move(connection, study, ("drafting",), "drafted", version=version):
         return False
-    connection.execute(drafts.insert().values(study_id=study, version=1, text=result["text"], created=now()))
+    is_edited = before > drafted_version(connection, study)
+    write(connection, study, version, result["text"], result["sentences"])
     given = {name: result[name] for name in ("evidence", "findings", "model")}
     prior = prior_of(connection, study)
     said = [*result["warnings"], *(() if prior is None else prior.warnings)]
+    if before:
+        said.append(AGAIN.format(before) + (EDITED.format(before) if is_edited else ""))
+        connection.execute(evidence.delete().where(evidence.c.study_id == study))
+        outbox.forget_drafted(connection, study)
     warnings = [_as_they_came(connection, study, text) for text in said]
     connection.execute(evidence.insert().values(study_id=study, **given, warnings=warnings))
-    rows = [
-        {**row, "study_id": study, "version": 1, "position": number, "key": number}
-        for number, row in enumerate(result["sentences"])
-    ]
-    if rows:
-        connection.execute(sentences.insert(), rows)
-    log.append(connection, "drafted", study=study, details={"version": 1, "model": dict(result["model"])})
+    log.append(connection, "drafted", study=study, details={"version": version, "model": dict(result["model"])})
     return True
 
 
@@ -163,10 +171,41 @@ def refuse(
     user: int | None = None,
     states: Sequence[str] = ("waiting", "drafting"),
 ) -> bool:
-    """Say that there will be no draft, and why; whether there was none yet."""
+    """Say that there will be no draft, and why; whether there was none yet. A study that has one goes back to it."""
+    if reason != CANCELLED and _back(connection, study, reason, states):
+        return False
     if not _move(connection, study, states, "refused", reason=_as_they_came(connection, study, reason)):
         return False
     log.append(connection, CANCELLED if reason == CANCELLED else "refused", user=user, study=study)
+    return True
+
+
+def _back(connection: sa.Connection, study: str, reason: str, states: Sequence[str]) -> bool:
+    """Keep the draft of a study that cannot be drafted again with the images that came later."""
+    version = connection.execute(sa.select(studies.c.version).where(studies.c.id == study)).scalar_one()
+    if not version:
+        return False
+    state = "edited" if version > drafted_version(connection, study) else "drafted"
+    if _move(connection, study, states, state):
+        given = connection.execute(sa.select(evidence.c.warnings).where(evidence.c.study_id == study)).scalar_one()
+        said = [*given, NOT_AGAIN.format(_as_they_came(connection, study, reason))]
+        connection.execute(evidence.update().where(evidence.c.study_id == study).values(warnings=said))
+        log.append(connection, "not drafted again", study=study)
+    return True
+
+
+def grow(connection: sa.Connection, study: str, more: Sequence[tuple[Path, str]], count: int) -> bool:
+    """Let a study that is not signed wait again, with all of its files, of which ``count`` are new; whether it does."""
+    if not _move(connection, study, GROWING, "waiting", tries=0):
+        return False
+    connection.execute(files.delete().where(files.c.study_id == study))
+    rows = [
+        {"study_id": study, "position": number, "path": str(path), "name": name}
+        for number, (path, name) in enumerate(more)
+    ]
+    connection.execute(files.insert(), rows)
+    outbox.forget_drafted(connection, study, states=("waiting",))  # it would be of images that nobody looked at
+    log.append(connection, "images came", study=study, details={"files": count})
     return True
 
 
@@ -183,8 +222,8 @@ def give_back(connection: sa.Connection, ids: Sequence[str], *, tries: int, reas
     asked = sa.select(studies.c.id, studies.c.tries).where(studies.c.id.in_(ids), studies.c.state == "drafting")
     for study, had in connection.execute(asked).all():
         if had >= tries:
-            refuse(connection, study, reason)
-            refused.append(study)
+            if refuse(connection, study, reason):
+                refused.append(study)
         else:
             _move(connection, study, ("drafting",), "waiting")
     return refused

@@ -4,7 +4,7 @@ import { at, button, h, redraw } from "./dom.js";
 import { ask } from "./api.js";
 import { canEdit } from "./draft.js";
 
-let base = 1;
+let base = null;
 let isShown = false;
 const kept = new Map();
 
@@ -45,10 +45,10 @@ export async function showDifference(page) {
 
 export async function drawDifference(page) {
   const { draft } = page.study;
-  const head = h("h2", { id: "difference-title", tabindex: "-1" }, "Difference to the first draft");
+  const head = h("h2", { id: "difference-title", tabindex: "-1" }, "Difference to the model's draft");
   const toggle = button(isShown ? "Hide" : "Show", () => { isShown = !isShown; drawDifference(page); }, { focus: "difference", "aria-expanded": String(isShown) });
   if (!isShown) return redraw(at("difference"), h("div", { class: "row spread" }, head, toggle));
-  if (base > draft.version) base = 1;
+  if (base === null || base > draft.version) base = draft.drafted;
   if (!kept.has(base)) kept.set(base, await ask("GET", `/studies/${page.id}/versions/${base}`));
   const before = new Map(kept.get(base).sentences.map((row) => [row.key, row.text]));
   const after = new Map(draft.sentences.map((row) => [row.key, row.text]));
@@ -60,7 +60,7 @@ export async function drawDifference(page) {
     else order.splice(++place, 0, key);
   }
   const choice = h("select", { id: "difference-base", "data-focus": "difference-base", onchange: (event) => { base = Number(event.target.value); drawDifference(page); } },
-    Array.from({ length: draft.version }, (_, one) => h("option", { value: one + 1, selected: one + 1 === base }, one ? `version ${one + 1}` : "the model's draft")));
+    Array.from({ length: draft.version }, (_, one) => h("option", { value: one + 1, selected: one + 1 === base }, one + 1 === draft.drafted ? "the model's draft" : `version ${one + 1}`)));
   redraw(at("difference"), h("div", { class: "row spread" }, head, toggle),
     h("p", { class: "row" }, h("label", { for: "difference-base" }, "Compared with"), choice,
       canEdit(page) && base !== draft.version && button("Go back to it", () => page.restore(base), { focus: "restore" })),
