@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from archive import free_port
 from asked import AskedArchive, dicom, web
 from pydicom import dcmread
 from reports import SIGNED, dicom_image, finished
 
-from image_files import CANARY, save
+from image_files import CANARY, save, write_series
 from radweave.hospital.asking import Archive, Asked, FoundStudy, NotAnsweredError, found_study
 from radweave.hospital.asking_dicom import DicomArchive
 from radweave.hospital.asking_web import WebArchive
@@ -25,7 +26,7 @@ from radweave.hospital.finished import Section
 from radweave.hospital.formats import FORMATS
 from radweave.hospital.identity import read_identities
 from radweave.hospital.plan import AskedDicom, Priors, Receive, Web
-from radweave.hospital.prior import Prior
+from radweave.hospital.prior import Prior, copied
 from radweave.hospital.receiver import Receiver
 
 WAYS = ("web", "get", "move")
@@ -255,3 +256,23 @@ def test_a_damaged_report_leaves_the_prior_without_one(tmp_path: Path) -> None:
     report.Modality, report.SeriesInstanceUID, report.VerificationFlag = "SR", "1.2.3", "VERIFIED"
     found, _ = prior_of(now, Shelf(old, save(report, tmp_path / "report.dcm")), tmp_path)
     assert (found.outcome, found.report) == ("found", None)
+
+
+def test_the_prior_of_a_scan_is_the_series_with_most_slices(tmp_path: Path) -> None:
+    before = {"StudyInstanceUID": "1.2.5", "StudyDate": "20000101", "BodyPartExamined": "CHEST"}
+    now = write_series(tmp_path / "now", StudyInstanceUID="1.2.4", **LATER)
+    thin = write_series(tmp_path / "thin", np.zeros((6, 4, 4)), SeriesInstanceUID="1.2.5.1", **before)
+    thick = write_series(tmp_path / "thick", np.zeros((3, 4, 4)), SeriesInstanceUID="1.2.5.2", **before)
+    scout = {"SeriesInstanceUID": "1.2.5.3", "ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}
+    scouts = write_series(tmp_path / "scout", np.zeros((7, 4, 4)), **scout, **before)
+    shelf = Shelf(*thick, *scouts, *thin, *now)
+    found, counted = prior_of(now[0], shelf, tmp_path, modality=["CT"])
+    assert (found.outcome, found.days, counted) == ("found", 181, {})
+    (scan,) = copied(found, tmp_path / "copy").files
+    assert sorted(str(dcmread(file).SOPInstanceUID) for file in Path(scan).iterdir()) == sorted(
+        str(dcmread(file).SOPInstanceUID) for file in thin
+    )
+    assert prior_of(now[0], shelf, tmp_path / "x", modality=["CR"])[0].outcome == "none"
+    eve = write_series(tmp_path / "other", PatientName="Other^Eve", **LATER)
+    other, counted = prior_of(eve[0], shelf, tmp_path / "y", modality=["CT"])
+    assert (other.outcome, counted) == ("refused", {"priors_refused_other_name": 1})

@@ -33,6 +33,10 @@ LEVELS = {
 }
 
 
+COUNTS = {"STUDY": "NumberOfStudyRelatedInstances", "SERIES": "NumberOfSeriesRelatedInstances"}
+"""Of all kinds of objects, whichever were asked for."""
+
+
 class AskedArchive:
     """Holds files. ``asked`` counts the questions of each kind; ``fails`` makes some of them fail."""
 
@@ -65,11 +69,9 @@ class AskedArchive:
                 answer = answers.setdefault(str(held[unique].value), Dataset())
                 for keyword in (unique, *more):
                     setattr(answer, keyword, held.get(keyword))
-                number = {"STUDY": "NumberOfStudyRelatedInstances", "SERIES": "NumberOfSeriesRelatedInstances"}.get(
-                    level
-                )
-                if number is not None:
-                    setattr(answer, number, int(answer.get(number) or 0) + 1)
+                if level in COUNTS:
+                    same = [one for one in self.held() if one[unique].value == held[unique].value]
+                    setattr(answer, COUNTS[level], len(same))
         return list(answers.values())
 
 

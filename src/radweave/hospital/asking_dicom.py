@@ -71,6 +71,7 @@ class DicomArchive:
 
     def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
         keys = {"StudyInstanceUID": study, "SeriesInstanceUID": series}
+        before = sum(1 for _ in folder.glob("*.dcm"))
         if self._peer.retrieve == "get":
             self._get(keys, folder, asked)
         else:
@@ -79,7 +80,7 @@ class DicomArchive:
             instances = [uid for said in found if is_uid(uid := said.get("SOPInstanceUID", "").strip())]
             with self._receiver.expecting(instances, folder):
                 self._move(keys, asked)
-        came = sum(1 for _ in folder.glob("*.dcm"))
+        came = sum(1 for _ in folder.glob("*.dcm")) - before
         self._count("objects_retrieved", came)
         return came
 

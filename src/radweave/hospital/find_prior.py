@@ -18,10 +18,11 @@ from radweave.base.study import View
 from radweave.data.earlier import Reason, newest_first, why_no_prior
 from radweave.data.reading.dicom import read_dicom
 from radweave.data.reading.sandbox import Sandbox
-from radweave.hospital.asking import WILDCARDS, Archive, Asked, Count, FoundStudy
+from radweave.hospital.asking import WILDCARDS, Archive, Asked, Count, FoundSeries, FoundStudy
 from radweave.hospital.identity import READ_TIMEOUT_S, Identity, read_identities
 from radweave.hospital.plan import Priors, Route, may_hold
 from radweave.hospital.prior import Prior
+from radweave.hospital.scans import CT, scan_of
 
 SERIES: Final = 4
 STUDIES: Final = 5
@@ -98,29 +99,44 @@ def _taken(
     archive: Archive, study: Identity, found: FoundStudy, plan: Priors, folder: Path, asked: Asked, count: Count
 ) -> Prior | None:
     """The study's fitting images and its signed report; None where it has no such image."""
-    series = archive.series(found.study_instance_uid, asked)
+    series = list(dict.fromkeys(archive.series(found.study_instance_uid, asked)))
     wanted = [one for one in series if one.modality in plan.modality and may_hold(plan.routes, one.body_part)]
     if not wanted:
         return None
     folder.mkdir(parents=True)
-    for one in wanted[:SERIES]:
+    for one in _first(wanted):
         archive.fetch(found.study_instance_uid, one.uid, folder, asked)
     images = _objects(folder, study, found, plan, count)
     views = [(view, one) for one in images if (view := _view(one, plan.routes)) is not None]
     if not views:
         return None
+    is_scan = any(one.identity.modality == CT for _, one in views)
     reports = folder / "reports"
     reports.mkdir()
     for one in [each for each in series if each.modality == _REPORT][:SERIES]:
         archive.fetch(found.study_instance_uid, one.uid, reports, asked)
+    report = _signed(_objects(reports, study, found, plan, count))
     views.sort(key=lambda pair: (not pair[0].is_frontal, pair[1].path.name))
     this, then = (date.fromisoformat(day) for day in (study.study_date, views[0][1].identity.study_date))
-    return Prior(
-        "found",
-        files=tuple(str(one.path) for _, one in views),
-        report=_signed(_objects(reports, study, found, plan, count)),
-        days=(this - then).days,
-    )
+    files = [one.path for _, one in views]
+    if is_scan:
+        files = [_laid(scan_of(files), folder / "scan")]
+    return Prior("found", files=tuple(map(str, files)), report=report, days=(this - then).days)
+
+
+def _first(series: Sequence[FoundSeries]) -> Sequence[FoundSeries]:
+    """Those that are fetched: of CT the one with most slices, where the archive says how many each has."""
+    if any(one.modality == CT for one in series) and all(one.instances is not None for one in series):
+        return sorted(series, key=lambda one: (one.modality == CT, one.instances or 0, one.uid))[-1:]
+    return series[:SERIES]
+
+
+def _laid(files: Sequence[Path], folder: Path) -> Path:
+    """The folder that stands for a series of these slices."""
+    folder.mkdir()
+    for file in files:
+        file.rename(folder / file.name)
+    return folder
 
 
 def _objects(folder: Path, study: Identity, found: FoundStudy, plan: Priors, count: Count) -> list[_Object]:

@@ -19,9 +19,9 @@ query:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -140,7 +140,15 @@ class Target(Record):
 
 
 Modality = Annotated[str, Field(pattern="^[A-Z0-9_]{2,16}$")]
-_CHEST: Final = (Route(modality=("CR", "DX"), body_part=("CHEST", "THORAX", ""), view=tuple(View)),)
+_RADIOGRAPHS: Final = ("CR", "DX")
+_CHEST: Final = {"body_part": ("CHEST", "THORAX", ""), "view": tuple(View)}
+
+
+def _with_routes(given: Any) -> Any:
+    """What is asked for where no routes are given: the chest, of the modalities that are asked for."""
+    if not isinstance(given, Mapping) or "routes" in given:
+        return given
+    return {**given, "routes": ({**_CHEST, "modality": given.get("modality", _RADIOGRAPHS)},)}
 
 
 class Poll(Record):
@@ -149,11 +157,13 @@ class Poll(Record):
     A study is fetched when its number of images did not change for ``quiet_s``; of it, what fits one of ``routes``.
     """
 
-    modality: tuple[Modality, ...] = Field(default=("CR", "DX"), min_length=1)
+    modality: tuple[Modality, ...] = Field(default=_RADIOGRAPHS, min_length=1)
     last_h: float = Field(default=24.0, gt=0, le=24 * 366)
     every_s: float = Field(default=60.0, ge=0.1)
     quiet_s: float = Field(default=30.0, ge=0)
-    routes: tuple[Route, ...] = _CHEST
+    routes: tuple[Route, ...]
+
+    _routes = model_validator(mode="before")(_with_routes)
 
 
 class Priors(Record):
@@ -162,10 +172,12 @@ class Priors(Record):
     A study waits for it no longer than ``wait_s``.
     """
 
-    modality: tuple[Modality, ...] = Field(default=("CR", "DX"), min_length=1)
+    modality: tuple[Modality, ...] = Field(default=_RADIOGRAPHS, min_length=1)
     most_years: float = Field(default=5.0, gt=0)
     wait_s: float = Field(default=60.0, gt=0)
-    routes: tuple[Route, ...] = _CHEST
+    routes: tuple[Route, ...]
+
+    _routes = model_validator(mode="before")(_with_routes)
 
 
 class AskedDicom(Dicom):

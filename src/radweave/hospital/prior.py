@@ -19,7 +19,10 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What came of looking for a prior: ``days`` is how much earlier it is, ``reason`` why another one was refused."""
+    """What came of looking for a prior: ``days`` is how much earlier it is, ``reason`` why another one was refused.
+
+    Of ``files`` a folder stands for a scan.
+    """
 
     outcome: Outcome
     files: tuple[str, ...] = ()
@@ -42,6 +45,10 @@ class Prior:
 def copied(prior: Prior, folder: Path) -> Prior:
     """The prior with its files in ``folder``, under names of ours."""
     with write_folder(folder) as partial:
-        for number, file in enumerate(prior.files):
-            shutil.copyfile(file, partial / f"prior{number:05}.dcm")
-    return replace(prior, files=tuple(str(folder / f"prior{number:05}.dcm") for number in range(len(prior.files))))
+        names = [f"prior{number:05}{'' if Path(file).is_dir() else '.dcm'}" for number, file in enumerate(prior.files)]
+        for file, name in zip(prior.files, names, strict=True):
+            if Path(file).is_dir():
+                shutil.copytree(file, partial / name)
+            else:
+                shutil.copyfile(file, partial / name)
+    return replace(prior, files=tuple(str(folder / name) for name in names))

@@ -16,6 +16,7 @@ from radweave.base.errors import InputError
 from radweave.base.study import Modality
 from radweave.data.reading.dicom import read_dicom
 from radweave.data.reading.series import series_files
+from radweave.hospital.scans import scan_of
 from radweave.serve import log, store
 from radweave.serve.database import Database
 from radweave.serve.metrics import Metrics
@@ -27,6 +28,11 @@ from radweave.serve.uploads import Incoming, from_path, take_in
 def as_incoming(files: Sequence[Path]) -> list[Incoming]:
     """Files of one study, which have no names of their own."""
     return [from_path(file, f"study/{number:05}.dcm") for number, file in enumerate(files)]
+
+
+def chosen(files: Sequence[Path], modality: Modality) -> list[Path]:
+    """Those of a study's images that are drafted: of CT one series, for a scan is one draft."""
+    return scan_of(files) if modality == "ct" else list(files)
 
 
 class Growing:
@@ -51,6 +57,8 @@ class Growing:
             return True
         known = {_instance(file) for file in held}
         new = [file for file in files if file.stem not in known]
+        whole = chosen([*held, *new], self._modality)
+        new = [file for file in new if file in whole]
         if not new:
             self._metrics.count("studies_again")
             return True
@@ -59,13 +67,13 @@ class Growing:
                 log.append(connection, "images came after it was signed", study=study.id, details={"files": len(new)})
             self._metrics.count("images_after_signing", len(new))
             return True
-        return study.state in store.GROWING and self._grow(study.id, held, new)
+        return study.state in store.GROWING and self._grow(study.id, whole, len(new))
 
-    def _grow(self, study: str, held: Sequence[Path], new: Sequence[Path]) -> bool:
+    def _grow(self, study: str, whole: Sequence[Path], new: int) -> bool:
         place = self._settings.files.absolute()
         try:
             folder, found = take_in(
-                as_incoming([*held, *new]), place, self._settings.limits, modality=self._modality, one_study=False
+                as_incoming(whole), place, self._settings.limits, modality=self._modality, one_study=False
             )
         except InputError:
             self._metrics.count("studies_refused")
@@ -75,7 +83,7 @@ class Growing:
             self._metrics.count("studies_refused")
             return True
         with self._database.writing() as connection:
-            done = store.grow(connection, study, found[0].files, len(new))
+            done = store.grow(connection, study, found[0].files, new)
         if not done:  # signed, or being drafted, since it was looked at: it is looked at again
             shutil.rmtree(folder, ignore_errors=True)
             return False

@@ -29,7 +29,7 @@ from radweave.runs.folder import read_card
 from radweave.serve import linked, log, outbox, patients, store, users
 from radweave.serve.database import Database
 from radweave.serve.events import say
-from radweave.serve.growing import Growing, as_incoming
+from radweave.serve.growing import Growing, as_incoming, chosen
 from radweave.serve.inference import Inference, Target
 from radweave.serve.joined import Joined, refuse_unusable
 from radweave.serve.kept import Kept, Places
@@ -260,7 +260,7 @@ class Station:
         name = f"arrived/{key}"
         try:
             arrived = not key.startswith(outbox.NOBODYS)
-            self.submit(as_incoming(files), owner=None, key=name, arrived=arrived, prior=prior)
+            self.submit(as_incoming(chosen(files, self.modality)), owner=None, key=name, arrived=arrived, prior=prior)
         except KnownError:
             return self._growing.take(_source(None, 0, name), files)
         except QueueFullError:

@@ -100,15 +100,33 @@ class Inference:
             except InputError as error:
                 yield _refused(job["id"], _said(error))
         try:
-            reports = list(self.predictor.reports([one.example for _, one in read], batch_size=max(1, len(read))))
+            reports = self._reports([one.example for _, one in read])
         except UnusableModelError as error:
             yield from (_refused(study, error.reason) for study, _ in read)
             return
         for report, (study, one) in zip(reports, read, strict=True):
+            if isinstance(report, InputError):
+                yield _refused(study, _said(report))
+                continue
             evidence = {**report.evidence, "views": one.views}
             whole = replace(report, study_id=study, evidence=evidence, warnings=(*report.warnings, *one.warnings))
             labeler = get_labeler(self.run.experiment.data.label_set)
             yield {"kind": "drafted", "id": study, **result_of(whole, self.run.card, labeler, one.known)}
+
+    def _reports(self, examples: list[Example]) -> list[Report | InputError]:
+        """A report of each, or why there is none: where one refuses a batch, each is drafted alone.
+
+        Raises:
+            UnusableModelError: if none can be drafted.
+        """
+        try:
+            return list(self.predictor.reports(examples, batch_size=max(1, len(examples))))
+        except UnusableModelError:
+            raise
+        except InputError as error:
+            if len(examples) == 1:
+                return [error]
+            return [found for one in examples for found in self._reports([one])]
 
     def _read(self, job: dict[str, Any]) -> _Read:
         from radweave.generate.pictures import view_of
