@@ -274,5 +274,5 @@ def test_the_prior_of_a_scan_is_the_series_with_most_slices(tmp_path: Path) -> N
     )
     assert prior_of(now[0], shelf, tmp_path / "x", modality=["CR"])[0].outcome == "none"
     eve = write_series(tmp_path / "other", PatientName="Other^Eve", **LATER)
-    other, counted = prior_of(eve[0], shelf, tmp_path / "y", modality=["CT"])
+    other, counted = prior_of(eve[0], Shelf(*thin, *thick), tmp_path / "y", modality=["CT"])
     assert (other.outcome, counted) == ("refused", {"priors_refused_other_name": 1})

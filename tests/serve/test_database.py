@@ -120,6 +120,15 @@ def test_a_database_of_the_first_version_gets_all_columns(database: Database) ->
         assert _columns(connection) == new
 
 
+def test_a_database_of_the_fifth_version_gets_what_was_fetched(database: Database) -> None:
+    with database.writing() as connection:
+        new = _columns(connection)
+        connection.exec_driver_sql("ALTER TABLE asked DROP COLUMN images")
+        connection.exec_driver_sql("UPDATE schema_version SET version = 5")
+        migrate(connection)
+        assert _columns(connection) == new
+
+
 def _columns(connection: sa.Connection) -> dict[str, set[str]]:
     found = sa.inspect(connection)
     return {table: {column["name"] for column in found.get_columns(table)} for table in found.get_table_names()}

@@ -296,7 +296,9 @@ def _earlier(connection: sa.Connection) -> None:
 
 def _growing(connection: sa.Connection) -> None:
     """What was fetched of a study, so that what comes later is noticed."""
-    connection.exec_driver_sql("ALTER TABLE asked ADD COLUMN images VARCHAR(64)")
+    there = {column["name"] for column in sa.inspect(connection).get_columns(asked.name)}
+    if "images" not in there:  # the step that made the table makes it as it is now
+        connection.exec_driver_sql("ALTER TABLE asked ADD COLUMN images VARCHAR(64)")
 
 
 MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing}
