@@ -67,7 +67,9 @@ def stored_report(
         model=model_from(given["model"]),
         written=made.replace(microsecond=0).astimezone(),
         signature=_signature(connection, study.id, version) if signed else None,
-        draft=stored_report(connection, study, 1, signed=False).report if draft_kept else None,
+        draft=stored_report(connection, study, drafts.drafted_version(connection, study.id), signed=False).report
+        if draft_kept
+        else None,
     )
     return Stored(report, [Path(path) for path in store.uploaded(connection, study.id)], given["evidence"])
 
