@@ -16,8 +16,8 @@ from stations import listening
 from steps import dicom, open_study, upload
 
 from radweave.data.dataset import Dataset
-from radweave.serve import pixels
 from radweave.serve.settings import Settings
+from radweave.viewer import pixels
 
 
 def _drawn(page: Page) -> tuple[dict[str, str], np.ndarray[Any, Any]]:

@@ -21,8 +21,9 @@ from radweave.data.reading.dicom import display, read_dicom
 from radweave.data.reading.images import read_radiograph
 from radweave.data.reading.volumes import read_volume
 from radweave.hospital.heat import FINE
-from radweave.serve import maps, pixels
+from radweave.serve import maps
 from radweave.serve.settings import Limits, Settings
+from radweave.viewer import pixels
 
 
 def words_of(client: TestClient, study: str, name: str = "0") -> np.ndarray:

@@ -20,12 +20,13 @@ from radweave.base.errors import InputError, printable
 from radweave.base.hashes import sha256_json
 from radweave.base.study import RESEARCH_ONLY, Study, View
 from radweave.hospital.heat import NOTE
-from radweave.serve import drafts, linked, log, maps, pixels, store
+from radweave.serve import drafts, linked, log, maps, store
 from radweave.serve.access import Asking, Here
 from radweave.serve.api import find_study
 from radweave.serve.kept import Entry, Make
 from radweave.serve.station import Station
 from radweave.serve.users import User
+from radweave.viewer import pixels
 
 router = APIRouter(prefix="/api/v1", tags=["images"])
 

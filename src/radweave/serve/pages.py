@@ -116,4 +116,6 @@ def problem(request: Request, status: int, reason: str) -> HTMLResponse | None:
 def add_pages(app: FastAPI) -> None:
     """The pages, and the files that they load."""
     app.include_router(router)
-    app.mount("/static", StaticFiles(packages=[("radweave.serve", "static")]), name="static")
+    app.mount(
+        "/static", StaticFiles(packages=[("radweave.serve", "static"), ("radweave.viewer", "static")]), name="static"
+    )

@@ -1,23 +1,10 @@
 // Elements from values. Whatever comes from the server goes in as text: nothing here reads HTML.
 
-/** An element with attributes (on… are listeners; false, null and undefined are left out) and children. */
-export function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === false || value === null || value === undefined) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : String(value));
-  }
-  element.append(...children.flat(Infinity).filter((child) => child !== false && child !== null && child !== undefined));
-  return element;
-}
+import { made as h, push as button } from "./viewer/elements.js";
+
+export { button, h };
 
 export const at = (id) => document.getElementById(id);
-
-/** A button that does something; `focus` names it, so that it has the focus again after it was drawn anew. */
-export function button(label, action, { focus, ...attributes } = {}) {
-  return h("button", { type: "button", onclick: action, "data-focus": focus, ...attributes }, label);
-}
 
 /** Put new children into a place without losing the focus of what is still there. */
 export function redraw(place, ...children) {

@@ -1,5 +1,7 @@
 // A study's images, maps and scans from the server.
 
+import { wordsOf } from "./words.js";
+
 const BUSY = 503;
 const TRIES = 20;
 
@@ -70,10 +72,3 @@ export class Source {
 }
 
 const pathOf = (finding) => finding.split("/").map(encodeURIComponent).join("/");
-
-/** Words are little-endian, whatever this machine is. */
-function wordsOf(buffer) {
-  if (new Uint8Array(new Uint16Array([1]).buffer)[0] === 1) return new Uint16Array(buffer);
-  const view = new DataView(buffer);
-  return Uint16Array.from({ length: buffer.byteLength / 2 }, (_, place) => view.getUint16(2 * place, true));
-}

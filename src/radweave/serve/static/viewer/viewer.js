@@ -5,7 +5,7 @@
 //
 // `study` is the study's id, or the study as the interface gives it. The viewer only reads: it needs no `csrf`.
 
-import { made, styled } from "./elements.js";
+import { made } from "./elements.js";
 import { Radiographs } from "./radiographs.js";
 import { Source } from "./source.js";
 
@@ -41,4 +41,13 @@ async function open(element, source, list) {
   const scan = new Scan(element, source, list);
   await scan.start();
   return scan;
+}
+
+/** The style sheet, once for the page. */
+function styled() {
+  const href = new URL("viewer.css", import.meta.url).href;
+  if ([...document.styleSheets].some((sheet) => sheet.href === href)) return Promise.resolve();
+  return new Promise((done) => {
+    document.head.append(made("link", { rel: "stylesheet", href, onload: done, onerror: done }));
+  });
 }

@@ -65,6 +65,15 @@ export class Pane {
     this.reset();
   }
 
+  /** Other values of the same image, such as another slice: window, zoom and place stay. */
+  exchange(words) {
+    const { image } = this;
+    this.words = words;
+    this.levels = levelsOf(words, image.columns, image.rows, image.padding);
+    [this.stale, this.painted] = [true, null];
+    this.redraw();
+  }
+
   get span() {
     const whole = this.image.presets.at(-1);
     return { low: whole.center - whole.width / 2, size: whole.width };

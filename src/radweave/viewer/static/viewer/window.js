@@ -1,6 +1,6 @@
 // From a file's words to grey: DICOM PS3.3 C.11.1 (rescale) and C.11.2.1.2 (window), in single precision.
 //
-// shown_bytes in serve/pixels.py computes the same; a test compares them. Nothing here knows of a page.
+// shown_bytes in viewer/pixels.py computes the same; a test compares them. Nothing here knows of a page.
 
 const f = Math.fround;
 

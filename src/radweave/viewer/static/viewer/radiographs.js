@@ -119,6 +119,12 @@ export class Radiographs {
     return undefined;
   }
 
+  /** Read the values and the map anew, where the source has others by now. */
+  async again() {
+    for (const pane of this.panes) if (pane.words) pane.exchange(await this.source.words(pane.image.name));
+    await this.overlay();
+  }
+
   activate(place) {
     this.active = place;
     for (const [number, pane] of this.panes.entries()) pane.element.classList.toggle("rv-active", number === place && this.panes.length > 1);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shutil
 import subprocess
@@ -17,9 +18,12 @@ from PIL import Image
 
 from image_files import write_dicom
 from radweave.base.hashes import sha256_file
-from radweave.serve import pixels
+from radweave.viewer import pixels
+from radweave.viewer.script import STATIC as SHARED
+from radweave.viewer.script import bundle
 
-STATIC = Path(str(files("radweave.serve"))) / "static"
+STATION = Path(str(files("radweave.serve"))) / "static"
+PAGE = Path(str(files("radweave.explain"))) / "static"
 VENDORED = {
     "niivue.umd.js": "47b896b77ec4a5be3ef1949c33ad393b6f45629921f326c279000bcf51bdb4af",
     "roboto.png": "4f47018281974d7580e71d531c1ab7bf3b97250d56bb6ab2705396cbe50408e4",
@@ -43,7 +47,7 @@ def run_in_node(name: str, script: str, folder: Path) -> list[Any]:
         pytest.skip("needs node, to run the viewer's arithmetic")
     # The file is a module by its place in a page, not by its name.
     copied = folder / f"{name}.mjs"
-    copied.write_text((STATIC / "viewer" / f"{name}.js").read_text())
+    copied.write_text((SHARED / "viewer" / f"{name}.js").read_text())
     (folder / "run.mjs").write_text(script.replace("MODULE", json.dumps(copied.as_uri())))
     done = subprocess.run([node, str(folder / "run.mjs")], capture_output=True, text=True, timeout=60, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -84,14 +88,21 @@ def test_a_sigmoid_is_python_s_within_a_step(tmp_path: Path) -> None:
 
 
 def test_what_is_vendored_is_what_it_was() -> None:
-    folder = STATIC / "vendor" / "niivue"
+    folder = STATION / "vendor" / "niivue"
     assert {name: sha256_file(folder / name) for name in VENDORED} == VENDORED
     assert {path.name for path in folder.iterdir()} == {*VENDORED, "README.txt"}
     assert Image.open(folder / "roboto.png").size[0] > 0
 
 
+def _ours() -> list[Path]:
+    """Modules of the viewer: what is shared, what the workstation alone has, what the page of ``explain`` alone has."""
+    found = [*(SHARED / "viewer").glob("*.js"), *(STATION / "viewer").glob("*.js"), *PAGE.glob("*.js")]
+    assert len(found) >= 12
+    return found
+
+
 def test_nothing_of_ours_makes_code_or_elements_from_text() -> None:
-    for path in (STATIC / "viewer").glob("*.js"):
+    for path in _ours():
         text = path.read_text()
         for word in (
             "innerHTML",
@@ -107,16 +118,18 @@ def test_nothing_of_ours_makes_code_or_elements_from_text() -> None:
 
 
 def test_every_module_that_is_imported_is_there() -> None:
-    for path in (STATIC / "viewer").glob("*.js"):
+    for path in _ours():
+        root = next(root for root in (SHARED, STATION, PAGE) if path.is_relative_to(root))
         for name in re.findall(r'(?:from|import) ?\(?"(\.[^"]+)"', path.read_text()):
-            assert (path.parent / name).is_file(), (path.name, name)
+            place = posixpath.normpath(posixpath.join(path.relative_to(root).parent.as_posix(), name))
+            assert any((folder / place).is_file() for folder in {root, SHARED}), (path.name, name)
 
 
 def test_the_colours_are_those_of_explain() -> None:
     """A finding has the same colour on all pages of ours."""
     from radweave.explain.colours import LINE_AT, RAMP
 
-    text = (STATIC / "viewer" / "colours.js").read_text()
+    text = (SHARED / "viewer" / "colours.js").read_text()
     assert f"STOPS = {json.dumps([[stop, list(colour)] for stop, colour in RAMP])}".replace(".0,", ",") in text
     assert f"LINE_AT = {LINE_AT}" in text
     lightness = [0.2126 * red + 0.7152 * green + 0.0722 * blue for _, (red, green, blue) in RAMP]
@@ -150,3 +163,47 @@ def test_what_is_drawn_small_is_the_mean_of_what_is_there(tmp_path: Path) -> Non
     assert parts[0] == [0, 9, 19, 402, 302, -1, -1, 402, 302]  # one to one: the part on the screen and one pixel more
     assert parts[1][:5] == [1, 0, 0, 350, 451]
     assert parts[2][:5] == [0, 0, 0, 41, 31]
+
+
+_LIBRARY = """// A comment.
+export const ONE = 1;
+
+export function twice(value) {
+  return 2 * value * ONE;
+}
+
+export class Box {
+  constructor() { this.held = twice(3); }
+}
+"""
+
+
+def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
+    """What a module does not export stays its own: two of them may use a name."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "box.js").write_text(_LIBRARY)
+    other = 'import { Box } from "./box.js";\n\nconst ONE = 5;\nexport const held = () => new Box().held + ONE;\n'
+    (tmp_path / "inner" / "other.js").write_text(other)
+    (tmp_path / "page.js").write_text(
+        'import { Box as Kept, twice } from "./inner/box.js";\nimport { held } from "./inner/other.js";\n\n'
+        "const ONE = 7;\nconsole.log(JSON.stringify([ONE, twice(ONE), new Kept().held, held()]));\n"
+    )
+    script = bundle("page.js", tmp_path)
+    assert script.count("class Box") == 1
+    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node, to run the script")
+    (tmp_path / "all.mjs").write_text(script)
+    done = subprocess.run([node, str(tmp_path / "all.mjs")], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [7, 14, 6, 11]
+
+
+@pytest.mark.parametrize(
+    "line", ['import "./box.js";', 'import all from "./box.js";', "export default 1;", 'const x = import("./box.js");']
+)
+def test_a_form_of_import_that_is_not_known_is_no_silent_loss(line: str, tmp_path: Path) -> None:
+    (tmp_path / "box.js").write_text("export const a = 1;\n")
+    (tmp_path / "page.js").write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=r"page\.js"):
+        bundle("page.js", tmp_path)
