@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from radweave import methods
+from radweave.base import map_kinds
 from radweave.base.batch import Batch
 from radweave.base.config import Config
 from radweave.base.errors import InputError
@@ -328,6 +329,14 @@ def test_save_and_restore_give_the_identical_report(experiment: Experiment, data
     reports = [Predictor.of(restored).report(images) for restored in (first, second)]
     assert reports[0].text == reports[1].text
     assert reports[0].evidence == reports[1].evidence
+
+
+def test_maps_say_of_which_kind_they_are(experiment: Experiment, dataset: Dataset, run: Path) -> None:
+    """A page would else caption them as what they are not."""
+    images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies())).images]
+    evidence = Predictor.of(restore(run)).report(images).evidence
+    assert (map_kinds.KEY in evidence) == ("attention_maps" in evidence)
+    assert evidence.get(map_kinds.KEY, "difference") in map_kinds.KINDS
 
 
 def test_features_come_of_every_encoder(dataset: Dataset, run: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
+from radweave.base.map_kinds import UNKNOWN
 from radweave.base.study import RESEARCH_ONLY, LabelState
 from radweave.hospital.identity import Identity
 from radweave.hospital.signs import writable
@@ -80,12 +81,15 @@ class PlacedMap:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Where the model looked for ``name``: over each radiograph, with ``peak`` as the brightest, or over the scan."""
+    """The map of ``name``: over each radiograph, with ``peak`` as the brightest, or over the scan. ``note`` says
+    what it shows.
+    """
 
     name: str
     peak: float
     panels: tuple[Panel, ...] = ()
     placed: PlacedMap | None = None
+    note: str = UNKNOWN.note
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.base.map_kinds import kind_of
 from radweave.data.reading.volumes import Volume
 from radweave.explain.maps import Floats, Panel, between, between_weights, middles, shown
 from radweave.hospital.finished import Finding, HeatMap, PlacedMap
@@ -18,7 +19,6 @@ from radweave.hospital.finished import Finding, HeatMap, PlacedMap
 if TYPE_CHECKING:
     from radweave.generate.pictures import Picture
 
-NOTE: Final = "where the model looked; not a lesion boundary, and no sign that the finding is there"
 FINE: Final = 64
 """Voxels of a scan's map along each axis: viewers show each voxel as a block."""
 
@@ -76,6 +76,7 @@ def heat_maps(
     known = {finding.name: finding for finding in findings}
     maps = {name: stack(evidence, name) for name in evidence.get("attention_maps") or {} if name in known}
     covers = [view["covers"] for view in evidence.get("views") or ()]
+    note = kind_of(evidence).note
     made = []
     for name in choose([name for name, found in maps.items() if found is not None], known):
         found = maps[name]
@@ -84,11 +85,11 @@ def heat_maps(
         each = list(zip(found, covers, pictures, strict=False))
         volumes = [(weights, cover, one) for weights, cover, (_, one) in each if isinstance(one, Volume)]
         if volumes:
-            made.append(HeatMap(name, peak, placed=_placed(*volumes[0])))
+            made.append(HeatMap(name, peak, placed=_placed(*volumes[0]), note=note))
             continue
         panels = tuple(_panel(title, one, weights, cover) for weights, cover, (title, one) in each
                        if not isinstance(one, Volume))  # fmt: skip
-        made.append(HeatMap(name, peak, panels))
+        made.append(HeatMap(name, peak, panels, note=note))
     return tuple(made)
 
 

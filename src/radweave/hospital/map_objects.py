@@ -29,7 +29,6 @@ from radweave.hospital.codes import ours
 from radweave.hospital.envelope import coded, envelope, file_bytes, reference
 from radweave.hospital.finished import CAUTION, MAKER, FinishedReport, HeatMap
 from radweave.hospital.formats import MAPS
-from radweave.hospital.heat import NOTE
 from radweave.hospital.uids import instance_uid, series_uid
 from radweave.hospital.words import model_line, status_line
 
@@ -80,7 +79,7 @@ def _frames(report: FinishedReport) -> tuple[NDArray[np.uint8], list[str]]:
         probability = known.get(found.name)
         stated = "" if probability is None else f", probability {probability:.2f}"
         for panel in found.panels:
-            below = (panel.title, f"Map: {NOTE}.", CAUTION, status_line(report), f"By {model_line(report)}")
+            below = (panel.title, f"Map: {found.note}.", CAUTION, status_line(report), f"By {model_line(report)}")
             pictures.append(np.asarray(captioned(panel, f"{found.name}{stated}", below, found.peak)))
             names.append(found.name)
     height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
@@ -92,7 +91,8 @@ def _frames(report: FinishedReport) -> tuple[NDArray[np.uint8], list[str]]:
 
 def _derived_from_images(dataset: Dataset, report: FinishedReport) -> None:
     dataset.BodyPartExamined = "CHEST"
-    dataset.DerivationDescription = f"{MAKER} {report.model.method}: {NOTE}"[:1024]
+    notes = "; ".join(dict.fromkeys(found.note for found in report.maps))
+    dataset.DerivationDescription = f"{MAKER} {report.model.method}: {notes}"[:1024]
     dataset.SourceImageSequence = []
     for source in report.sources:
         item = reference(source.sop_class_uid, source.sop_instance_uid)

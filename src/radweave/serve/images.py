@@ -18,8 +18,8 @@ from fastapi.responses import StreamingResponse
 
 from radweave.base.errors import InputError, printable
 from radweave.base.hashes import sha256_json
+from radweave.base.map_kinds import kind_of
 from radweave.base.study import RESEARCH_ONLY, Study, View
-from radweave.hospital.heat import NOTE
 from radweave.serve import drafts, linked, log, maps, store
 from radweave.serve.access import Asking, Here
 from radweave.serve.api import find_study
@@ -70,8 +70,8 @@ def list_images(study: str, user: Asking, here: Here) -> dict[str, Any]:
         "images": [_described(here, study, one, views.get(one.name)) for one in own[:most]],
         "prior": [_described(here, study, one, None) for one in prior[:most]],
         "left_out": max(0, len(own) - most),
-        "maps": maps.names(evidence), "map_note": NOTE, "method": (given.get("model") or {}).get("method"),
-        "notice": RESEARCH_ONLY,
+        "maps": maps.names(evidence), "map_note": kind_of(evidence).note,
+        "method": (given.get("model") or {}).get("method"), "notice": RESEARCH_ONLY,
     }  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.hospital.heat import NOTE, on_grid, stack
+from radweave.base.map_kinds import kind_of
+from radweave.hospital.heat import on_grid, stack
 
 Grid = NDArray[np.uint8]
 
@@ -34,7 +35,7 @@ def read(evidence: Mapping[str, Any], name: str, method: str) -> dict[str, Any] 
         for view, grid in zip(evidence["views"], _steps(found), strict=False)
     ]
     peak = max(float(values.max()) for values in found)
-    return {"name": name, "method": method, "note": NOTE, "peak": peak, "grids": grids}
+    return {"name": name, "method": method, "note": kind_of(evidence).note, "peak": peak, "grids": grids}
 
 
 def on_scan(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Grid, Prompt
+from radweave.base.map_kinds import KEY as MAP_KIND
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
@@ -123,6 +124,7 @@ class Seen(SeenBatch["AmMrgModel"]):
                     for place, number in enumerate(asked)
                     if found[row, number]
                 },
+                MAP_KIND: model.sources.regions.cam,
                 "recalled": [_shown("region", item) for item in regions[row]]
                 + [_shown(kind, item) for item in texts[row]],
             }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from radweave.base.batch import Batch, Generation
 from radweave.base.config import Prompt
+from radweave.base.map_kinds import KEY as MAP_KIND
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
@@ -124,6 +125,7 @@ class Seen(SeenBatch["DastModel"]):
         shown: dict[str, Any] = {
             "class_probabilities": dict(zip(classes, probabilities, strict=True)),
             "attention_maps": dict(zip(classes, maps, strict=True)),
+            MAP_KIND: "class attention",
             "recalled": [] if exemplar is None else [exemplar.evidence()],
         }
         if fused.gate is not None and fused.shares is not None:

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from radweave.base.batch import Batch
+from radweave.base.map_kinds import KEY as MAP_KIND
 from radweave.methods.diffrgennet.difference import METRICS, Cases
 from radweave.methods.diffrgennet.diseases import STATES
 from radweave.methods.diffrgennet.retrieval import Recalled
@@ -64,6 +65,7 @@ class StudyFindings:
                 if routed.tokens.shape[1]
             },
             "attention_maps": self._maps(row),
+            MAP_KIND: "case attention",
         }
         return shown
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from radweave.base.map_kinds import KEY as MAP_KIND
 from radweave.methods.diffvp.difference import Comparison, importance_weights, top_share
 from radweave.nn.views import ViewTokens
 
@@ -50,6 +51,7 @@ def reference_evidence(views: ViewTokens, comparison: Comparison) -> list[dict[s
             "token_importance": importance[row].tolist(),
             "top_8_share": float(shares[row]),
             "attention_maps": {"difference": seen_map.cpu().numpy()},
+            MAP_KIND: "difference",
             "recalled": [
                 {
                     "kind": kind,
