@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +28,8 @@ from radweave.benchmark import BenchRequest, BenchResult, run_bench
 from radweave.benchmark.cells import difference
 from radweave.benchmark.costs import given
 from radweave.benchmark.pace import UPDATES, lacks_pace, pace_task
-from radweave.benchmark.pages import write_pages
-from radweave.benchmark.plots import score_plot
+from radweave.benchmark.pages import draw_again, write_pages
+from radweave.benchmark.plots import PANELS, cost_plot, score_plot
 from radweave.benchmark.scores import Contrast, Scoring, compare, read_run, score_system
 from radweave.benchmark.suite import check_sets, checked_methods, overrides_of, plan_set, preset_for, printed
 from radweave.data.dataset import Dataset
@@ -411,11 +413,86 @@ def test_a_benchmark_whose_figures_cannot_be_drawn_trains_nothing(
 def test_figures_are_the_same_bytes_each_time(
     finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
 ) -> None:
-    request, result, _ = finished
+    request, _, _ = finished
     first = (request.out / "results" / "benchmark_xray_scores.png").read_bytes()
-    assert score_plot(result.sets["xray"]) == first
+    record = json.loads((request.out / "results" / "benchmark.json").read_text())["sets"]["xray"]
+    assert score_plot(record) == first
     with Image.open(io.BytesIO(first)) as picture:
         width, height = picture.size
         # Dots and bars are there: blue, and the colours of floors; those with one figure hide each other.
         colours = {colour for _, colour in picture.convert("RGB").getcolors(width * height)}
     assert {(0, 114, 178), (213, 94, 0)} <= colours
+
+
+def plot_record(floors: int = 5) -> dict[str, Any]:
+    """The record of a set with two methods and some floors, as ``benchmark.json`` has it."""
+
+    def scores(value: float) -> dict[str, Any]:
+        ends = [value - 0.1, value + 0.1]
+        one = {"values": [value, value + 0.02], "mean": value + 0.01, "interval": ends}
+        return dict.fromkeys(PANELS, one)
+
+    names = [f"a floor with quite a long name, number {number} of those that are blind" for number in range(floors)]
+    return {
+        "title": "toy",
+        "dataset": {"fingerprint": "0" * 64},
+        "scores": {"full": {name: scores(0.5 - 0.05 * place) for place, name in enumerate(["one", "two", *names])}},
+        "evidence": {"one": {}, "two": {}},
+        "trained": {"one": "one", "two": "one"},
+        "costs": {"one": {"cpu_s": 60.0}},
+    }
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], object]) -> Any:
+    """The figure that a plot is made of."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kept = []
+    monkeypatch.setattr("radweave.benchmark.plots.png", lambda figure: kept.append(figure) or b"")
+    draw()
+    (figure,) = kept
+    FigureCanvasAgg(figure).draw()
+    return figure
+
+
+@pytest.mark.parametrize("plot", [score_plot, cost_plot])
+def test_nothing_of_a_plot_is_cut_off_and_every_axis_is_named(
+    plot: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A legend of five floors was wider than its figure."""
+    figure = drawn(monkeypatch, lambda: plot(plot_record()))
+    width, height = figure.get_size_inches() * figure.dpi
+    box = figure.get_tightbbox(figure.canvas.get_renderer())
+    assert box.x0 >= -0.1
+    assert box.y0 >= -0.1
+    assert box.x1 * figure.dpi <= width + 1
+    assert box.y1 * figure.dpi <= height + 1
+    for panel in figure.axes:
+        assert "(" in panel.get_xlabel(), "the unit or the range"
+        assert panel.get_ylabel() or figure.axes[0].get_yticklabels()[0].get_text() == "one"
+    assert "95 %" in figure.get_supxlabel()
+
+
+def test_floors_are_rows_with_intervals_and_no_two_look_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn(monkeypatch, lambda: score_plot(plot_record(7)))
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(names) == 9
+    assert sum(name.startswith("floor:") for name in names) == 7
+    for panel in figure.axes:
+        dots = [line for line in panel.get_lines() if line.get_marker() not in ("None", None)]
+        looks = {(line.get_color(), line.get_marker()) for line in dots[2:]}
+        assert len(looks) == 7
+        bars = [item for item in panel.collections if item.get_linewidths()[0] == 3]
+        assert len(bars) == 9, "an interval for every method and floor"
+
+
+def test_pictures_are_drawn_again_from_the_record_alone(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    request, _, _ = finished
+    shutil.copy(request.out / "results" / "benchmark.json", tmp_path / "benchmark.json")
+    for path in draw_again(tmp_path):
+        assert path.read_bytes() == (request.out / "results" / path.name).read_bytes()
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match=r"holds no benchmark\.json"):
+        draw_again(tmp_path / "none")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from radweave.base.errors import InputError
-from radweave.drafting.calibration import share_interval
 from radweave.drafting.run_calibration import FILE, RunCalibration, load_calibration, save_calibration
+from radweave.evaluation.statistics import wilson_interval
 
 CLASSES = ("No Finding", "Edema", "Fracture", "Pneumonia")
 
@@ -74,8 +74,8 @@ def test_thresholds_are_half_of_the_best_f1_there_of_all_or_of_each() -> None:
 
 def test_the_interval_of_a_share_is_wilsons() -> None:
     # By his formula for 0 of 10 and 5 of 10: 0 to z^2 / (n + z^2), and 0.5 -+ 0.2634.
-    assert share_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert share_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 
 def test_the_file_is_read_back_and_refused_where_it_cannot_be(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 BLUE, GREY = "#0072B2", "#7a7a7a"
 OTHERS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+"""Shapes beside the colours: nothing is told by colour alone."""
 
 
 def can_draw() -> bool:

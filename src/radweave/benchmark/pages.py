@@ -7,13 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from radweave.base.errors import InputError
 from radweave.base.json_files import read_json, write_json
 from radweave.base.storage import write_aside, write_text
 from radweave.base.study import RESEARCH_ONLY
 from radweave.benchmark.cells import duration
 from radweave.benchmark.choice import choice_table
 from radweave.benchmark.plots import cost_plot, score_plot
-from radweave.benchmark.results import SetResults
+from radweave.benchmark.results import SetResults, trained_rows
 from radweave.benchmark.samples import sample_page, sample_picture
 from radweave.benchmark.tables import (
     budget_tables,
@@ -42,9 +43,10 @@ def write_pages(sets: Mapping[str, SetResults], folder: Path, facts: Mapping[str
     written beside the runs.
     """
     shown = {name: results for name, results in sets.items() if results.full}
+    made = {name: _set_record(results, facts) for name, results in shown.items()}
     for name, results in shown.items():
-        _write_set(name, results, folder)
-    records = _earlier(folder) | {name: _set_record(results, facts) for name, results in shown.items()}
+        _write_set(name, results, made[name], folder)
+    records = _earlier(folder) | made
     lines = [
         "# Benchmark",
         "",
@@ -112,15 +114,34 @@ def set_tables(results: SetResults) -> list[TextTable]:
     ]
 
 
-def _write_set(name: str, results: SetResults, folder: Path) -> None:
-    tables = set_tables(results)
-    scores = f"{STEM}_{name}_scores.png"
-    _write_bytes(folder / scores, score_plot(results))
-    costs = cost_plot(results)
-    pictures = [f"![seeds and floors]({scores})"]
+def draw_again(folder: Path) -> list[Path]:
+    """Draw the pictures of scores and costs of a folder of pages anew, from its ``benchmark.json`` alone.
+
+    Raises:
+        InputError: if there is no such record, or one of another version.
+    """
+    records = _earlier(folder)
+    if not records:
+        raise InputError(f"holds no {STEM}.json of version {FORMAT_VERSION}", file=folder)
+    return [path for name, record in records.items() for path in _draw(name, record, folder)]
+
+
+def _draw(name: str, record: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the pictures of a set; the second one only where what training cost is known."""
+    drawn = [folder / f"{STEM}_{name}_scores.png"]
+    _write_bytes(drawn[0], score_plot(record))
+    costs = cost_plot(record)
     if costs is not None:
-        _write_bytes(folder / f"{STEM}_{name}_cost.png", costs)
-        pictures.append(f"![quality and cost]({STEM}_{name}_cost.png)")
+        drawn.append(folder / f"{STEM}_{name}_cost.png")
+        _write_bytes(drawn[1], costs)
+    return drawn
+
+
+def _write_set(name: str, results: SetResults, record: Mapping[str, Any], folder: Path) -> None:
+    tables = set_tables(results)
+    titles = ("seeds and floors", "quality and cost")
+    drawn = _draw(name, record, folder)
+    pictures = [f"![{title}]({path.name})" for title, path in zip(titles, drawn, strict=False)]
     text = [f"# {results.suite.kind.title}: all tables", "", RESEARCH_ONLY, "", *pictures, ""]
     write_text(folder / f"{STEM}_{name}.md", "\n".join(text) + "\n" + markdown_tables(tables))
     write_text(results.suite.request.out / "bench.tex", latex_tables(tables))
@@ -179,6 +200,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             method: {**found.figures, "recalled_kind": found.recalled_kind, "kinds": list(found.kinds)}
             for method, found in results.evidence.items()
         },
+        "trained": trained_rows(results.suite),
         "costs": {method: asdict(cost) for method, cost in results.costs.items()},
         "failures": {
             row["label"]: {"refused": row["refused"], "failed": row["seeds"]["failed"]}

@@ -97,14 +97,3 @@ def best_threshold(probabilities: Floats, labels: Floats) -> tuple[float, float]
     last = np.append(said[order][1:] != said[order][:-1], True)
     best = int(np.argmax(np.where(last, scores, -1)))
     return float(said[order][best]), float(scores[best])
-
-
-def share_interval(hits: int, count: int) -> tuple[float, float]:
-    """95 % interval of a share.
-
-    Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
-    """
-    z, share = 1.959964, hits / count
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))

@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import sqrt
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from radweave.base.errors import InputError
 from radweave.evaluation.significance import holm
+from radweave.evaluation.statistics import wilson_interval
 
 DIMENSIONS: dict[str, str] = {
     "finding_coverage": "which report states more of the abnormal findings that the reference states, and misses"
@@ -179,18 +179,6 @@ def read_answer(text: str) -> dict[str, Slot] | str:
             return f"the answer to {dimension} is neither first nor second"
         chosen[dimension] = slot
     return chosen
-
-
-def wilson_interval(wins: int, trials: int) -> tuple[float, float] | None:
-    """95 % interval of a share (Wilson, 1927); None without trials."""
-    if trials == 0:
-        return None
-    z = 1.959963984540054
-    share = wins / trials
-    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z / (1 + z**2 / trials) * sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
-    # At a share of exactly 0 or 1 the formula reaches the end up to rounding.
-    return (0.0 if wins == 0 else centre - half, 1.0 if wins == trials else centre + half)
 
 
 def summarise(judgements: Sequence[Judgement], *, judge_name: str, seed: int, both_orders: bool) -> dict[str, Any]:

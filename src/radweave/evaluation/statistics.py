@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +99,21 @@ class Interval:
     @property
     def bounds(self) -> tuple[float, float] | None:
         return None if self.low is None or self.high is None else (self.low, self.high)
+
+
+def wilson_interval(hits: int, trials: int) -> tuple[float, float] | None:
+    """95 % interval of a share; None without trials.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
+    """
+    if trials == 0:
+        return None
+    z = 1.959963984540054
+    share = hits / trials
+    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z / (1 + z**2 / trials) * sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
+    # At a share of exactly 0 or 1 the formula reaches the end up to rounding.
+    return (0.0 if hits == 0 else centre - half, 1.0 if hits == trials else centre + half)
 
 
 def cluster_index(patients: Sequence[str | None]) -> NDArray[np.int64]:

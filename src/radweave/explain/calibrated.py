@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from radweave.drafting.calibration import FEWEST_POSITIVES, share_interval
+from radweave.drafting.calibration import FEWEST_POSITIVES
+from radweave.evaluation.statistics import wilson_interval
 
 DEFAULT_THRESHOLD = 0.5
 _SPLITS = {"train": "training", "val": "validation"}
@@ -46,7 +47,7 @@ class Calibrated:
         """How many of the studies that were given about this probability had the class, in words."""
         if name in self.alike:
             had, count = self.alike[name]
-            low, high = share_interval(had, count)
+            low, high = wilson_interval(had, count) or (0.0, 1.0)
             return (
                 f"of 100 such {self.split} studies {100 * had / count:.0f} had it"
                 f" (95 %: {100 * low:.0f} to {100 * high:.0f}; {had} of {count} studies)"

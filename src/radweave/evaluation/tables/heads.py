@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from radweave.base.figures import BLUE, GREY, new_figure, png
+from radweave.evaluation.statistics import wilson_interval
 from radweave.evaluation.tables.formats import DASH, TextTable, number, score_cell
 
 if TYPE_CHECKING:
@@ -59,24 +60,31 @@ def reliability_plot(result: Mapping[str, Any]) -> bytes | None:
         return None
     across = min(4, len(curves))
     down = -(-len(curves) // across)
-    figure = new_figure(3 * across, 3 * down + 0.3)
-    panels = figure.subplots(down, across, squeeze=False).flat
+    figure = new_figure(3 * across, 3 * down + 0.4)
+    panels = list(figure.subplots(down, across, squeeze=False).flat)
     for panel, (name, bins) in zip(panels, curves.items(), strict=False):
         _panel(panel, name, bins)
-    for panel in list(panels)[len(curves) :]:
+    for panel in panels[len(curves) :]:
         panel.set_axis_off()
-    figure.supxlabel(f"probability in the draft; each dot is a bin with its number of studies. {_NOTICE}", size=7)
-    figure.supylabel("share that had it, by the references", size=7)
+    figure.supxlabel(
+        "probability in the draft (0 to 1)\neach dot is a bin with its number of studies; bars: 95 % (Wilson); line:"
+        f" where both are equal. {_NOTICE}",
+        size=9,
+    )
+    figure.supylabel("share that had it, by the references (0 to 1)", size=9)
     return png(figure)
 
 
 def _panel(panel: Axes, name: str, bins: Any) -> None:
-    end = max(0.1, *(max(one["said"], one["seen"]) for one in bins)) * 1.1
+    bars = [wilson_interval(round(one["seen"] * one["count"]), one["count"]) or (0.0, 1.0) for one in bins]
+    end = min(1.05, max(0.1, *(one["said"] for one in bins), *(high for _, high in bars)) * 1.1)
     panel.plot([0, end], [0, end], color=GREY, linewidth=1)
+    for one, (low, high) in zip(bins, bars, strict=True):
+        panel.vlines(one["said"], low, high, color=BLUE, alpha=0.45, linewidth=2)
     panel.plot([one["said"] for one in bins], [one["seen"] for one in bins], "o-", color=BLUE, markersize=4)
     for one in bins:
-        panel.annotate(str(one["count"]), (one["said"], one["seen"]), textcoords="offset points", xytext=(3, 4), size=5)
-    panel.set_title(name, size=8)
+        panel.annotate(str(one["count"]), (one["said"], one["seen"]), textcoords="offset points", xytext=(3, 4), size=6)
+    panel.set_title(name, size=9)
     panel.set_xlim(0, end)
     panel.set_ylim(0, end)
-    panel.tick_params(labelsize=6)
+    panel.tick_params(labelsize=7)
