@@ -56,3 +56,15 @@ def open_study(page: Page, name: str = "chest.dcm", data: bytes | None = None) -
     page.goto(f"/studies/{study}")
     page.locator("li.sentence").first.wait_for()
     return study
+
+
+def grave_problems(page: Page) -> list[tuple[str, str, list[Any]]]:
+    """What axe finds on a page that keeps people out: rule, impact and the first places. axe is in the page already."""
+    found = page.evaluate(
+        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa', 'best-practice']})"
+    )
+    assert found["passes"], "axe looked at nothing"
+    return [
+        (one["id"], one["impact"], [node["target"] for node in one["nodes"]][:3])
+        for one in found["violations"] if one["impact"] in ("serious", "critical")
+    ]  # fmt: skip

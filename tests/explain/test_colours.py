@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from importlib.resources import files
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from radweave.base.figures import BLUE, GREY, OTHERS
 from radweave.explain.colours import _LINE, PALETTE
 
 Colours = NDArray[np.float64]
@@ -57,3 +61,39 @@ def test_grey_is_grey_for_every_eye() -> None:
     grey = np.linspace(0, 1, 9)[:, None].repeat(3, axis=1)
     for vision in SIMULATED:
         np.testing.assert_allclose(seen(grey, vision), seen(grey, "usual"), atol=0.02)
+
+
+PLOTTED = {"blue": BLUE, "grey": GREY, **dict(zip(("orange", "green", "pink", "yellow"), OTHERS, strict=True))}
+
+
+def rgb(colour: str) -> list[float]:
+    return [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+
+
+@pytest.mark.parametrize("vision", SIMULATED)
+def test_colours_of_plots_are_told_apart_by_every_eye(vision: str) -> None:
+    """They differ by their marks too; a pair that hardly differs would still mislead."""
+    colours = seen(np.array([rgb(colour) for colour in PLOTTED.values()]), vision)
+    apart = np.linalg.norm(colours[:, None] - colours[None], axis=2)
+    closest = np.unravel_index((apart + 1e3 * np.eye(len(colours))).argmin(), apart.shape)
+    assert apart[closest] >= 4 * NOTICED, [list(PLOTTED)[place] for place in closest]
+    red_and_green = seen(np.array([rgb("#b02020"), rgb("#6f6a00")]), "deuteranopia")
+    assert np.linalg.norm(red_and_green[0] - red_and_green[1]) < 4 * NOTICED, "the measure finds what is alike"
+
+
+@pytest.mark.parametrize("vision", SIMULATED)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_marks_of_a_comparison_are_told_from_plain_text_by_every_eye(vision: str, theme: str) -> None:
+    """What is opposite, invented and missed also bears a sign and a line of its own."""
+    css = (files("radweave") / "templates" / "shared.css.j2").read_text()
+    light, dark = css.split("@media screen", 1)
+    own = light if theme == "light" else dark
+    names = ("card", "opposite", "invented", "missed")
+    found = [re.search(rf"--{name}: (#[0-9a-f]+)", own) for name in names]
+    values = [match[1] for match in found if match]
+    assert len(values) == len(names)
+    full = [value if len(value) == 7 else "#" + "".join(2 * letter for letter in value[1:]) for value in values]
+    lab = seen(np.array([rgb(value) for value in full]), vision)
+    apart = np.linalg.norm(lab[:, None] - lab[None], axis=2) + 1e3 * np.eye(len(lab))
+    assert apart[0].min() >= 3 * NOTICED
+    assert apart.min() >= NOTICED, [names[place] for place in np.unravel_index(apart.argmin(), apart.shape)]

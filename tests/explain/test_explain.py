@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from radweave.base.batch import Batch, Generation
+from all_evidence import TEXT, AllEvidence, one_hot, stubbed
 from radweave.base.errors import InputError
 from radweave.base.json_files import json_text
 from radweave.base.study import RESEARCH_ONLY, LabelState, Report
 from radweave.cli import main
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
-from radweave.data.tokenizer import encode
 from radweave.data.transforms import place_in_square, to_square
-from radweave.explain import explain_files, explain_study
+from radweave.explain import explain_files, explain_study, write_explanation
 from radweave.explain.colours import LINE_AT, PALETTE, overlay_indices
 from radweave.explain.figures import choose
 from radweave.explain.maps import Panel, RadiographSubject, ScanSubject, between_weights, middles, smallest_half
@@ -39,68 +39,10 @@ from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
 from toys import toy_image
 
-TEXT = "The heart is enlarged. There is a pneumothorax. No effusion. The lungs are clear."
-EVIL = '<script>alert(1)</script> & "quoted" \x07\u202e'
-
-
-def one_hot(shape: tuple[int, ...], place: tuple[int, ...]) -> np.ndarray:
-    weights = np.zeros(shape)
-    weights[place] = 1.0
-    return weights
-
-
-class AllEvidence:
-    """Writes one text, gives every kind of evidence, and remembers what it was asked."""
-
-    def __init__(self, run: Run, text: str = TEXT) -> None:
-        self.ids = encode(run.tokenizer, text)
-        self.patients: list[str] = []
-        self.class_labels: list[object] = []
-        self.priors: list[list[str]] = []
-
-    def loss(self, batch: Batch, terms: Any) -> dict[str, torch.Tensor]:
-        raise AssertionError("nothing is trained here")
-
-    def parameters(self) -> Iterator[torch.Tensor]:
-        return iter([torch.zeros(1)])
-
-    def generate(self, batch: Batch, decoding: Any) -> Generation:
-        self.patients += batch.patient_ids
-        self.class_labels.append(batch.class_labels)
-        self.priors.append([] if batch.priors is None else batch.priors.study_ids)
-        values = {
-            "token_log_probs": [-0.01] * len(self.ids),
-            "class_probabilities": {"Cardiomegaly": torch.tensor(0.9), "Pneumothorax": 0.05, "Atelectasis": 0.7},
-            "attention_maps": {
-                "Cardiomegaly": torch.tensor(one_hot((2, 4, 4), (0, 1, 1)), dtype=torch.bfloat16),
-                "Pneumothorax": np.full((2, 4, 4), 1 / 32, dtype=np.float32),
-                "Edema": one_hot((3, 3), (0, 0)),
-            },
-            "recalled": [
-                {"kind": "report", "study_id": "t1", "text": f"No effusion. {EVIL}", "scores": {"image": 0.5}},
-                {
-                    "kind": "region",
-                    "study_id": "t2",
-                    "scores": {"cosine": float("nan")},
-                    "for": "Cardiomegaly",
-                    "cell": 7,
-                },
-                {"kind": "sentence", "study_id": "t3", "text": "Edema.", "scores": {"weight": 0.1}, "for": "Edema"},
-            ],
-            "sentence_fit": [{"text": "No effusion.", "image_similarity": 0.123}],
-            "gate": np.float32(0.25),
-            "tokens": torch.zeros(8, 16),
-        }
-        return Generation([self.ids] * len(batch), [values] * len(batch))
-
 
 @pytest.fixture(scope="module")
 def run(toy_run: Path) -> Run:
     return restore(toy_run)
-
-
-def stubbed(run: Run) -> Predictor:
-    return replace(Predictor.of(run), model=AllEvidence(run), warnings=("trained on synthetic phantom images only",))
 
 
 @pytest.fixture(scope="module")
@@ -378,19 +320,110 @@ def test_the_page_holds_every_kind_of_evidence(explained: Path) -> None:
     assert html.index("Trained on synthetic phantom images only") < html.index("<h1>")
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(explained: Path) -> None:
+def test_the_page_needs_nothing_from_elsewhere_and_runs_only_its_own_script(explained: Path) -> None:
     html = explained.read_text()
     for target in re.findall(r"""(?:href|src)=["']([^"']*)""", html):
         assert target.startswith(("#", "data:image/png;base64,")), target[:60]
     for target in re.findall(r'href="#([^"]+)"', html):
         assert f'id="{target}"' in html, target
-    assert not re.search(r"<(script|iframe|object|link|base|form)\b|\bon\w+\s*=|@import|https?://", html)
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", html, re.DOTALL)
+    (run,) = [text for attributes, text in scripts if "module" in attributes]
+    assert {re.sub(r' id="[^"]*"', "", attributes) for attributes, _ in scripts} == {
+        ' type="module"', ' type="text/plain"', ' type="application/json"'
+    }  # fmt: skip
+    policy = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(run.encode()).digest()).decode()}'\""
+    assert policy in html
     assert "default-src 'none'" in html
+    rest = re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+    assert not re.search(r"<(script|iframe|object|link|base|form)\b|\bon\w+\s*=|@import|https?://", rest)
+    assert not re.search(r"https?://|\bfetch\(|XMLHttpRequest|innerHTML", run)
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &#34;quoted&#34; \ufffd\ufffd" in html
     assert "<b>one" not in html
-    assert "&lt;b&gt;one" in html
+    assert "&lt;b&gt;one" in html or "\\u003cb>one" in html
     assert "prefers-color-scheme: dark" in html
     assert "@media print" in html
+
+
+def test_what_needs_a_script_is_hidden_without_one(explained: Path) -> None:
+    """Each control that does nothing by itself; the pictures of the page are there without."""
+    html = explained.read_text()
+    controls = re.findall(r"<button[^>]*>|<label[^>]*>\s*opacity|<div id=\"viewer\"[^>]*>", html)
+    assert len(controls) >= 10
+    assert all("hidden" in control for control in controls)
+    assert 'id="plain"' in html
+    assert "<noscript>" in html
+
+
+def test_every_map_says_what_it_shows_and_what_not(explained: Path) -> None:
+    html = explained.read_text()
+    figures = re.findall(r'<figure class="card" id="map-.*?</figure>', html, re.DOTALL)
+    assert len(figures) == 2
+    for figure in figures:
+        assert "<b>Shows:</b>" in figure
+        assert "Unit:" in figure
+        assert "<b>Does not show:</b> It is not the outline of a lesion" in figure
+
+
+def page_of(run: Run, out: Path, text: str = TEXT, **options: Any) -> str:
+    """The page of a report without images."""
+    evidence = options.pop("evidence", {})
+    return write_explanation(run, Report(text, "s", evidence), [], out, **options).read_text()
+
+
+def test_a_barely_trained_model_says_so_first_and_as_generate_does(run: Run, tmp_path: Path) -> None:
+    caution = "barely trained: 3 updates of the stage that writes reports"
+    card = run.card.model_copy(update={"cautions": (caution,)})
+    doubtful = replace(run, card=card)
+    html = page_of(doubtful, tmp_path / "out", banner=Predictor.of(doubtful).warnings)
+    assert caution in Predictor.of(doubtful).warnings
+    said = html.index("Barely trained: 3 updates")
+    assert html.index("<h1>") < said < html.index('id="draft"')
+    assert "Barely trained" not in html[: html.index("<h1>")], "the bar that stays at the top stays small"
+    assert 'id="cautions"' not in page_of(run, tmp_path / "other", banner=())
+
+
+def test_a_comparison_with_a_prior_that_was_not_given_is_marked_as_invented(run: Run, tmp_path: Path) -> None:
+    text = "The heart is enlarged, unchanged from the prior study. No effusion."
+    html = page_of(run, tmp_path / "none", text, has_prior=False)
+    assert "Invented prior:</b> 1 of its sentences compares" in html
+    assert html.count("invented prior</span>") == 1
+    for known in (True, None):
+        assert "nvented prior" not in page_of(run, tmp_path / f"prior {known}", text, has_prior=known)
+    removed = {
+        "comparisons_removed": [{"was": "Stable effusion.", "now": None}, {"was": "Heart, unchanged.", "now": "Heart."}]
+    }
+    html = page_of(run, tmp_path / "removed", "Heart.", has_prior=False, evidence=removed)
+    assert "Invented prior: 2 comparisons with a study that was not given" in html
+    assert '<span class="removed">Stable effusion.</span> <b>Left out, findings and all.</b>' in html
+    assert '<span class="removed">Heart, unchanged.</span> Now: Heart.' in html
+
+
+def test_differences_from_the_reference_are_marked_by_colour_sign_and_words(run: Run, tmp_path: Path) -> None:
+    html = page_of(
+        run, tmp_path / "out", "The heart is enlarged. No effusion.", reference="Heart size is normal. Edema."
+    )
+    section = html[html.index('id="beside"') : html.index("What supports each sentence")]
+    marks = re.findall(
+        r'<mark class="diff (\w+)"><span aria-hidden="true">(.) </span><span class="unseen">([^<]+)<', section
+    )
+    assert marks == [
+        ("opposite", "≠", "says the opposite, Cardiomegaly: "),
+        ("opposite", "≠", "says the opposite, Cardiomegaly: "),
+        ("missed", "−", "missed, Edema: "),
+    ]
+    assert 'id="beside"' not in page_of(run, tmp_path / "alone")
+
+
+def test_what_is_copied_says_that_it_is_a_draft(run: Run, tmp_path: Path) -> None:
+    html = page_of(
+        run, tmp_path / "out", banner=("a warning",), evidence={"class_probabilities": {"Cardiomegaly": 0.9}}
+    )
+    copies = re.findall(r'data-copy="([^"]*)"', html)
+    assert copies[0].startswith(TEXT)
+    assert any(text.startswith("Cardiomegaly: probability 0.90") for text in copies)
+    for text in copies:
+        assert RESEARCH_ONLY in text
+        assert "A warning." in text
 
 
 def test_each_grey_picture_is_embedded_once(explained: Path) -> None:
@@ -447,7 +480,10 @@ def test_a_study_of_a_data_set_is_asked_for_with_its_patient_and_without_its_rep
     assert predictor.model.patients == ["p000"]
     assert predictor.model.class_labels == [None]
     html = page.read_text()
-    assert "There is an opacity on the right. The heart is enlarged. No effusion." in html
+    reference = re.search(r'aria-label="Reference, marked"><h3>Reference</h3><p>(.*?)</p>', html)
+    assert reference is not None
+    plain = re.sub(r'<span class="unseen">.*?</span>|<span aria-hidden="true">.*?</span>|<[^>]+>', "", reference[1])
+    assert plain.strip() == "There is an opacity on the right. The heart is enlarged. No effusion."
     assert "the model was trained on this study" in html
     assert "View 1, PA" in html
     assert "View 2, LATERAL" in html

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from radweave.base.errors import InputError
 from radweave.base.json_files import json_text
 from radweave.base.places import refuse_existing
 from radweave.base.replacing import record_kind
@@ -31,6 +32,7 @@ from radweave.generate.pictures import Picture, view_of
 from radweave.generate.predictor import Predictor
 from radweave.labels import get_labeler
 from radweave.runs.restore import Run
+from radweave.viewer.pixels import Read, read_words
 
 __all__ = ["explain_files", "explain_study", "scan_subject", "subject_of", "write_explanation"]
 
@@ -59,10 +61,18 @@ def explain_files(
     views, warnings = predictor.read_views(group.images, force=force)
     report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
     subjects = [
-        subject_of(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, start=1)
+        subject_of(number, picture, view_of(picture), predictor, stored=_stored(path, picture))
+        for number, (path, picture) in enumerate(views, start=1)
     ]
     return write_explanation(
-        run, report, subjects, out, banner=predictor.warnings, threshold=threshold, overwrite=overwrite
+        run,
+        report,
+        subjects,
+        out,
+        banner=predictor.warnings,
+        has_prior=False,
+        threshold=threshold,
+        overwrite=overwrite,
     )
 
 
@@ -95,11 +105,18 @@ def explain_study(
         run,
         replace(report, evidence={**report.evidence, "views": views}, warnings=warnings),
         [
-            subject_of(number, picture, ref.view, predictor)
+            subject_of(
+                number,
+                picture,
+                ref.view,
+                predictor,
+                stored=_stored(dataset.image_path(ref.path), picture, ref.original_size_wh),
+            )
             for number, (ref, picture) in enumerate(found.views, start=1)
         ],
         out,
         banner=predictor.warnings,
+        has_prior=found.example.prior is not None,
         reference=found.study.report,
         threshold=threshold,
         overwrite=overwrite,
@@ -113,6 +130,7 @@ def write_explanation(
     out: Path,
     *,
     banner: Sequence[str] = (),
+    has_prior: bool | None = None,
     reference: str | None = None,
     threshold: float | None = None,
     overwrite: bool = False,
@@ -120,7 +138,8 @@ def write_explanation(
     """Write the page of a report that is there already, with its PNGs and its evidence as JSON.
 
     ``subjects`` are the pictures of the study, in the order of the maps' first axis; ``banner`` the warnings about the
-    run itself, which stand beside the research notice.
+    run itself, which stand beside the research notice. ``has_prior`` says whether the study before was given; where it
+    was not, what compares with one is marked as invented. None: it is not known.
 
     Raises:
         InputError: if ``out`` exists and not ``overwrite``.
@@ -131,6 +150,7 @@ def write_explanation(
         labeler=get_labeler(run.experiment.data.label_set),
         subjects=tuple(subjects),
         banner=tuple(banner),
+        has_prior=has_prior,
         reference=reference,
         threshold=threshold,
     )
@@ -150,18 +170,31 @@ def write_explanation(
     return out / PAGE
 
 
-def subject_of(number: int, picture: Picture, view: View, predictor: Predictor) -> Subject:
-    """A radiograph as it was read, or a scan as the model saw it."""
+def subject_of(
+    number: int, picture: Picture, view: View, predictor: Predictor, *, stored: Read | None = None
+) -> Subject:
+    """A radiograph as it was read, or a scan as the model saw it. ``stored`` are the values of a radiograph's file."""
     if isinstance(picture, Volume):
         return scan_subject(picture, predictor.ct)
     kind = "" if view is View.UNKNOWN else f", {view.value}"
-    return RadiographSubject(f"View {number}{kind}", picture.pixels, predictor.image_size)
+    return RadiographSubject(f"View {number}{kind}", picture.pixels, predictor.image_size, view.value, stored)
+
+
+def _stored(path: Path, picture: Picture, original_size_wh: tuple[int, int] | None = None) -> Read | None:
+    """The values of a radiograph's file. Where they cannot be had by themselves, the page shows its grey values."""
+    if isinstance(picture, Volume):
+        return None
+    try:
+        return read_words(path, original_size_wh=original_size_wh)
+    except InputError:
+        return None
 
 
 def scan_subject(volume: Volume, options: CtPreprocessing) -> ScanSubject:
     """A scan as a model with these options sees it."""
     hu, spacing_mm = preprocess_spaced(volume, options)
-    return ScanSubject("CT", to_bytes(hu, options).astype(np.float32) / np.float32(255), spacing_mm)
+    voxels = to_bytes(hu, options).astype(np.float32) / np.float32(255)
+    return ScanSubject("CT", voxels, spacing_mm, np.rint(hu).astype(np.int16))
 
 
 def _seen_before(run: Run, dataset: Dataset, study: Study) -> tuple[str, ...]:

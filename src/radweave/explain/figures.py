@@ -38,7 +38,7 @@ class MapFigure:
     """The map of one class over all pictures of the study.
 
     ``half`` is the share of all patches that hold half of the map, ``beside`` the share of the map that lies where
-    there is no picture, ``peak`` its largest value, which the colours end at.
+    there is no picture, ``peak`` its largest value, which the colours end at, ``patches`` how many there are.
     """
 
     name: str
@@ -47,6 +47,7 @@ class MapFigure:
     half: float
     beside: float
     peak: float
+    patches: int
     shown: tuple[Shown, ...]
 
 
@@ -54,12 +55,14 @@ class MapFigure:
 class Gallery:
     """All pictures of a page. A grey picture is held once, however many maps lie over it.
 
-    ``files`` are the PNGs beside the page, each with the ``notices`` below it; ``notes`` say what could not be shown.
+    ``maps`` are those of the figures as the method gave them; ``files`` are the PNGs beside the page, each with the
+    ``notices`` below it; ``notes`` say what could not be shown.
     """
 
     pictures: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     plain: list[Shown] = field(default_factory=list)
     figures: list[MapFigure] = field(default_factory=list)
+    maps: dict[str, list[Floats]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -96,6 +99,7 @@ def draw(
     for name in choose(list(maps), findings):
         slug = _slug(name, slugs)
         gallery.figures.append(_figure(gallery, findings[name], slug, subjects, maps[name]))
+        gallery.maps[name] = maps[name]
     left = [name for name in maps if name not in {NO_FINDING, *(figure.name for figure in gallery.figures)}]
     if left:
         gallery.notes.append(f"Not shown, as neither probable nor in the draft: {', '.join(left)}.")
@@ -177,5 +181,6 @@ def _figure(
         half=smallest_half(maps),
         beside=beside / total if total > 0 else 0.0,
         peak=peak,
+        patches=sum(weights.size for weights in maps),
         shown=shown,
     )

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from radweave.data.transforms import place_in_square
+from radweave.data.transforms import covered_by_square, place_in_square
+
+if TYPE_CHECKING:
+    from radweave.viewer.pixels import Read
 
 SHOWN_PX = 640
 """Longest side of a picture on the page. Smaller pictures are enlarged, so that a map over them is smooth."""
@@ -55,11 +58,16 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RadiographSubject:
-    """A radiograph: ``pixels`` (H, W) in [0, 1] as it was read, ``side`` of the square that the model saw."""
+    """A radiograph: ``pixels`` (H, W) in [0, 1] as it was read, ``side`` of the square that the model saw.
+
+    ``stored`` are the values of its file, where there is one that can be read so: what a window is laid over.
+    """
 
     title: str
     pixels: NDArray[np.float32]
     side: int
+    view: str = "UNKNOWN"
+    stored: Read | None = None
 
     @property
     def axes(self) -> int:
@@ -83,6 +91,10 @@ class RadiographSubject:
         total = float(weights.sum())
         return 0.0 if total <= 0 else 1.0 - float(rows @ weights @ columns) / total
 
+    def covers(self) -> tuple[tuple[float, float], ...]:
+        """Where a map lies on the picture: (start, extent) along rows and columns, in shares of its size."""
+        return covered_by_square(self.pixels.shape[0], self.pixels.shape[1], self.side)
+
     def _place(self) -> tuple[int, int, int, int]:
         return place_in_square(self.pixels.shape[0], self.pixels.shape[1], self.side)
 
@@ -91,13 +103,15 @@ class RadiographSubject:
 class ScanSubject:
     """A CT scan: ``voxels`` (z, y, x) in [0, 1] as the model saw them, z to the head, y to the back, x to the left.
 
-    ``spacing_mm`` is (z, y, x), only its ratios matter. Slices are shown as radiologists look at them: from the feet,
-    from the front, from the left, with the patient's right on the left side where it can be seen.
+    ``hu`` are the same voxels in Hounsfield units, where they are known. ``spacing_mm`` is (z, y, x), only its ratios
+    matter. Slices are shown as radiologists look at them: from the feet, from the front, from the left, with the
+    patient's right on the left side where it can be seen.
     """
 
     title: str
     voxels: NDArray[np.float32]
     spacing_mm: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    hu: NDArray[np.int16] | None = None
 
     @property
     def axes(self) -> int:

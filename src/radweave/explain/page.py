@@ -1,16 +1,33 @@
-"""The page itself: everything in one HTML file, no script, nothing loaded from elsewhere."""
+"""The page itself: everything in one HTML file, nothing loaded from elsewhere.
+
+All of it can be read without scripts. One script, which the page's policy names by its hash, adds the viewer, opacity
+and copying.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
+from radweave.base.map_kinds import KEY as MAP_KIND
+from radweave.base.map_kinds import kind_of
 from radweave.base.study import RESEARCH_ONLY, LabelState, Report
+from radweave.explain.beside import SIGNS, Beside, hold_beside
+from radweave.explain.captions import CHANGES as CHANGES_CAPTION
+from radweave.explain.captions import OTHERS, RECALLED
+from radweave.explain.captions import SOURCES as SOURCES_CAPTION
 from radweave.explain.colours import LINE_AT, RAMP, opacity
+from radweave.explain.copied import draft_text, finding_text
+from radweave.explain.embedded import Embedded, embed
 from radweave.explain.figures import Gallery, draw
 from radweave.explain.maps import Subject
 from radweave.explain.sources import CHANGES, added_cells, change_rows, source_rows
@@ -18,12 +35,25 @@ from radweave.explain.sources import KEY as SOURCES
 from radweave.explain.support import SAID, Finding, Recalled, Support, Verdict, find_support
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.changes import STATES
+from radweave.labels.comparisons import compares_with_prior
 from radweave.labels.marks import MARK
+from radweave.runs.comparisons import EVIDENCE as COMPARISONS
 from radweave.runs.folder import RunCard
+from radweave.viewer.script import bundle, style
 
 SURE, FAIRLY_SURE = 0.8, 0.6
 _SHOWN_ELSEWHERE = frozenset(
-    {"sentences", "sentence_fit", "class_probabilities", "calibration", "attention_maps", "recalled", "views"}
+    {
+        "sentences",
+        "sentence_fit",
+        "class_probabilities",
+        "calibration",
+        "attention_maps",
+        "recalled",
+        "views",
+        COMPARISONS,
+        MAP_KIND,
+    }
 )
 _MOST_CHARS = 900
 _MARKS = {
@@ -34,13 +64,15 @@ _MARKS = {
     Verdict.NO_CLAIM: ("none", "–"),
 }
 """Verdict -> class in the style sheet, and a sign, so that colour is not all that tells."""
+_STATIC = Path(str(files("radweave.explain"))) / "static"
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
     """What a page is about: the report with its evidence, its pictures in the maps' order, and the run behind it.
 
-    ``banner`` holds the warnings about the run itself: they stand where the research notice stands.
+    ``banner`` holds the warnings about the run itself: they stand where the research notice stands. ``has_prior`` says
+    whether the model was given the study before; None where that is not known.
     """
 
     report: Report
@@ -48,6 +80,7 @@ class Explained:
     labeler: Labeler
     subjects: tuple[Subject, ...]
     banner: tuple[str, ...] = ()
+    has_prior: bool | None = None
     reference: str | None = None
     threshold: float | None = None
 
@@ -65,9 +98,27 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         finalize=_visible,
     )
     sources, changes = source_rows(report.evidence), change_rows(report.evidence)
+    cautions = [text for text in explained.banner if text in explained.card.cautions]
+    banner = [text for text in explained.banner if text not in cautions]
+    script = _script()
     html = environment.get_template("explain.html.j2").render(
         notice=RESEARCH_ONLY,
-        banner=explained.banner,
+        banner=banner,
+        cautions=cautions,
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        viewer_style=style(),
+        viewed=_viewed(explained, gallery),
+        kind=kind_of(report.evidence),
+        beside=_beside(explained),
+        differences=SIGNS,
+        removed=_removed(report.evidence),
+        invented=_invented(explained, support),
+        copied=draft_text(report, explained.banner),
+        copies={row.name: finding_text(row, support, report, explained.banner) for row in support.findings},
+        sources_caption=SOURCES_CAPTION,
+        changes_caption=CHANGES_CAPTION,
+        about_recalled={kind: RECALLED[kind] for kind in _kinds(support) if kind in RECALLED},
         warnings=[warning for warning in report.warnings if warning not in explained.banner],
         report=report,
         card=explained.card,
@@ -98,6 +149,44 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         line_at=LINE_AT,
     )
     return html, gallery.files
+
+
+@cache
+def _script() -> str:
+    """What the page does where scripts run. No text in it ends its element."""
+    script = f"\n{bundle('page.js', _STATIC)}\n"
+    assert "</" not in script
+    return script
+
+
+def _viewed(explained: Explained, gallery: Gallery) -> Embedded | None:
+    """What the viewer shows: the images as their files have them, and the maps of the figures."""
+    evidence = explained.report.evidence
+    names = [str(view.get("file", "")) for view in evidence.get("views") or ()]
+    return embed(explained.subjects, names, gallery.maps, kind_of(evidence), explained.card.method)
+
+
+def _beside(explained: Explained) -> Beside | None:
+    return hold_beside(explained.report.text, explained.reference, explained.labeler) if explained.reference else None
+
+
+def _removed(evidence: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Sentences that compared with a study that was not given, as they were and as they are."""
+    rows = evidence.get(COMPARISONS)
+    found = rows if isinstance(rows, list) else []
+    return [(str(row["was"]), row.get("now")) for row in found if isinstance(row, Mapping) and row.get("was")]
+
+
+def _invented(explained: Explained, support: Support) -> set[int]:
+    """Sentences of the draft, by number, that still compare with a study that was not given."""
+    if explained.has_prior is not False:
+        return set()
+    texts = {line.number: "".join(text for text, _ in line.parts) for line in support.sentences}
+    return {number for number, text in texts.items() if compares_with_prior(text)}
+
+
+def _kinds(support: Support) -> list[str]:
+    return list(dict.fromkeys(case.kind for case in support.recalled))
 
 
 _INVISIBLE = dict.fromkeys(
@@ -145,10 +234,11 @@ def _missing(support: Support, gallery: Gallery) -> list[str]:
     return [name for name, is_absent in absent.items() if is_absent]
 
 
-def _others(evidence: Mapping[str, Any], *, shown: Mapping[str, bool]) -> list[tuple[str, str]]:
-    """Whatever else a method has to show, as short text; ``shown`` says which tables the page has."""
+def _others(evidence: Mapping[str, Any], *, shown: Mapping[str, bool]) -> list[tuple[str, str, str]]:
+    """Whatever else a method has to show: name, short text, what it is; ``shown`` says which tables the page has."""
     elsewhere = _SHOWN_ELSEWHERE | {name for name, is_shown in shown.items() if is_shown}
-    return [(name.replace("_", " "), _brief(value)) for name, value in evidence.items() if name not in elsewhere]
+    rest = {name: value for name, value in evidence.items() if name not in elsewhere}
+    return [(name.replace("_", " "), _brief(value), OTHERS.get(name, "")) for name, value in rest.items()]
 
 
 def _brief(value: Any) -> str:
