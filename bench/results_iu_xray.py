@@ -90,7 +90,7 @@ def _table(predictions: Path, split: Split) -> list[str]:
                 score = scores.corpus[metric]
                 cells.append(f"{score.value:.3f} ({score.interval.low:.3f} to {score.interval.high:.3f})")
             distinct = scores.honesty.distinct_reports_share.value
-            lines.append(f"| {name} | {' | '.join(cells)} | {finding_f1(scores) or 0:.3f} | {distinct:.2f} |")
+            lines.append(f"| {name} | {' | '.join(cells)} | {finding_f1(scores).value or 0:.3f} | {distinct:.2f} |")
         lines.append("")
     return lines
 

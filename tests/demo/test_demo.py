@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from radweave.demo import FINDINGS_SHOWN, METHOD, run_demo
+from radweave.demo import METHOD, run_demo
+from radweave.demo.page import FINDINGS_SHOWN
 from radweave.generate.predictor import Predictor
 from radweave.runs.restore import restore
 from toys import TOY_OVERRIDES, TOY_SIZES
@@ -27,13 +28,29 @@ def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
     assert names == {"phantom", "run", "predictions.jsonl", "evaluation.json", "index.html"}
     html = page.read_text()
     assert "not a medical device" in html
-    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", html), "the page needs no other file"
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", html), "the page needs no other file"
     assert "<script" not in html
-    assert html.count("<article>") == len((page.parent / "predictions.jsonl").read_text().splitlines())
+    drafts = (page.parent / "predictions.jsonl").read_text().splitlines()
+    assert html.count('<article class="card">') == len(drafts)
     assert "one constant report" in html
-    assert html.count("<meter") == FINDINGS_SHOWN * html.count("<article>")
+    assert html.count('<li><svg class="bar"') == FINDINGS_SHOWN * len(drafts)
+    places = [html.index(words) for words in ('id="cautions"', "<article", "<h2>Plots</h2>", "<h2>Tables</h2>")]
+    assert places == sorted(places), "pictures first, then plots, then tables; what is wrong with the model before all"
+    assert "Barely trained" in html
+    study = html[html.index("<article") : html.index("</article>")]
+    order = [
+        study.index(words) for words in ("<svg class", "<h3>Draft", "Most probable", "The draft, marked", "Reference")
+    ]
+    assert order == sorted(order)
+    assert study.count("<image href") == 4, "two views, each with its map"
+    assert "<b>Does not show:</b> It is not the outline of a lesion, and of no class" in html
     scores = json.loads((page.parent / "evaluation.json").read_text())
-    assert f"{scores['corpus']['BLEU_4']['value']:.3f}" in html
+    bleu = scores["corpus"]["BLEU_4"]
+    assert f"{bleu['value']:.3f}<small>{bleu['interval'][0]:.3f} to {bleu['interval'][1]:.3f}</small>" in html
+    assert len(re.findall(r"<td>[\d.]+<small>", html)) >= 5 * 4, "every score has its interval"
+    plots = re.findall(r'<img src="data:image/png;base64,[^"]+" alt="([^"]+)"', html)
+    assert len(plots) >= 2
+    assert all(len(words) > 20 for words in plots)
     run = restore(page.parent / "run")
     report = Predictor.of(run).report([next((page.parent / "phantom" / "images").rglob("*.png"))])
     assert any("phantom" in warning for warning in report.warnings)

@@ -37,7 +37,7 @@ def score(report: str) -> tuple[float, float]:
     pairs = [Pair(str(i), report, (text,)) for i, text in enumerate(TEXTS)]
     scored = evaluate_pairs(pairs, labeler=LABELER, options=Options(meteor=False, floors=False, resamples=0))
     corpus = scored.corpus
-    return finding_f1(scored) or 0.0, (corpus["CIDEr"].value or 0) + (corpus["ROUGE_L"].value or 0)
+    return finding_f1(scored).value or 0.0, (corpus["CIDEr"].value or 0) + (corpus["ROUGE_L"].value or 0)
 
 
 def test_each_is_the_best_by_its_own_score() -> None:

@@ -9,8 +9,9 @@ from radweave.evaluation.constants import FINDINGS, WORDING
 from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.floors import shuffled_pairing
 from radweave.evaluation.pairs import Pair
-from radweave.evaluation.records import FINDING_F1, number_or_none
+from radweave.evaluation.records import FINDING_F1, Estimate
 from radweave.evaluation.result import Evaluation
+from radweave.evaluation.tables.clinical import POLICY_NAMES
 from radweave.labels import Labeler
 
 MODEL = "model"
@@ -60,6 +61,11 @@ def score_systems(
     }
 
 
-def finding_f1(evaluation: Evaluation) -> float | None:
-    """Micro F1 of the findings, No Finding left out, uncertain as negative; None where no side has any."""
-    return number_or_none(evaluation.clinical_statistics[FINDING_F1].corpus())
+def finding_f1(evaluation: Evaluation) -> Estimate:
+    """Micro F1 of the findings with its interval, No Finding left out, uncertain as negative; None for 0/0.
+
+    The evaluation was made with a labeler.
+    """
+    assert evaluation.clinical is not None
+    table = evaluation.clinical.policies[POLICY_NAMES[FINDING_F1.policy]]
+    return table.groups[FINDING_F1.group][FINDING_F1.average].f1
