@@ -17,6 +17,7 @@ from radweave.base.errors import InputError
 from radweave.data.tokenizer import BpeTokenizerConfig, spare_words
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.language_model import CausalLanguageModel, PretrainedLanguageModelConfig
+from radweave.nn.slots import fits
 
 PROMPT, NEW = 12, 8
 
@@ -51,6 +52,12 @@ def test_embeddings_give_the_checkpoints_own_numbers_behind_any_padding(name: st
             break
         sequence = torch.cat([sequence, best], dim=1)
     assert written[0] == sequence[0, PROMPT:].tolist()
+
+    # In rows of fixed shape, as above, and with transformers' own cache.
+    assert fits(model.architecture)
+    beams = DecodingConfig(max_new_tokens=NEW, num_beams=2, repetition_penalty=1.5, length_penalty=2.0)
+    growing, _ = model.generate(prefix, mask, beams.model_copy(update={"cache": "growing"}))
+    assert model.generate(prefix, mask, beams)[0] == growing
 
 
 @pytest.mark.parametrize("name", ["gemma3 with images", "qwen2_vl"])

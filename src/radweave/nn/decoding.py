@@ -1,8 +1,14 @@
-"""How reports are decoded, for every language model: options, and cached batched generation."""
+"""How reports are decoded, for every language model: options, and who writes.
+
+Language models that ``radweave.nn.slots`` knows write in its rows, from which finished reports leave and which waiting
+ones enter (``radweave.nn.continuous``). Others, and ``cache=growing``, write with transformers' own ``generate``, batch
+by batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -11,7 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from radweave.base.config import MAX_TOKENS, Config, Seed, Tokens
-from radweave.base.errors import UnusableModelError
+from radweave.base.errors import InputError, UnusableModelError
 from radweave.nn.next_token import refuse_too_long
 
 
@@ -43,6 +49,11 @@ class ExpectedUtilityConfig(Config):
     written: bool = True
 
 
+Compile = Literal["none", "default", "reduce-overhead"]
+Written = tuple[list[list[int]], list[list[float]]]
+"""Token ids of each report, without end or padding, and the log-probability of each of those tokens."""
+
+
 class DecodingConfig(Config):
     """How reports are decoded. Greedy unless beams or sampling are asked for; sampling is seeded.
 
@@ -52,6 +63,10 @@ class DecodingConfig(Config):
     ``unprompted_comparisons`` says what becomes of words that compare with an earlier study where the model was given
     none: taken out of the draft, counted and kept as evidence, or left there. ``deidentification_marks`` says the same
     of sentences with marks such as XXXX, which stand in published reports where words were taken out.
+
+    ``cache`` is ``static``, rows of fixed shape that finished reports leave and waiting ones enter, where the language
+    model's family is known to it, or ``growing``, transformers' own, batch by batch. ``compile`` compiles a step of the
+    static one with torch: ``reduce-overhead`` records CUDA graphs on a GPU. On a CPU it needs a C++ compiler.
     """
 
     kind: Literal["likelihood", "expected_utility"] = "likelihood"
@@ -68,6 +83,8 @@ class DecodingConfig(Config):
     seed: Seed = 0
     unprompted_comparisons: Literal["remove", "keep"] = "remove"
     deidentification_marks: Literal["remove", "keep"] = "remove"
+    cache: Literal["static", "growing"] = "static"
+    compile: Compile = "none"
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> DecodingConfig:
@@ -76,62 +93,124 @@ class DecodingConfig(Config):
                 f"min_new_tokens {self.min_new_tokens} is above max_new_tokens {self.max_new_tokens}: nothing can be"
                 " written"
             )
+        if self.compile != "none" and self.cache == "growing":
+            raise ValueError("compile needs cache=static: what grows has no fixed shape")
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """What reports are written after: embeddings, padded on the left, and what cross-attention reads.
+
+    Masks are True where a token is there. The padding is that of the batch: each report is written without it.
+    """
+
+    embeds: Float[Tensor, "batch prefix width"]
+    mask: Bool[Tensor, "batch prefix"]
+    memory: Float[Tensor, "batch memory width"] | None = None
+    memory_mask: Bool[Tensor, "batch memory"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.embeds)
+
+    def only(self, rows: Sequence[int]) -> Prefixes:
+        """These rows, some of them perhaps more than once."""
+        at = list(rows)
+        if self.memory is None or self.memory_mask is None:
+            return Prefixes(self.embeds[at], self.mask[at])
+        return Prefixes(self.embeds[at], self.mask[at], self.memory[at], self.memory_mask[at])
+
+
+def write(
+    model: Any, batches: Iterator[Prefixes], decoding: DecodingConfig, *, eos_id: int, pad_id: int
+) -> Iterator[Written]:
+    """Reports for batches of prompts, in order. The next batch is asked for when there is room and none waits.
+
+    As many reports are written at once as the first batch has studies. A report is the same alone and in any batch.
+
+    Raises:
+        InputError: if prompt and report do not fit the model's positions, or ``compile`` is asked for and cannot be.
+        UnusableModelError: if the model scores a token with anything but a finite number.
+    """
+    from radweave.nn.continuous import write_in_slots
+    from radweave.nn.slots import fits
+
+    static = decoding.cache == "static" and fits(model.config) and not (decoding.do_sample and decoding.num_beams > 1)
+    if static:
+        yield from write_in_slots(model, batches, decoding, eos_id=eos_id)
+        return
+    if decoding.compile != "none":
+        raise InputError(
+            "the step of this language model cannot be compiled",
+            field="decoding.compile",
+            got=decoding.compile,
+            expected="none for this family, for beams that are drawn, and where attention is of another kind",
+        )
+    for prompts in batches:
+        # Torch draws for all rows at once: a study's draws are its own only where it is alone.
+        parts = [prompts.only([row]) for row in range(len(prompts))] if decoding.do_sample else [prompts]
+        written = [generate_ids(model, part, decoding, eos_id=eos_id, pad_id=pad_id) for part in parts]
+        yield [row for ids, _ in written for row in ids], [row for _, scores in written for row in scores]
+
+
+def write_draws(
+    model: Any, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, eos_id: int, pad_id: int
+) -> list[list[list[int]]]:
+    """The likeliest report of each study and then ``draws`` drawn ones, each prompt read once."""
+    from radweave.nn.continuous import write_in_slots
+    from radweave.nn.slots import fits
+
+    drawn = decoding.model_copy(update={"num_beams": 1, "do_sample": True})
+    if decoding.cache == "static" and fits(model.config):
+        written = write_in_slots(model, iter(prompts), drawn, eos_id=eos_id, draws=draws, seats=len(prompts))
+        return [ids[at : at + 1 + draws] for ids, _ in written for at in range(0, len(ids), 1 + draws)]
+    greedy, found = drawn.model_copy(update={"do_sample": False}), []
+    for some in prompts:
+        for row in range(len(some)):
+            one = some.only([row])
+            first, _ = generate_ids(model, one, greedy, eos_id=eos_id, pad_id=pad_id)
+            more, _ = generate_ids(model, one.only([0] * draws), drawn, eos_id=eos_id, pad_id=pad_id)
+            found.append([*first, *more])
+    return found
+
+
 @torch.no_grad()
-def generate_ids(
-    model: Any,
-    prefix: Float[Tensor, "batch prefix width"],
-    prefix_mask: Bool[Tensor, "batch prefix"],
-    decoding: DecodingConfig,
-    *,
-    eos_id: int,
-    pad_id: int,
-    inputs: Mapping[str, Any] | None = None,
-) -> tuple[list[list[int]], list[list[float]]]:
-    """Decode with a key-value cache after a left-padded prefix of embeddings.
-
-    Args:
-        model: a transformers model that generates.
-        prefix: embeddings of what stands before the report.
-        prefix_mask: True where the prefix has a token.
-        decoding: the options.
-        eos_id: the token that ends a report.
-        pad_id: the token that fills up the rows that ended.
-        inputs: further arguments of every forward pass, such as what cross-attention reads.
-
-    Returns:
-        Token ids per row, without end or padding, and the log-probability of each of those tokens.
+def generate_ids(model: Any, prompts: Prefixes, decoding: DecodingConfig, *, eos_id: int, pad_id: int) -> Written:
+    """Decode one batch with transformers' own ``generate`` and a cache that grows, after left-padded prompts.
 
     Raises:
         InputError: if prompt and report do not fit the model's positions.
         UnusableModelError: if the model scores a token with anything but a finite number.
     """
-    refuse_too_long(model.config, prefix.shape[1] + decoding.max_new_tokens, "decoding.max_new_tokens")
+    from transformers import DynamicCache, EncoderDecoderCache, RepetitionPenaltyLogitsProcessor
+
+    refuse_too_long(model.config, prompts.embeds.shape[1] + decoding.max_new_tokens, "decoding.max_new_tokens")
     options: dict[str, Any] = {}
     if decoding.do_sample:
         torch.manual_seed(decoding.seed)
         options = {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
     if decoding.num_beams > 1:
         options["length_penalty"] = decoding.length_penalty
+    if prompts.memory is not None and prompts.memory_mask is not None:
+        options["past_key_values"] = EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))
+        options["encoder_hidden_states"] = prompts.memory
+        options["encoder_attention_mask"] = prompts.memory_mask.long()
     out = model.generate(
-        inputs_embeds=prefix,
-        attention_mask=prefix_mask.long(),
+        inputs_embeds=prompts.embeds,
+        attention_mask=prompts.mask.long(),
         max_new_tokens=decoding.max_new_tokens,
         min_new_tokens=decoding.min_new_tokens or None,
         num_beams=decoding.num_beams,
         do_sample=decoding.do_sample,
-        repetition_penalty=decoding.repetition_penalty,
         no_repeat_ngram_size=decoding.no_repeat_ngram_size,
         eos_token_id=eos_id,
         pad_token_id=pad_id,
-        logits_processor=[_refuse_non_finite],
+        # Not the option of that name: it spares as many words of a report as its prompt was padded by.
+        logits_processor=[RepetitionPenaltyLogitsProcessor(decoding.repetition_penalty), _refuse_non_finite],
         output_scores=True,
         return_dict_in_generate=True,
         use_cache=True,
         **options,
-        **(inputs or {}),
     )
     scores = model.compute_transition_scores(
         out.sequences, out.scores, getattr(out, "beam_indices", None), normalize_logits=decoding.num_beams == 1

@@ -6,6 +6,7 @@ mask and new cross-attention layers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.config import Config, Heads, Layers, Tokens, Width
-from radweave.nn.decoding import DecodingConfig, generate_ids
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write
 from radweave.nn.lora import LoraSetting, NoLoraConfig
 from radweave.nn.next_token import blank_tokens, next_token_loss
 from radweave.nn.pretrained import Precision, load_language_model
@@ -119,12 +120,21 @@ class CrossAttentionLanguageModel(nn.Module):
         Raises:
             InputError: if prompt and report do not fit the decoder's positions.
         """
-        from transformers import DynamicCache, EncoderDecoderCache
+        return next(self.write(iter([self.prompts(memory, memory_mask, prefix, prefix_mask)]), decoding))
 
-        begin, mask = self._begin(prefix, prefix_mask, len(memory))
-        cache = EncoderDecoderCache(DynamicCache(config=self.model.config), DynamicCache(config=self.model.config))
-        inputs = {**self._cross(memory, memory_mask), "past_key_values": cache}
-        return generate_ids(self.model, begin, mask, decoding, eos_id=self.eos_id, pad_id=self.pad_id, inputs=inputs)
+    def prompts(
+        self,
+        memory: Float[Tensor, "batch memory width"],
+        memory_mask: Bool[Tensor, "batch memory"],
+        prefix: Float[Tensor, "batch prefix width"] | None,
+        prefix_mask: Bool[Tensor, "batch prefix"] | None,
+    ) -> Prefixes:
+        """What stands before the reports, as ``write`` takes it."""
+        return Prefixes(*self._begin(prefix, prefix_mask, len(memory)), memory.to(self.dtype), memory_mask)
+
+    def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
+        """Reports for batches of prompts, in order: see ``radweave.nn.decoding.write``."""
+        return write(self.model, batches, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
 
     def _cross(self, memory: Tensor, mask: Tensor) -> dict[str, Any]:
         return {"encoder_hidden_states": memory.to(self.dtype), "encoder_attention_mask": mask.long()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.config import Config, Heads, Layers, Tokens, Width
-from radweave.nn.decoding import DecodingConfig, generate_ids
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write, write_draws
 from radweave.nn.lora import LoraSetting, NoLoraConfig
 from radweave.nn.next_token import blank_tokens, next_token_loss
 from radweave.nn.pretrained import Precision, Quantization, load_language_model
@@ -98,8 +100,17 @@ class CausalLanguageModel(nn.Module):
         Returns:
             Token ids per row, without end or padding, and the log-probability of each of those tokens.
         """
-        prefix = prefix.to(self.dtype)
-        return generate_ids(self.model, prefix, prefix_mask, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
+        return next(self.write(iter([Prefixes(prefix, prefix_mask)]), decoding))
+
+    def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
+        """Reports for batches of prompts, in order: see ``radweave.nn.decoding.write``."""
+        prompts = (replace(one, embeds=one.embeds.to(self.dtype)) for one in batches)
+        return write(self.model, prompts, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
+
+    def write_draws(self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int) -> list[list[list[int]]]:
+        """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding."""
+        given = [replace(one, embeds=one.embeds.to(self.dtype)) for one in prompts]
+        return write_draws(self.model, given, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
 
 
 class LlamaConfig(Config):

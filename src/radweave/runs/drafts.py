@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,6 +15,7 @@ from radweave.base.batch import Batch, Generation
 from radweave.base.parts import PARTS, parts_of, rows_by_part, whole
 from radweave.base.study import Modality
 from radweave.contract.model import ReportModel, device_of
+from radweave.contract.writing import generations
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
 from radweave.drafting.writer import Written
@@ -54,15 +56,14 @@ class Drafter:
         self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
     ) -> Iterator[Draft]:
         """Write drafts in batches, in the order given. ``progress`` is told how many studies are done."""
-        stream = iter(examples)
         done = 0
-        while chunk := list(islice(stream, batch_size)):
-            batch = collate(chunk, pad_id=int(self.tokenizer.pad_token_id)).to(device_of(self.model))
+        each = self._written(examples, batch_size)
+        while True:
             with torch.inference_mode():
-                if self.decoding.kind == "expected_utility":
-                    written = self._chosen(batch)
-                else:
-                    written = self._decoded(self.model.generate(batch, self.decoding), batch)
+                found = next(each, None)
+            if found is None:
+                return
+            chunk, written = found
             done += len(chunk)
             if progress is not None:
                 progress(done)
@@ -72,6 +73,24 @@ class Drafter:
                 warnings = (*one.warnings, *marked, *compared, *self._missing(said))
                 # One that says itself why there is no draft has said it.
                 yield Draft(example, said, kept, warnings if said or one.warnings else (*warnings, EMPTY))
+
+    def _written(self, examples: Iterable[Example], batch_size: int) -> Iterator[tuple[list[Example], list[Written]]]:
+        """What is written of each batch, in order; the next batch may be read before one is done."""
+        stream, device, pad_id = iter(examples), device_of(self.model), int(self.tokenizer.pad_token_id)
+        begun: deque[tuple[list[Example], Batch]] = deque()
+
+        def batches() -> Iterator[Batch]:
+            while chunk := list(islice(stream, batch_size)):
+                begun.append((chunk, collate(chunk, pad_id=pad_id).to(device)))
+                yield begun[-1][1]
+
+        if self.decoding.kind == "expected_utility":
+            for batch in batches():
+                yield begun.popleft()[0], self._chosen(batch)
+            return
+        for generation in generations(self.model, batches(), self.decoding):
+            chunk, batch = begun.popleft()
+            yield chunk, self._decoded(generation, batch)
 
     def _decoded(self, generation: Generation, batch: Batch) -> list[Written]:
         """What the method's own decoder wrote. While a run trains it has no calibration yet, and a method's own say."""

@@ -19,6 +19,7 @@ from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, 
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
 from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
+from radweave.contract.writing import ToWrite, generation
 from radweave.data.tokenizer import encode
 from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
@@ -36,7 +37,8 @@ from radweave.methods.am_mrg.regions import RegionConfig, build_visual_bank
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_bank
 from radweave.nn.cam import view_maps
 from radweave.nn.connector import Connector, ConnectorConfig
-from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, all_there, nothing
 from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
@@ -199,8 +201,12 @@ class AmMrgModel(ReportModel):
         """Decode a report per study. Evidence: the probability of every class, activation maps of those found, and for
         every class the regions and texts it recalled.
         """
+        return generation(self, batch, decoding)
+
+    def to_write(self, batch: Batch) -> ToWrite:
+        """What the reports of a batch are written after."""
         seen = Seen(self, batch)
-        return written(*self.language_model.generate(*seen.prefix, decoding), seen.evidence())
+        return ToWrite(Prefixes(*seen.prefix), lambda ids, log_probs: written(ids, log_probs, seen.evidence()))
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:

@@ -16,8 +16,10 @@ from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
 from radweave.contract.model import ReportModel, Term, losses, written
 from radweave.contract.sizes import VisionFirstStages
 from radweave.contract.terms import WORDS_TERM, SeenBatch, report_loss, text_loss
+from radweave.contract.writing import ToWrite, generation
 from radweave.nn.connector import Connector, ConnectorConfig
-from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.views import connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
@@ -74,7 +76,11 @@ class BaselineModel(ReportModel):
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """Decode a report per study. Evidence: the log-probability of each token."""
-        return written(*self.language_model.generate(*Seen(self, batch).prefix, decoding))
+        return generation(self, batch, decoding)
+
+    def to_write(self, batch: Batch) -> ToWrite:
+        """The image in the prompt."""
+        return ToWrite(Prefixes(*Seen(self, batch).prefix), written)
 
 
 class BaselineModelConfig(ModelConfig):

@@ -17,6 +17,7 @@ from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, 
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import DiseaseFirstStages
 from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
+from radweave.contract.writing import ToWrite, generation
 from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.dast.alignment import Alignment, AlignmentConfig
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, DvafConfig, Fused, FusionConfig, MeanFusion, NoFusion
@@ -31,8 +32,9 @@ from radweave.methods.dast.retrieval import (
     RetrievalConfig,
 )
 from radweave.nn.connector import Connector, ConnectorConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.disease_tokens import DiseaseReading, DiseaseTokens, DiseaseTokensConfig
-from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
+from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, Slot, nothing
 from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
@@ -187,9 +189,16 @@ class DastModel(ReportModel):
         """Decode a report per study. Evidence: probability and attention map of every class, the recalled report with
         its similarities, and what DVAF made of the disease tokens.
         """
+        return generation(self, batch, decoding)
+
+    def to_write(self, batch: Batch) -> ToWrite:
+        """What the reports of a batch are written after."""
         seen = Seen(self, batch)
-        ids, log_probs = self.language_model.generate(*seen.prefix, decoding)
-        return written(ids, log_probs, [seen.evidence(row) for row in range(len(batch))])
+
+        def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
+            return written(ids, log_probs, [seen.evidence(row) for row in range(len(batch))])
+
+        return ToWrite(Prefixes(*seen.prefix), finish)
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:

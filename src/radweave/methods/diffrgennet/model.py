@@ -18,6 +18,7 @@ from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import WORDS, EyesFirstStages
 from radweave.contract.stage import StageConfig
 from radweave.contract.terms import WORDS_TERM, SeenBatch
+from radweave.contract.writing import ToWrite, generation
 from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.diffrgennet.aggregation import Aggregation, AggregationConfig, FlexiRouteConfig
 from radweave.methods.diffrgennet.difference import (
@@ -203,9 +204,16 @@ class DiffRGenNetModel(ReportModel):
         """Decode a report per study. Evidence: the retrieved reports with their three distances, the routing weights of
         each layer, disease states and their probabilities, and where the image agrees with the retrieved reports.
         """
+        return generation(self, batch, decoding)
+
+    def to_write(self, batch: Batch) -> ToWrite:
+        """What the reports of a batch are written after."""
         seen = Seen(self, batch)
-        written_by = seen.reading(None).generate(self.language_model, self.template, decoding)
-        return written(*written_by, [seen.study.evidence(row, self.classes) for row in range(len(batch))])
+
+        def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
+            return written(ids, log_probs, [seen.study.evidence(row, self.classes) for row in range(len(batch))])
+
+        return ToWrite(seen.reading(None).prompts(self.language_model, self.template), finish)
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.config import Config
-from radweave.nn.decoding import DecodingConfig
+from radweave.nn.decoding import Prefixes
 from radweave.nn.encoder_decoder import BertDecoderConfig, CrossAttentionLanguageModel, PretrainedBertDecoderConfig
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
 from radweave.nn.prompt import PromptTemplate, Slot, all_there
@@ -79,14 +79,11 @@ class Reading:
         prefix, mask = self._prefix(decoder, template)
         return decoder.loss(prefix, mask, input_ids, labels)
 
-    def generate(
-        self, decoder: Decoder, template: PromptTemplate, decoding: DecodingConfig
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """Token ids per study and their log-probabilities."""
+    def prompts(self, decoder: Decoder, template: PromptTemplate) -> Prefixes:
+        """What the reports are written after."""
         if isinstance(decoder, CrossAttentionLanguageModel):
-            return decoder.generate(self.memory, self.memory_mask, *self._before(), decoding)
-        prefix, mask = self._prefix(decoder, template)
-        return decoder.generate(prefix, mask, decoding)
+            return decoder.prompts(self.memory, self.memory_mask, *self._before())
+        return Prefixes(*self._prefix(decoder, template))
 
     def _before(self) -> tuple[Tensor, Tensor | None]:
         """What stands before the begin token of a decoder with cross-attention."""

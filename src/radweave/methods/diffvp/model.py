@@ -17,6 +17,7 @@ from radweave.base.errors import InputError
 from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
+from radweave.contract.writing import ToWrite, generation
 from radweave.data.tokenizer import encode
 from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.diffvp.at_test import AtTest
@@ -48,8 +49,9 @@ from radweave.methods.diffvp.pool import (
 from radweave.methods.diffvp.resampling import Resampler, ResamplerConfig
 from radweave.methods.diffvp.stages import DiffvpStages
 from radweave.nn.connector import Connector, ConnectorConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.finding_words import DiagnosisText, DiagnosisTextConfig, noisy_findings
-from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
+from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, all_there, nothing
 from radweave.nn.query_transformer import QueryOutput
 from radweave.nn.supervision import UncertainPolicy, binary_loss
@@ -223,8 +225,12 @@ class DiffvpModel(ReportModel):
         """Decode a report per study. Evidence: E's probabilities, importance of the latent tokens and where they look
         (``attention_maps``: difference), and the reference that was used.
         """
+        return generation(self, batch, decoding)
+
+    def to_write(self, batch: Batch) -> ToWrite:
+        """What the reports of a batch are written after."""
         seen = Seen(self, batch, STUDY_DRAW)
-        return written(*self.language_model.generate(*seen.prefix, decoding), seen.evidence())
+        return ToWrite(Prefixes(*seen.prefix), lambda ids, log_probs: written(ids, log_probs, seen.evidence()))
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:

@@ -18,6 +18,7 @@ from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, 
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.sizes import VisionFirstStages
 from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
+from radweave.contract.writing import ToWrite, generation
 from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.vdgen.distillation import (
     DiseaseDistillation,
@@ -35,7 +36,8 @@ from radweave.methods.vdgen.self_equilibration import (
     TwoViewEquilibration,
 )
 from radweave.nn.connector import Connector, ConnectorConfig
-from radweave.nn.language_model import CausalLanguageModel, DecodingConfig, LanguageModelConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.sentences import SentenceSplitter
 from radweave.nn.text_pretraining import hint_generator, word_hints
@@ -131,9 +133,16 @@ class VdgenModel(ReportModel):
         Evidence: the log-probability of each token, the similarity of each sentence with the image (``sentence_fit``),
         and the training sentences nearest to the image (``recalled``). The last two need DID.
         """
+        return generation(self, batch, decoding)
+
+    def to_write(self, batch: Batch) -> ToWrite:
+        """What the reports of a batch are written after."""
         seen = Seen(self, batch)
-        ids, log_probs = self.language_model.generate(*seen.prefix, decoding)
-        return written(ids, log_probs, self.sentences.evidence(self.language_model, seen.views, ids, batch))
+
+        def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
+            return written(ids, log_probs, self.sentences.evidence(self.language_model, seen.views, ids, batch))
+
+        return ToWrite(Prefixes(*seen.prefix), finish)
 
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
         """The sentence bank, before the reports are learned; without DID there is no space for it."""

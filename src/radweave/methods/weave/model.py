@@ -15,6 +15,7 @@ from radweave.base.batch import Batch, Generation
 from radweave.base.errors import InputError
 from radweave.contract.model import ReportModel, Term, given, losses, written
 from radweave.contract.terms import SeenBatch
+from radweave.contract.writing import ToWrite, generation
 from radweave.drafting.smoothers import Evidence, Floats
 from radweave.labels import NO_FINDING
 from radweave.memory.bank import Bank, BankLayout, Column
@@ -36,7 +37,7 @@ from radweave.methods.weave.stack import EqualWeightsConfig, FittedStack, Stack,
 from radweave.methods.weave.wording import Wording
 from radweave.methods.weave.writing import HINTS, NoLanguageModel, Prompts, WriterPart
 from radweave.nn.connector import Connector
-from radweave.nn.decoding import DecodingConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.finding_words import noisy_findings
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.prompt import Slot
@@ -227,7 +228,21 @@ class WeaveModel(ReportModel):
         Raises:
             InputError: if there is neither a language model nor a memory.
         """
+        if not isinstance(self.language_model, NoLanguageModel):
+            return generation(self, batch, decoding)
         seen = Seen(self, batch)
+        _, shown = self._asserted(seen, batch)
+        copies = [self._copied(row)[: decoding.max_new_tokens] for row in seen.nearest]
+        return Generation(token_ids=copies, intermediates=shown)
+
+    def to_write(self, batch: Batch) -> ToWrite:
+        """What the language model is told of each study of a batch."""
+        seen = Seen(self, batch)
+        findings, shown = self._asserted(seen, batch)
+        return ToWrite(Prefixes(*seen.prefix(findings)), lambda ids, log_probs: written(ids, log_probs, shown))
+
+    def _asserted(self, seen: Seen, batch: Batch) -> tuple[Tensor, list[dict[str, Any]]]:
+        """The findings that the stack asserts (B, C), and the evidence."""
         said = None if self.memory is None else self.testify(batch)
         log_odds = seen.log_odds if said is None else np.stack([one.scores for one in said])
         each = [Evidence(row, row) for row in log_odds] if said is None else said
@@ -235,11 +250,7 @@ class WeaveModel(ReportModel):
             {**self._probable(one.scores), "recalled": self._recalled(near), **one.shown}
             for one, near in zip(each, seen.nearest, strict=True)
         ]
-        if isinstance(self.language_model, NoLanguageModel):
-            copies = [self._copied(row)[: decoding.max_new_tokens] for row in seen.nearest]
-            return Generation(token_ids=copies, intermediates=shown)
-        findings = seen.asserted(log_odds, self.bare if said is None else self.stack)
-        return written(*self.language_model.generate(*seen.prefix(findings), decoding), shown)
+        return seen.asserted(log_odds, self.bare if said is None else self.stack), shown
 
     def asserted(self, log_odds: Floats, stack: Stack) -> Tensor:
         """The findings (B, C) from whose probability on asserting pays off."""
@@ -332,22 +343,17 @@ class WeaveModel(ReportModel):
         """Reports that the language model writes for each study, told what the stack asserts: its likeliest, then
         ``samples`` drawn ones. None where there is no language model.
 
-        Each study is written by itself, so that draws do not depend on the batch.
+        Each study is read by itself, and its draws are its own: neither depends on the batch.
         """
         if isinstance(self.language_model, NoLanguageModel) or not self.samples:
             return [[] for _ in said]
-        texts = []
+        prefixes = []
         for row, one in enumerate(said):
             seen = Seen(self, batch.only([row]))
-            prefix, mask = seen.prefix(seen.asserted(one.scores[None], self.stack))
-            greedy = decoding.model_copy(update={"num_beams": 1, "do_sample": False})
-            drawn = greedy.model_copy(update={"do_sample": True, "temperature": self.temperature})
-            ids, _ = self.language_model.generate(prefix, mask, greedy)
-            more, _ = self.language_model.generate(
-                prefix.repeat(self.samples, 1, 1), mask.repeat(self.samples, 1), drawn
-            )
-            texts.append(list(dict.fromkeys(self.decode(one) for one in (*ids, *more))))
-        return texts
+            prefixes.append(Prefixes(*seen.prefix(seen.asserted(one.scores[None], self.stack))))
+        drawn = decoding.model_copy(update={"temperature": self.temperature})
+        reports = self.language_model.write_draws(prefixes, drawn, self.samples)
+        return [list(dict.fromkeys(self.decode(ids) for ids in row)) for row in reports]
 
     def _probable(self, log_odds: Floats) -> dict[str, Any]:
         probabilities = 1 / (1 + np.exp(-log_odds))
