@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from radweave.base.errors import InputError
+from radweave.base.parts import is_parted
 from radweave.base.study import Study
 from radweave.data.cleaning import cleaner
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
@@ -48,6 +49,16 @@ def test_sections_are_cleaned_one_by_one_so_that_headings_stay(tmp_path: Path) -
     assert texts(dataset) == ["FINDINGS: lungs clear . IMPRESSION: normal ."]
     emptied = WHOLE.model_copy(update={"impression": "XXXX."})
     assert texts(written(tmp_path / "other", emptied, cleaning="drop_deid_sentences").aimed("both")) == [None]
+
+
+def test_a_heading_within_a_section_does_not_make_a_third_part(tmp_path: Path) -> None:
+    """One impression of IU X-Ray is a whole report with headings: by it alone no draft of a run was of two parts."""
+    odd = WHOLE.model_copy(
+        update={"findings": "Findings: Clear. Impression: Well.", "impression": "IMPRESSION: Normal."}
+    )
+    (text,) = texts(written(tmp_path / "set", odd).aimed("both"))
+    assert text == "FINDINGS: Clear. Well. IMPRESSION: Normal."
+    assert is_parted(text)
 
 
 def test_a_mixture_of_several_cleanings_is_refused(tmp_path: Path) -> None:

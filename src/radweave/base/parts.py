@@ -36,6 +36,11 @@ def parts_of(text: str) -> dict[str, str]:
     return {name: " ".join(said[name]) for name in PARTS if name in said}
 
 
+def without_headings(text: str) -> str:
+    """The text without headings, findings first; one without any as it is."""
+    return " ".join(parts_of(text).values()) or text
+
+
 def is_parted(text: str) -> bool:
     """Whether a text is as ``whole`` writes both parts."""
     parts = parts_of(text) if text.startswith("FINDINGS: ") else {}

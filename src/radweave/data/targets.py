@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from radweave.base.errors import InputError
-from radweave.base.parts import PARTS, whole
+from radweave.base.parts import PARTS, whole, without_headings
 from radweave.base.study import Study, TargetText
 from radweave.data.cleaning import Cleaner, cleaner
 
@@ -27,14 +27,14 @@ def sections_for(target: TargetText) -> tuple[str, ...]:
 def target_of_sections(source: Sectioned, target: TargetText, clean: Cleaner) -> str | None:
     """The sections asked for, cleaned and as one text; None if one of them has no text.
 
-    Those of ``both`` are cleaned one by one, since a cleaning may take headings out.
+    Those of ``both`` are cleaned one by one, since a cleaning may take headings out; a heading within one of them goes.
     """
     texts = {name: (getattr(source, name) or "").strip() for name in sections_for(target)}
     if not all(texts.values()):
         return None
     if target != "both":
         return cleaned(" ".join(texts.values()), clean)
-    parts = {name: cleaned(text, clean) or "" for name, text in texts.items()}
+    parts = {name: without_headings(cleaned(text, clean) or "") for name, text in texts.items()}
     return whole(parts) if all(parts.values()) else None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
-from radweave.base.parts import PARTS
+from radweave.base.parts import PARTS, without_headings
 from radweave.evaluation.floors import Floor, build_floors
 from radweave.evaluation.honesty import honesty_rows
 from radweave.evaluation.metrics.clinical import (
@@ -39,7 +39,7 @@ from radweave.evaluation.metrics.long_tail import ClassFrequencies, LongTailTabl
 from radweave.evaluation.metrics.radgraph_reward import RADGRAPH_DEFINITIONS
 from radweave.evaluation.metrics.second_opinions import second_opinions
 from radweave.evaluation.pairs import Pair, check_pairs
-from radweave.evaluation.parts import are_parted, of_section, section_of, wholes, without_headings
+from radweave.evaluation.parts import are_parted, of_section, section_of, wholes
 from radweave.evaluation.prepare import PreparedTexts, prepare, prepare_hypotheses
 from radweave.evaluation.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
 from radweave.evaluation.records import FINDING_F1, FloorScores, Json, Resampling, Score, number_or_none

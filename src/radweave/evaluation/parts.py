@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from radweave.base.parts import NO_PART, PARTS, joined, parts_of
+from radweave.base.parts import PARTS, parts_of, without_headings
 from radweave.evaluation.pairs import Pair
 
 BOTH = "both"
@@ -14,11 +14,6 @@ BOTH = "both"
 def are_parted(pairs: Sequence[Pair]) -> bool:
     """Whether every pair says that its reports have two parts."""
     return all(pair.target == BOTH for pair in pairs)
-
-
-def without_headings(text: str) -> str:
-    """The text without headings, findings first; one without any as it is."""
-    return joined((NO_PART, part) for part in parts_of(text).values()) or text
 
 
 def wholes(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
