@@ -267,11 +267,13 @@ def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
     experiment: Experiment, model: ReportModel, context: BuildContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is told nothing, and a study of which nothing is, have the prompt that they always had."""
+    asked = resolve(experiment.method, "tiny", ["data.input_sections=[indication]"])
+    refuse_untold(asked, model)
+    with pytest.raises(InputError, match=r"field 'data.input_sections': this model reads images alone"):
+        refuse_untold(asked, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     writer = parts_of(model.eval()).get("language_model")
     if writer is None:
-        with pytest.raises(InputError, match=r"field 'data.input_sections': this model reads images alone"):
-            refuse_untold(resolve(experiment.method, "tiny", ["data.input_sections=[indication]"]), model)
-        return
+        pytest.skip("nothing is written; what it makes of it: tests/sources/test_told_words.py")
     prompts: list[torch.Tensor] = []
     generate = writer.generate
 

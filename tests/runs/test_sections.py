@@ -81,9 +81,21 @@ def test_drafts_by_expected_utility_have_two_parts_and_are_scored_by_section(dat
     assert [section.kind for section in sections_of(report.text, "both")] == ["findings", "impression"]
     shown = result_of(report, run.card, get_labeler("chexpert14"), Known())
     assert [row["section"] for row in shown["sentences"]] == [row["section"] for row in report.evidence["sentences"]]
-    with pytest.raises(InputError, match=r"input_sections.*images alone"):
-        train("kernels", dataset.path, tmp_path / "told", overrides=[*options, "data.input_sections=[indication]"])
-    assert not (tmp_path / "told").exists()
+
+
+def test_smoothers_over_training_studies_go_by_what_was_told_too(dataset: Dataset, tmp_path: Path) -> None:
+    options = ["data.image_size=32", "data.tokenizer.vocab_size=300", "data.input_sections=[indication]"]
+    run = restore(train("kernels", dataset.path, tmp_path / "run", overrides=options))
+    image = toy_image(tmp_path / "a.png", bright_side="left", seed=1)
+    predictor = Predictor.of(run)
+    nothing, empty, cough = (
+        predictor.report(image, force=True, indication=text).evidence["recalled"]
+        for text in (None, "XXXX", "year-old, cough since 5/17/2024")
+    )
+    assert empty == nothing
+    assert [row["scores"] for row in cough] != [row["scores"] for row in nothing]
+    has = {study.study_id: study.indication is not None for study in dataset.studies("train")}
+    assert all(has[row["study_id"]] for row in cough), "those who had the same indication"
 
 
 def test_the_indication_reaches_the_model_by_data_set_by_path_and_without_names(

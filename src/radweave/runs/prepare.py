@@ -29,6 +29,7 @@ from radweave.nn.next_token import refuse_too_long
 from radweave.nn.vision import encoders_for
 from radweave.nn.vision.weights import find_weights
 from radweave.outside.models import locate
+from radweave.sources.looks import Looks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -100,16 +101,15 @@ def refuse_missing_sections(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def refuse_untold(experiment: Experiment, model: ReportModel) -> None:
-    """Refuse sections to tell where no language model reads them.
+    """Refuse sections to tell where neither a language model nor smoothers over training studies read them.
 
     Raises:
         InputError: naming the field.
     """
-    if experiment.data.input_sections and not any(
-        isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel) for part in parts_of(model).values()
-    ):
+    readers = CausalLanguageModel | CrossAttentionLanguageModel | Looks
+    if experiment.data.input_sections and not any(isinstance(module, readers) for module in model.modules()):
         raise InputError(
-            "this model reads images alone: it has no language model that could be told anything",
+            "this model reads images alone: nothing in it could be told anything",
             field="data.input_sections",
             got=list(experiment.data.input_sections),
             expected="data.input_sections=[]",

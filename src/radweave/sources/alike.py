@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from radweave.base.batch import Batch
 from radweave.drafting.smoothers import FINDINGS, Evidence, Floats, Mask, Smoothers
 from radweave.memory.bank import ROWS, Bank, Column, report_rows
 from radweave.nn.supervision import POSITIVE
-from radweave.sources.looks import DIM, NUM_VIEWS, Described, Looks, among, distances
+from radweave.sources.looks import DIM, NUM_VIEWS, Described, Distances, Looks, among, distances
+from radweave.sources.told_words import COLUMN, bags_of, beside, kept_bags
 
 if TYPE_CHECKING:
     from radweave.contract.view import TrainingView
@@ -35,27 +37,40 @@ def alike_columns(num_classes: int) -> Mapping[str, Column]:
 
 @dataclass(frozen=True, slots=True)
 class AlikeStudies:
-    """The J training studies in use: how they look, and what was fitted to them."""
+    """The J training studies in use: how they look, what was fitted to them, and what was told of them, if anything."""
 
     described: Described
     smoothers: Smoothers
+    bags: NDArray[np.float32] | None = None
 
     @classmethod
     def of(cls, bank: Bank) -> AlikeStudies:
-        """From the bank of a run."""
+        """From the bank of a run.
+
+        Raises:
+            InputError: if what was told of them is not what a run keeps of it.
+        """
         tensors = bank.tensors
         described = Described(tensors["descriptors"].float().numpy(), tensors["present"].numpy().astype(bool))
         inverses = tensors["inverses"].double().numpy()
         labels = tensors["labels"].double().numpy()
-        return cls(described, Smoothers(labels, tuple(inverses[:, number] for number in range(len(FINDINGS) + 1))))
+        smoothers = Smoothers(labels, tuple(inverses[:, number] for number in range(len(FINDINGS) + 1)))
+        return cls(described, smoothers, kept_bags(bank))
 
     def testify(self, looks: Looks, batch: Batch, barred: Mask) -> list[Evidence]:
         """What they say of each study of a batch; those that are ``barred`` (B, J) say nothing."""
-        apart = distances(looks, looks.describe(batch), self.described)
+        apart = _with_told(distances(looks, looks.describe(batch), self.described), bags_of(batch), self.bags)
         return [
             self.smoothers.testify(findings, wording, own)
             for findings, wording, own in zip(apart.findings, apart.wording, barred, strict=True)
         ]
+
+
+def _with_told(apart: Distances, left: NDArray[np.float32] | None, right: NDArray[np.float32] | None) -> Distances:
+    """The distances with what was told of both sides; as they are where the training studies were told nothing."""
+    if right is None:
+        return apart
+    return Distances(beside(apart.findings, left, right), beside(apart.wording, left, right))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +87,15 @@ def fit_alike(looks: Looks, training: TrainingView) -> FittedAlike:
     looks.fit_means(training.spread(FOR_MEANS).batches(pixels=True))
     seen = Described.empty(len(training))
     rows: list[dict[str, Any]] = []
+    told: list[NDArray[np.float32]] = []
     for batch in training.batches(pixels=True):
         looks.read(batch, seen, len(rows))
         rows += report_rows(batch)
+        if (bags := bags_of(batch)) is not None:
+            told.append(bags)
     looks.fit_scales(seen)
-    apart = among(looks, seen)
+    every = np.concatenate(told) if told else None
+    apart = _with_told(among(looks, seen), every, every)
     labels: Floats = (training.class_states == POSITIVE).double().numpy()
     smoothers = Smoothers.fit(apart.findings, apart.wording, labels)
     patients = np.array([row["patient"] for row in rows])
@@ -89,5 +108,6 @@ def fit_alike(looks: Looks, training: TrainingView) -> FittedAlike:
         "present": torch.from_numpy(seen.present.astype(np.uint8)),
         "labels": torch.from_numpy(smoothers.labels.astype(np.uint8)),
         "inverses": torch.from_numpy(np.stack(smoothers.inverses, axis=1)).float(),
+        **({COLUMN: torch.from_numpy(every)} if every is not None else {}),
     }
     return FittedAlike(tensors, tuple(rows), left_out)
