@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radweave.base.errors import InputError, UnusableModelError
-from radweave.base.study import Study, View
+from radweave.base.study import Report, Study, View
 from radweave.serve.events import say_failure
 from radweave.serve.result import Known, result_of
 
