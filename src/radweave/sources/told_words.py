@@ -30,7 +30,7 @@ def bags_of(batch: Batch) -> Singles | None:
     for row, (ids, mask) in enumerate(zip(batch.told_ids.tolist(), batch.told_mask.tolist(), strict=True)):
         for token in {number for number, there in zip(ids, mask, strict=True) if there}:
             bags[row, token % BAGS] = 1
-    return bags / np.maximum(np.linalg.norm(bags, axis=1, keepdims=True), 1)
+    return np.asarray(bags / np.maximum(np.linalg.norm(bags, axis=1, keepdims=True), 1))
 
 
 def kept_bags(bank: Bank) -> Singles | None:
