@@ -31,6 +31,7 @@ def test_lines_come_at_both_ends_and_seldom_between(capsys: pytest.CaptureFixtur
     with progress.bar("reading") as told:
         for done in range(1, 1001):
             told(done, 1000)
+        told(1000, 1000)
     assert capsys.readouterr().err.splitlines() == ["reading: 1 of 1000 (0 %)", "reading: 1000 of 1000 (100 %)"]
 
 
@@ -46,6 +47,14 @@ def test_an_import_knows_how_many_studies_there_are(tmp_path: Path, monkeypatch:
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("reading studies")] == [
         "reading studies: 1 of 3 (33 %)", "reading studies: 2 of 3 (66 %)", "reading studies: 3 of 3 (100 %)",
+    ]  # fmt: skip
+
+
+def test_a_check_knows_how_many_studies_there_are(toy_dataset: Dataset) -> None:
+    done = radweave("data", "check", toy_dataset.path)
+    total = len(toy_dataset.manifest_path.read_text("utf-8").splitlines())
+    assert [line for line in done.stderr.splitlines() if line.startswith("checking studies")] == [
+        f"checking studies: 1 of {total} ({100 // total} %)", f"checking studies: {total} of {total} (100 %)",
     ]  # fmt: skip
 
 

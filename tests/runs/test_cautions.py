@@ -35,6 +35,10 @@ def test_short_training_and_collapse_are_said_everywhere(many: Dataset, tmp_path
     image = many.image_path("images/1_0.png")
     report = package.load(tmp_path / "run").report(image)
     assert set(card.cautions) <= set(report.warnings)
+    drafted = radweave("generate", tmp_path / "run", "--data", many.path, "--out", tmp_path / "drafts.jsonl")
+    assert [line for line in drafted.stderr.splitlines() if line.startswith("mind: ")] == [
+        f"mind: {caution}" for caution in card.cautions
+    ]
     page = (export(tmp_path / "run", tmp_path / "model") / "README.md").read_text()
     assert "Known when its training ended" in page
     assert "barely trained: 3 updates" in page

@@ -122,7 +122,7 @@ def check_verb(
     from radweave.data.check import check_dataset
 
     with bar("checking studies") as progress:
-        report = check_dataset(dataset, read_images=read_images, progress=lambda count: progress(count, None))
+        report = check_dataset(dataset, read_images=read_images, progress=progress)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,7 +113,7 @@ def generate(
                 progress=progress, shard_size=shard_size, ranks=ranks, ray_workers=ray, at_test=at_test or (),
             )  # fmt: skip
         if ranks.is_first:
-            _say_done(done, out)
+            _say_done(done, out, predictor.warnings)
         return
     if chosen is not None and out is not None:
         write_finished(
@@ -171,11 +171,13 @@ def _refuse_contradictions(
         refuse_other_kind(out)
 
 
-def _say_done(result: BulkResult, out: Path) -> None:
-    """What a user is told of a split."""
+def _say_done(result: BulkResult, out: Path, warnings: Sequence[str]) -> None:
+    """What a user is told of a split, and what is known of the run that wrote it."""
     from radweave.cli.progress import console
 
     console.print(f"{result.written} reports: {printable(out)}")
+    for warning in warnings:
+        console.print(f"mind: {printable(warning)}", style="yellow")
     for study_id, reason in result.left_out.items():
         console.print(f"left out {printable(study_id)}: {printable(reason)}", style="yellow")
     if result.left_out:

@@ -33,7 +33,7 @@ class Bars:
     """
 
     def __init__(self) -> None:
-        self._said: dict[str, float] = {}
+        self._said: dict[str, tuple[float, int]] = {}
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -55,10 +55,12 @@ class Bars:
         self._progress.update(self._tasks[description], completed=done, total=total, figures=figures)
 
     def _say(self, description: str, done: int, total: int | None, figures: str) -> None:
-        now, last = time.monotonic(), self._said.get(description)
-        if last is not None and now - last < LINE_EVERY_S and done != total:
-            return
-        self._said[description] = now
+        now = time.monotonic()
+        if description in self._said:
+            last, before = self._said[description]
+            if done == before or (now - last < LINE_EVERY_S and done != total):
+                return
+        self._said[description] = now, done
         text = f"{description}: {done}" + (f" of {total} ({100 * done // total} %)" if total else "")
         console.print(f"{text}  {figures}".rstrip())
 

@@ -38,7 +38,7 @@ MOST_EXAMPLES = 10
 LENGTH_BINS = (0, 1, 10, 20, 40, 60, 80, 100, 150, 200, 300)
 """First word count of each bin of the length histogram."""
 
-Progress = Callable[[int], None]
+Progress = Callable[[int, int], None]
 _NO_SPLIT = "none"
 DIFFERENT_FILES = "same picture in two splits, in different files"
 TOO_ALIKE = "pictures of different patients are so alike that only copies saved anew can be told from them"
@@ -345,7 +345,7 @@ def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | 
     Args:
         read_images: hash and decode every image; else only look whether the file is there and compare the recorded
             hashes.
-        progress: called with the number of studies seen so far.
+        progress: called with the number of lines read so far, and of all.
 
     Raises:
         InputError: if the folder is no dataset folder at all; every other fault is reported.
@@ -355,11 +355,20 @@ def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | 
     recorded = dataset.card.manifest_sha256
     if recorded is not None and dataset.manifest_path.is_file() and dataset.fingerprint() != recorded:
         check.warnings.add("the manifest was changed after it was written")
+    total = 0 if progress is None else _lines(dataset.manifest_path)
     for line, study in _studies(dataset.manifest_path, check.errors):
         check.add(line, study)
         if progress is not None:
-            progress(len(check.line_of))
+            progress(line, total)
     return check.finish()
+
+
+def _lines(manifest: Path) -> int:
+    """How many lines the manifest has; none where there is no such file."""
+    if not manifest.is_file():
+        return 0
+    with manifest.open("rb") as file:
+        return sum(1 for _ in file)
 
 
 def _studies(manifest: Path, errors: _Tally) -> Iterator[tuple[int, Study]]:
