@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import radweave
 from radweave.base.errors import InputError
 from radweave.evaluation import Options
+from radweave.evaluation.records import Score
 
 HYPS = {"a": "lungs are clear .", "b": "there is a left effusion , and the heart is large ."}
 REFS = {"a": "the lungs are clear .", "b": "left effusion and a large heart ."}
@@ -60,6 +62,13 @@ def test_fields_of_any_name(tmp_path: Path) -> None:
     assert bleu(path, fields=named) == bleu(HYPS, REFS)
     with pytest.raises(InputError, match=r"p\.csv, line 2: no field 'truth' \(got 4 other fields\)"):
         radweave.score(path, fields=Fields(study="case", hyp="ours", ref="truth"))
+
+
+def test_a_score_is_printed_as_a_table_has_it() -> None:
+    found = radweave.score(HYPS, REFS, options=Options(meteor=False, resamples=20)).corpus
+    assert re.fullmatch(r"0\.\d{4} \[0\.\d{3}, 0\.\d{3}\]", str(found["BLEU_1"]))
+    assert str(found["METEOR"]).startswith("none: ")
+    assert str(Score(0.5)) == "0.5000"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def write(path: Path, *rows: Any) -> Path:
     [
         ({**GOOD, "study_id": None}, "not a study id"),
         ({**GOOD, "study_id": 3}, "not a study id"),
-        ({"study_id": "b", "ref": "x"}, "'hyp': field is missing"),
+        ({"study_id": "b", "ref": "x"}, "'hyp': field is missing (expected it, or its name by --hyp)"),
         ({**OTHER, "hyp": None}, "'hyp': not a text"),
         ({**OTHER, "hyp": 3.5}, "'hyp': not a text"),
         ({**OTHER, "hyp": ["x"]}, "'hyp': not a text"),
@@ -47,7 +47,7 @@ def write(path: Path, *rows: Any) -> Path:
         ({"study_id": "b", "hyp": "x", "refs": []}, "not a list of references"),
         ({"study_id": "b", "hyp": "x", "refs": "text"}, "not a list of references"),
         ({"study_id": "b", "hyp": "x", "refs": ["y", ""]}, "reference is empty"),
-        ({"study_id": "b", "hyp": "x"}, "either 'ref' or 'refs'"),
+        ({"study_id": "b", "hyp": "x"}, "either 'ref' or 'refs' (expected one of them, or its name by --ref)"),
         ({**OTHER, "floors": "x"}, "'floors'"),
         ({**OTHER, "floors": {"constant": 3}}, "'floors.constant'"),
         ({**OTHER, "has_prior": "yes"}, "'has_prior'"),

@@ -44,7 +44,7 @@ def field_of(row: Mapping[str, Any], given: str, known: Sequence[str], what: str
     for name in known:
         if name in row:
             return name
-    raise InputError(f"no field for the {what} found; name it", expected=", ".join(known), **place)
+    raise InputError(f"no field for the {what} found; name it by --{what}", expected=", ".join(known), **place)
 
 
 def pair_row(row: Mapping[str, Any], fields: Fields, path: Path, place: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,14 +184,15 @@ def read_pairs(path: Path, *, skip_invalid: bool = False, fields: Fields = BY_NA
 
 
 def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
-    for name in ("study_id", "hyp"):
+    for name, option in (("study_id", "--study"), ("hyp", "--hyp")):
         if name not in row:
-            raise InputError("field is missing", field=name, **place)
+            raise InputError("field is missing", field=name, expected=f"it, or its name by {option}", **place)
     study_id = row["study_id"]
     if not isinstance(study_id, str) or not study_id.strip():
         raise InputError("not a study id", field="study_id", got=repr(study_id)[:40], expected="a string", **place)
     if ("ref" in row) == ("refs" in row):
-        raise InputError("needs either 'ref' or 'refs'", field="ref", **place)
+        expected = "one of them, or its name by --ref"
+        raise InputError("needs either 'ref' or 'refs'", field="ref", expected=expected, **place)
     given = [row["ref"]] if "ref" in row else row["refs"]
     name = "ref" if "ref" in row else "refs"
     if row[name] is None:

@@ -78,6 +78,13 @@ class Score:
     interval: Interval | None = None
     unavailable: str | None = None
 
+    def __str__(self) -> str:
+        """As a table has it: ``0.3415 [0.289, 0.401]``; without a value, why there is none."""
+        if self.value is None:
+            return f"none: {self.unavailable}" if self.unavailable else "none"
+        bounds = self.estimate.bounds
+        return f"{self.value:.4f}" + (f" [{bounds[0]:.3f}, {bounds[1]:.3f}]" if bounds else "")
+
     @property
     def estimate(self) -> Estimate:
         return Estimate(self.value, self.interval.bounds if self.interval is not None else None)

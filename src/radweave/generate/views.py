@@ -13,8 +13,9 @@ from radweave.data.reading.images import Radiograph
 from radweave.data.reading.view_rule import guess_view
 from radweave.generate.pictures import Picture
 
-GUESSED = "the file states no view; taken as {view} by a rule that was right in 99 % of IU X-Ray; state it with --view"
-UNDECIDED = "the file states no view, and a rule does not tell; state it with --view"
+SAY = "state it with --view, in Python views="
+GUESSED = f"the file states no view; taken as {{view}} by a rule that was right in 99 % of IU X-Ray; {SAY}"
+UNDECIDED = f"the file states no view, and a rule does not tell; {SAY}"
 STATED = ("frontal", "lateral", "pa", "ap")
 """What a user can say."""
 
