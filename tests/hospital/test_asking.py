@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,9 +29,10 @@ from radweave.hospital.find_prior import find_prior
 from radweave.hospital.finished import Section
 from radweave.hospital.formats import FORMATS
 from radweave.hospital.identity import read_identities
-from radweave.hospital.plan import AskedDicom, Priors, Receive, Web
+from radweave.hospital.plan import AskedDicom, Priors, Receive, Target, Web
 from radweave.hospital.prior import Prior, copied
 from radweave.hospital.receiver import Receiver
+from radweave.hospital.sending import NotKeptError, send
 
 WAYS = ("web", "get", "move")
 LATER = {"StudyDate": "20000630", "StudyTime": "0900"}
@@ -144,11 +149,13 @@ def test_what_comes_after_a_move_is_refused(tmp_path: Path) -> None:
         ({"StudyInstanceUID": "1.2", "StudyDate": "1999.12.31", "StudyTime": "10:11"}, ("19991231", "1011", None)),
         ({"StudyInstanceUID": "1.2", "StudyDate": "soon", "NumberOfStudyRelatedInstances": "-1"}, ("", "", None)),
         ({"StudyInstanceUID": "1.2", "NumberOfStudyRelatedInstances": " 3"}, ("", "", 3)),
+        ({"StudyInstanceUID": "1.2", "PatientName": "M\ufffdller"}, ("", "", None)),
     ],
 )
 def test_an_answer_that_is_none_of_its_kind_is_not_taken(said: dict[str, str], kept: tuple[Any, ...] | None) -> None:
     found = found_study(said)
     assert (found and (found.study_date, found.study_time, found.instances)) == kept
+    assert not (found and found.patient_name)  # one that cannot be read says nothing
 
 
 class Shelf:
@@ -276,3 +283,54 @@ def test_the_prior_of_a_scan_is_the_series_with_most_slices(tmp_path: Path) -> N
     eve = write_series(tmp_path / "other", PatientName="Other^Eve", **LATER)
     other, counted = prior_of(eve[0], Shelf(*thin, *thick), tmp_path / "y", modality=["CT"])
     assert (other.outcome, counted) == ("refused", {"priors_refused_other_name": 1})
+
+
+@pytest.mark.parametrize("where", ["asked", "sent"])
+def test_nothing_goes_to_a_place_that_the_plan_does_not_name(where: str) -> None:
+    """An archive that sends who asks elsewhere: neither a question nor a report goes there."""
+    came: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+        def do_GET(self) -> None:
+            came.append(self.path)
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(307)
+            self.send_header("Location", f"http://127.0.0.1:{server.server_address[1]}/elsewhere/studies")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    place = Web(url=f"http://127.0.0.1:{server.server_address[1]}/dicom-web")
+    try:
+        if where == "asked":
+            with pytest.raises(NotAnsweredError, match="TooManyRedirects"):
+                WebArchive(place, lambda *_: None).studies({"PatientID": CANARY}, soon())
+        else:
+            target = Target(name="a", formats=("sr-basic",), web=place)
+            with pytest.raises(NotKeptError, match="TooManyRedirects"):
+                send(target, FORMATS["sr-basic"].bytes_of(finished()))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert len(came) == 1
+    assert came[0].startswith("/dicom-web/studies")
+
+
+def test_a_list_that_unpacks_to_more_than_may_be_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("radweave.hospital.asking_web.MOST_LIST_BYTES", 100)
+    with web(AskedArchive(dicom_image(tmp_path / "a.dcm"))) as archive:
+        asks = WebArchive(Web(url=archive.url), lambda *_: None)
+        with pytest.raises(NotAnsweredError, match="too long"):
+            asks.studies({"PatientID": CANARY}, soon())
+        (tmp_path / "to").mkdir()
+        held = dcmread(tmp_path / "a.dcm")
+        assert asks.fetch(held.StudyInstanceUID, held.SeriesInstanceUID, tmp_path / "to", soon()) == 1
+        monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1 << 29))
+        with pytest.raises(NotAnsweredError, match="cannot be kept"):
+            asks.fetch(held.StudyInstanceUID, held.SeriesInstanceUID, tmp_path / "to", soon())

@@ -45,7 +45,7 @@ def test_success_is_answered_for_what_lies_on_the_disk(tmp_path: Path, monkeypat
     assert [file.read_bytes() for file in tmp_path.rglob("*.dcm")] == [b"object"]
 
     def full(path: Path) -> Any:
-        raise OSError(28, "No space left on device")
+        raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(module, "write_aside", full)
     assert receiver.answer(event()) == 0x0110

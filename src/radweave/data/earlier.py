@@ -105,21 +105,21 @@ def same_name(one: str, other: str) -> bool | None:
     said: list[bool] = []
     for left, right in zip_longest(one.split("="), other.split("="), fillvalue=""):
         (family, given), (other_family, other_given) = _parts(left), _parts(right)
-        if any(_NOBODYS.fullmatch(way) for way in _ways(family) | _ways(other_family)):
+        if any(_NOBODYS.fullmatch(way) for way in ways(family) | ways(other_family)):
             continue
         fewer = min(len(given), len(other_given))
         words = [(family, other_family), *zip(given[:fewer], other_given[:fewer], strict=True)]
-        said.append(all(_ways(a) & _ways(b) for a, b in words))
+        said.append(all(ways(a) & ways(b) for a, b in words))
     return all(said) if said else None
 
 
 def _parts(group: str) -> tuple[str, list[str]]:
     """The family name, and given and middle names as a list."""
     parts = [*group.split("^"), "", ""]
-    return parts[0], [word for word in re.split(r"[\s-]+", f"{parts[1]} {parts[2]}") if any(_ways(word))]
+    return parts[0], [word for word in re.split(r"[\s-]+", f"{parts[1]} {parts[2]}") if any(ways(word))]
 
 
-def _ways(text: str) -> frozenset[str]:
+def ways(text: str) -> frozenset[str]:
     """The ways to write a name without case, marks on letters, and signs that are none: {""} where nothing is left."""
     folded = unicodedata.normalize("NFC", text.casefold())
     return frozenset(

@@ -6,8 +6,11 @@ answer. Objects are laid down unread; they are parsed later, in the limited proc
 
 from __future__ import annotations
 
+import errno
 import re
+import shutil
 import time
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +19,10 @@ from typing import Final, Protocol
 Count = Callable[[str, int], None]
 MOST_BYTES: Final = 2 << 30
 """Of all objects of one answer."""
+MOST_LIST_BYTES: Final = 64 << 20
+"""Of an answer that names studies or series; unpacked, for a short one may unpack to a long one."""
+FREE_BYTES: Final = 1 << 30
+"""Of a disk that is left free."""
 WILDCARDS: Final = frozenset("*?\\")
 """A key that holds one of these asks for other patients too (PS3.4 C.2.2.2.4)."""
 _UID: Final = re.compile(r"[0-9]+(\.[0-9]+)+")
@@ -110,7 +117,7 @@ def found_study(said: Mapping[str, str]) -> FoundStudy | None:
         study_instance_uid=uid,
         patient_id=said.get("PatientID", "").strip(),
         issuer_of_patient_id=said.get("IssuerOfPatientID", "").strip(),
-        patient_name=said.get("PatientName", "").strip(),
+        patient_name=_readable(said.get("PatientName", "").strip()),
         patient_birth_date="".join(born.groups()) if born else "",
         patient_sex=said.get("PatientSex", "").strip(),
         study_date="".join(date.groups()) if date else "",
@@ -128,9 +135,24 @@ def found_series(said: Mapping[str, str]) -> FoundSeries | None:
     return FoundSeries(uid, said.get("Modality", "").strip(), said.get("BodyPartExamined", "").strip(), instances)
 
 
+def _readable(name: str) -> str:
+    """A name; "" for one with signs that its character set does not have, which says nothing."""
+    return "" if "\ufffd" in name or any(unicodedata.category(sign) in ("Cc", "Cs", "Cn") for sign in name) else name
+
+
 def _number(text: str) -> int | None:
     number = text.strip()
     return int(number) if number.isascii() and number.isdigit() and len(number) < 9 else None
+
+
+def refuse_full(folder: Path) -> None:
+    """Refuse to fill the disk.
+
+    Raises:
+        OSError: if little is left.
+    """
+    if shutil.disk_usage(folder).free < FREE_BYTES:
+        raise OSError(errno.ENOSPC, "little is left of the disk")
 
 
 def is_uid(text: str) -> bool:

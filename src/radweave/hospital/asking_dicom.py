@@ -28,6 +28,7 @@ from radweave.hospital.asking import (
     found_series,
     found_study,
     is_uid,
+    refuse_full,
 )
 from radweave.hospital.plan import AskedDicom
 from radweave.hospital.receiver import SYNTAXES
@@ -116,6 +117,7 @@ class DicomArchive:
     def _get(self, keys: Mapping[str, str], folder: Path, asked: Asked) -> None:
         def store(event: evt.Event) -> int:
             try:
+                refuse_full(folder)
                 (folder / f"{uuid.uuid4().hex}.dcm").write_bytes(event.encoded_dataset())
             except OSError:
                 return _NOT_KEPT

@@ -13,6 +13,7 @@ from pydicom.datadict import tag_for_keyword
 
 from radweave.hospital.asking import (
     MOST_BYTES,
+    MOST_LIST_BYTES,
     SERIES_KEYS,
     STUDY_KEYS,
     Asked,
@@ -22,6 +23,7 @@ from radweave.hospital.asking import (
     NotAnsweredError,
     found_series,
     found_study,
+    refuse_full,
 )
 from radweave.hospital.plan import Web
 from radweave.hospital.sending import NotKeptError, session_for
@@ -60,6 +62,7 @@ class WebArchive:
             came = 0
             # The client's own ``retrieve_series`` would parse what comes, here and without limits.
             for data in client.iter_bulkdata(f"{self._web.url.rstrip('/')}/studies/{study}/series/{series}"):
+                refuse_full(folder)
                 (folder / f"{uuid.uuid4().hex}.dcm").write_bytes(data)
                 self._count("objects_retrieved", 1)
                 came += 1
@@ -97,12 +100,14 @@ class _Session(requests.Session):
     def __init__(self, plain: requests.Session, asked: Asked) -> None:
         super().__init__()
         self.trust_env, self.verify, self.auth = plain.trust_env, plain.verify, plain.auth
+        self.max_redirects = plain.max_redirects
         self._asked_for = asked
 
     def get(self, url: str | bytes, **more: Any) -> requests.Response:  # type: ignore[override]
         headers = dict(more.pop("headers", None) or {})
+        most = MOST_LIST_BYTES
         if headers.get("Accept", "").startswith("multipart/related"):
-            headers["Accept"] = _OBJECTS
+            headers["Accept"], most = _OBJECTS, MOST_BYTES
         left = self._asked_for.left_s
         answer = super().get(url, headers=headers, **{**more, "stream": True, "timeout": left})
         whole = answer.iter_content
@@ -111,7 +116,7 @@ class _Session(requests.Session):
             total = 0
             for chunk in whole(chunk_size):
                 total += len(chunk)
-                if total > MOST_BYTES:
+                if total > most:
                     raise NotAnsweredError("the archive's answer is too long")
                 self._asked_for.refuse_late()
                 yield chunk

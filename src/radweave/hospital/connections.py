@@ -98,10 +98,15 @@ class Connections:
         if one is not None:
             one.heard, one.object_bytes = time.monotonic(), 0
 
-    def leave(self, connection: socket.socket) -> None:
-        """Free the place of a connection that was closed; its association may still be at work."""
+    def leave(self, connection: socket.socket) -> bool:
+        """Free the place of a connection that was closed; its association may still be at work.
+
+        Whether it had one still: who was cut has none.
+        """
         with self._lock:
-            self._leave(self._all.get(id(connection)))
+            one = self._all.get(id(connection))
+            self._leave(one)
+            return one is not None
 
     def closed(self, association: Association) -> None:
         """See ``leave``."""

@@ -55,7 +55,20 @@ class _Bounded(RequestHandler):
             return whole(size)
 
         connection.recv = recv  # type: ignore[method-assign,assignment]
+        self._say_no_traceback(association)
         return association
+
+    def _say_no_traceback(self, association: Association) -> None:
+        """Count what the library cannot do with a message, which would end its thread with a traceback."""
+        react = association.dul.run
+
+        def run() -> None:
+            try:
+                react()
+            except Exception:
+                self.server.count("connections_failed")
+
+        association.dul.run = run  # type: ignore[method-assign]
 
 
 class Door(ThreadedAssociationServer):
@@ -67,7 +80,7 @@ class Door(ThreadedAssociationServer):
         self, entity: AE, address: tuple[str, int], connections: Connections, handlers: Sequence[Any],
         encryption: ssl.SSLContext | None, ended: Callable[[Association], None], count: Count,
     ) -> None:  # fmt: skip
-        self.connections, self._ended, self._count = connections, ended, count
+        self.connections, self.count, self._ended = connections, count, ended
         self._next_sweep, self._uncleared = 0.0, 0
         contexts = _Shared(entity.supported_contexts)
         super().__init__(entity, address, entity.ae_title, contexts, encryption, list(handlers), _Bounded)
@@ -104,13 +117,15 @@ class Door(ThreadedAssociationServer):
                 request.settimeout(SILENT_S)
                 self.finish_request(request, client_address)
                 return
-            self._count("connections_without_request")
+            why = "connections_without_request"
         except ssl.SSLError:
-            self._count("encryption_refused")
-        except OSError:  # it was cut, by them or by us
-            self._count("connections_without_request")
+            why = "encryption_refused"
+        except OSError:
+            why = "connections_without_request"
         except Exception:  # a request that the library cannot take must not print an address
-            self._count("connections_failed")
+            why = "connections_failed"
+        if self.connections.leave(request):  # else it was cut by us, and is counted
+            self.count(why)
         self.shutdown_request(request)
 
     def close_request(self, request: Any) -> None:

@@ -7,8 +7,8 @@ certificate too. Who may hold a connection for how long is ``connections``.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
-import shutil
 import socket
 import threading
 import time
@@ -24,6 +24,7 @@ from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 
 from radweave.base.errors import InputError
 from radweave.base.storage import write_aside
+from radweave.hospital.asking import refuse_full
 from radweave.hospital.connections import GUEST_S, SILENT_S, Connections, Count
 from radweave.hospital.door import Door
 from radweave.hospital.plan import Receive
@@ -31,7 +32,6 @@ from radweave.hospital.sending import server_context
 
 OPEN: Final = ".open"
 """Ends the name of a folder whose association still lives."""
-FREE_BYTES: Final = 1 << 30
 LATE_S: Final = 600.0
 """How long after a C-MOVE what it asked for is still known, and refused."""
 NAME_S: Final = 60.0
@@ -169,18 +169,16 @@ class Receiver:
         if not self._is_peer(event.assoc.requestor.ae_title.strip(), event.assoc.requestor.address):
             return _NOT_ALLOWED
         try:
-            if shutil.disk_usage(self._folder).free < FREE_BYTES:
-                self._count("objects_refused")
-                return _FULL
+            refuse_full(self._folder)
             place = self._place(event)
             if place is None:
                 self._count("objects_late")
                 return _NOT_ALLOWED
             with write_aside(place / f"{uuid.uuid4().hex}.dcm") as partial:
                 partial.write_bytes(event.encoded_dataset())
-        except (OSError, InputError):
+        except (OSError, InputError) as error:
             self._count("objects_refused")
-            return _FAILED
+            return _FULL if getattr(error, "errno", None) == errno.ENOSPC else _FAILED
         self._count("objects_received")
         return _SUCCESS
 

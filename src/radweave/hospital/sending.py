@@ -51,6 +51,7 @@ def session_for(web: Web) -> requests.Session:
     """
     session = requests.Session()
     session.trust_env = False
+    session.max_redirects = 0  # nothing goes to a place that the plan does not name
     if web.authority is not None:
         session.verify = str(web.authority)
     if web.user is not None:

@@ -122,6 +122,18 @@ def test_the_safety_net_takes_words_of_the_patient_wherever_they_stand(tmp_path:
     assert (found.GridID, found.DeviceID, found.XRayTubeCurrent) == ("REMOVED", "7007", 12)
 
 
+def test_the_safety_net_takes_names_that_are_spelled_otherwise_and_dates_in_texts(tmp_path: Path) -> None:
+    path = write_dicom(
+        tmp_path / "a.dcm", PatientName="Müller^Zoë", SpecificCharacterSet="ISO_IR 192", StudyDate="19991231",
+        PatientBirthDate="19010203", BodyPartExamined="CHEST 19991231", Manufacturer="for Mueller",
+        ManufacturerModelName="of zoe", DeviceID="31.12.1999", GridID="1901-02-03", SoftwareVersions="7 of 1998-12-31",
+    )  # fmt: skip
+    found, _ = clean(path)
+    said = (found.BodyPartExamined, found.Manufacturer, found.ManufacturerModelName, found.DeviceID, found.GridID)
+    assert said == ("REMOVED",) * 5
+    assert found.SoftwareVersions == "7 of 1998-12-31"  # no date of the patient's
+
+
 def test_a_word_of_the_patient_in_compressed_pixels_is_refused(tmp_path: Path) -> None:
     path = write_baseline_jpeg(tmp_path / "a.dcm", chest())
     data = path.read_bytes()

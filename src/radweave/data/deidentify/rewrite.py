@@ -2,7 +2,8 @@
 
 What the table names is done as it says. A safety net is below: private attributes, curves, overlays, attributes that
 the dictionary does not know, values that are none of their kind, long texts and names go in any case; dates move, UIDs
-are replaced; and a word that the header said of the patient goes wherever else it stands.
+are replaced; and a word that the header said of the patient, however it is spelled, or a date of it goes wherever else
+it stands.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from radweave.data.deidentify.values import (
     is_registered,
     moved,
 )
+from radweave.data.earlier import ways
 
 METHOD: Final = "Radweave: PS3.15 E.1 basic profile, dates modified"
 _OPTIONS: Final = (
@@ -44,6 +46,7 @@ _CODES: Final = frozenset({0x00080119, 0x00080120, 0x0008010C})
 _NAMING: Final = frozenset({0x00080050, 0x00100020, 0x00100021, 0x00101000, 0x00200010})
 _PIXELS: Final = frozenset({0x7FE00008, 0x7FE00009, 0x7FE00010})
 _WORD: Final = re.compile(r"[^\W_]+")
+_NO_DIGIT: Final = re.compile(r"[^0-9]+")
 SHORTEST_WORD: Final = 3
 SHORTEST_SIGNS: Final = 2
 """In scripts other than Latin, where names are short and stand without blanks around them."""
@@ -68,6 +71,7 @@ class Rewriting:
         person = who if who[0] else ("study", study, "")
         self.pseudonym, self._days = key.pseudonym(*person), key.days(*person)
         self.words = frozenset(_words(dataset))
+        self._dates = frozenset(_dates(dataset))
         self._signs = frozenset(word for word in self.words if not word.isascii())
 
     def rewrite(self, dataset: Dataset) -> None:
@@ -148,7 +152,10 @@ class Rewriting:
 
     def _text(self, text: str) -> str:
         folded = text.casefold()
-        bears = any(word in self.words for word in _WORD.findall(folded)) or any(word in folded for word in self._signs)
+        words = {way for word in _WORD.findall(folded) for way in (word, *ways(word))}
+        bears = bool(words & self.words) or any(word in folded for word in self._signs)
+        digits = _NO_DIGIT.sub("", text)
+        bears = bears or any(date in digits for date in self._dates)
         readable = "\ufffd" not in text and all(sign.isprintable() for sign in text)
         return text if readable and not bears else "REMOVED"
 
@@ -203,8 +210,27 @@ def _words(dataset: Dataset) -> set[str]:
                 found |= _words(item)
         elif element.VR == "PN" or int(element.tag) in _NAMING:
             several = element.value if isinstance(element.value, MutableSequence) else [element.value]
-            found |= {word.casefold() for one in several for word in _WORD.findall(str(one))}
+            words = {word.casefold() for one in several for word in _WORD.findall(str(one))}
+            found |= words | {way for word in words for way in ways(word)}
     return {word for word in found if len(word) >= (SHORTEST_WORD if word.isascii() else SHORTEST_SIGNS)}
+
+
+def _dates(dataset: Dataset) -> set[str]:
+    """The dates anywhere in a data set as digits, in the three orders that are usual."""
+    found: set[str] = set()
+    for tag in list(dataset.keys()):
+        element = _element(dataset, tag)
+        if element is None:
+            continue
+        if element.VR == "SQ":
+            for item in element.value:
+                found |= _dates(item)
+        elif element.VR in ("DA", "DT"):
+            several = element.value if isinstance(element.value, MutableSequence) else [element.value]
+            for digits in (_NO_DIGIT.sub("", str(one))[:8] for one in several):
+                year, month, day = digits[:4], digits[4:6], digits[6:]
+                found |= {digits, f"{day}{month}{year}", f"{month}{day}{year}"} if len(digits) == 8 else set()
+    return found
 
 
 def _plain(dataset: Dataset, keyword: str) -> str:
