@@ -7,11 +7,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable
+from typing import get_args
 
 import pytest
 
 from radweave.base.errors import InputError
 from radweave.base.extras import EXTRAS, install_line, missing, refuse_without
+from radweave.serve.database import Database
+from radweave.train.board import BoardKind
 from toys import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -101,6 +104,25 @@ def test_a_missing_extra_is_one_sentence_with_the_line_that_installs_it(
     assert install_line(extra) in str(refused.value)
     monkeypatch.setattr("radweave.base.extras.find_spec", lambda name: object())
     refuse_without(extra, "the thing")
+
+
+def test_whatever_misses_an_extra_says_its_line() -> None:
+    asks = {"refuse_without", "not_installed", "install_line"}
+    said = {
+        node.args[0].value
+        for path in (ROOT / "src/radweave").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in asks
+        and isinstance(node.args[0], ast.Constant)
+    }  # fmt: skip
+    # A board asks by its own name: tests/train/test_board.py.
+    assert said | set(get_args(BoardKind)) == set(EXTRAS)
+
+
+def test_a_database_server_without_its_driver_is_refused_by_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radweave.base.extras.find_spec", lambda name: None if name == "psycopg" else object())
+    with pytest.raises(InputError, match=r"--database.*needs psycopg.*pip install 'radweave\[postgres\]'"):
+        Database("postgresql+psycopg://nobody@127.0.0.1/nothing")
 
 
 def test_nobody_else_writes_the_line_or_looks_for_packages() -> None:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, OperationalError
 
 from radweave.base.errors import InputError
+from radweave.base.extras import refuse_without
 from radweave.serve.hold import Hold
 from radweave.serve.schema import migrate
 
@@ -45,10 +46,13 @@ class Database:
         """Open the database, made or brought to the newest version where it is not.
 
         Raises:
-            InputError: if the URL names none that can be opened, or one of a newer program.
+            InputError: if the URL names none that can be opened, one whose extra is not installed, or one of a newer
+                program.
         """
         try:
             kind = sa.make_url(url).get_backend_name()
+            if kind == "postgresql":
+                refuse_without("postgres", "a PostgreSQL database", field="--database")
             self._engine = sa.create_engine(url, **_OPTIONS[kind])
         except (ArgumentError, ImportError, KeyError, sa.exc.NoSuchModuleError) as error:
             raise InputError(
