@@ -106,3 +106,19 @@ def test_views_are_refused_where_they_make_no_sense(toy_run: Path, images: list[
         assert reason in done.stderr
     done = radweave("generate", toy_run, "--data", toy_dataset.path, "--out", "x.jsonl", "--view", "pa")
     assert "a dataset states the views" in done.stderr
+
+
+def test_sections_are_given_for_one_study_and_arrive(
+    toy_run: Path, images: list[Path], toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    words = ["--indication", "Cough.", "--technique", "PA.", "--findings", "Clear."]
+    done = radweave("generate", toy_run, *images[:1], *words)
+    assert done.returncode == 0, done.stderr
+    for name in ("indication", "technique", "findings"):
+        assert f"the {name} is not looked at: the run was trained without" in done.stderr
+    text = tmp_path / "report.txt"
+    done = radweave("generate", toy_run, *images[:1], *words[:2], "--out", text, "--format", "text")
+    assert "the indication is not looked at" in done.stderr
+    assert radweave("generate", toy_run, *images, *words).returncode == 2
+    done = radweave("generate", toy_run, "--data", toy_dataset.path, "--out", "x.jsonl", *words[:2])
+    assert "field '--indication': a dataset has the sections" in done.stderr

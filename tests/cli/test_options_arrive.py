@@ -164,8 +164,10 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
     assert args == ([P("a.png"), P("b.png")],)
     assert named == {"one_study": True, "modality": "xray", "views": [View.PA, View.LATERAL]}
     monkeypatch.setattr("radweave.generate.files.group_images", lambda *args, **named: ["group"])
-    args, named = given_to(monkeypatch, "radweave.generate.files.generate_files", "generate r a.png --force")
-    assert (args[1], named) == (["group"], {"force": True})
+    arguments = "generate r a.png --force --indication i --technique t --findings f"
+    args, named = given_to(monkeypatch, "radweave.generate.files.generate_files", arguments)
+    told = {"indication": "i", "technique": "t", "findings": "f"}
+    assert (args[1], named) == (["group"], {"force": True, "told": told})
     arguments = "features r --data d --out o --split val --batch-size 3 --shard-size 5 --ray 2 --overwrite"
     args, named = given_to(monkeypatch, "radweave.generate.features.build_feature_bank", arguments)
     assert args == (run, P("d"), "val", P("o"))

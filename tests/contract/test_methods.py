@@ -40,6 +40,7 @@ from radweave.memory.bank import Bank, load_bank, save_bank
 from radweave.memory.tensor_file import write_tensors
 from radweave.methods import load_method, method_names, method_summary, resolve
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.runs.folder import hash_files
 from radweave.runs.memories import set_memories
@@ -275,14 +276,17 @@ def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
     if writer is None:
         pytest.skip("nothing is written; what it makes of it: tests/sources/test_told_words.py")
     prompts: list[torch.Tensor] = []
-    generate = writer.generate
+    write = writer.write
 
-    def watched(*given: Any) -> Any:
-        embeds, mask = given[-3:-1]
-        prompts.extend(embeds[row][slice(None) if mask is None else mask[row]] for row in range(len(embeds)))
-        return generate(*given)
+    def watched(batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
+        def seen() -> Iterator[Prefixes]:
+            for one in batches:
+                prompts.extend(one.embeds[row][one.mask[row]] for row in range(len(one)))
+                yield one
 
-    monkeypatch.setattr(writer, "generate", watched)
+        return write(seen(), decoding)
+
+    monkeypatch.setattr(writer, "write", watched)
     brief = experiment.decoding.model_copy(update={"max_new_tokens": 1, "num_beams": 1})
     study = example(context, 0)
     said = told(context, study, "Indication: fall.\n")

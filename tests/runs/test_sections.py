@@ -26,6 +26,7 @@ from radweave.generate.split import generate_split
 from radweave.hospital.make import sections_of
 from radweave.labels import get_labeler
 from radweave.methods import resolve
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.runs.prepare import refuse_unfit
 from radweave.runs.restore import Run, restore
@@ -103,13 +104,17 @@ def test_the_indication_reaches_the_model_by_data_set_by_path_and_without_names(
 ) -> None:
     predictor = Predictor.of(told, decoding=["max_new_tokens=2", "num_beams=1"])
     lengths: list[int] = []
-    generate = CausalLanguageModel.generate
+    write = CausalLanguageModel.write
 
-    def watched(model: CausalLanguageModel, prefix: torch.Tensor, mask: torch.Tensor, *rest: object) -> object:
-        lengths.extend(mask.sum(1).tolist())
-        return generate(model, prefix, mask, *rest)  # type: ignore[arg-type]
+    def watched(model: CausalLanguageModel, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
+        def seen() -> Iterator[Prefixes]:
+            for one in batches:
+                lengths.extend(one.mask.sum(1).tolist())
+                yield one
 
-    monkeypatch.setattr(CausalLanguageModel, "generate", watched)
+        return write(model, seen(), decoding)
+
+    monkeypatch.setattr(CausalLanguageModel, "write", watched)
     image = toy_image(tmp_path / "a.png", bright_side="left", seed=1)
     text = "Indication: year-old, cough since\n"
     tokens = len(encode(told.tokenizer, text))
