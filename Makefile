@@ -84,7 +84,7 @@ bench: $(READY)
 # What only a GPU can tell: tests, curves beside the CPU's, memory, speed; docs/gpu.md. GPU=standin runs it without one.
 GPU ?= cuda
 gpu: $(READY)
-	$(BIN)/python bench/gpu.py --device $(GPU) --out runs/gpu $(if $(filter standin,$(GPU)),--smallest --minutes 60)
+	$(BIN)/python bench/gpu.py --device $(GPU) --out runs/gpu $(if $(filter standin,$(GPU)),--minutes 60)
 
 # Damaged files of every kind that is read, EACH of each, and what became of them: minutes.
 EACH ?= 1000

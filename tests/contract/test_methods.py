@@ -494,8 +494,9 @@ def test_it_trains_remembers_and_writes_on_a_device_of_its_own(
                 assert loss.device == device
                 optimizer.zero_grad()
                 loss.backward()
-                if not half:
-                    optimizer.step()
+                gradients = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
+                assert [key for key, value in gradients.items() if not torch.isfinite(value).all()] == []
+                optimizer.step()
             average.update(0)
             with average.in_place():
                 assert torch.isfinite(total_loss(model.loss(moved, tuple(stage.losses)), stage.losses))

@@ -23,6 +23,7 @@ from radweave.base.config import Config, Count, Heads, Layers, Pixels, Width
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
 from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
+from radweave.nn.vision.convolution import Convolution3d
 from radweave.nn.vision.weights import Shape, find_weights, load_named, read_weights
 
 Grid = tuple[int, int, int, int]
@@ -37,7 +38,7 @@ class PositionGenerator(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.conv = nn.Conv3d(dim, dim, 3, groups=dim)
+        self.conv = Convolution3d(dim, dim, 3, groups=dim)
 
     def forward(self, x: Float[Tensor, "rows tokens dim"], grid: Grid) -> Float[Tensor, "rows tokens dim"]:
         volume = x.reshape(*grid, x.shape[-1]).permute(0, 4, 1, 2, 3)

@@ -33,6 +33,7 @@ from radweave.base.config import Channels, Config, Width
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
 from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
+from radweave.nn.vision.convolution import Convolution3d
 from radweave.nn.vision.pretrained import Triple, pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
 
@@ -63,9 +64,9 @@ _GEOMETRY: dict[Layout, _Geometry] = {
 }
 
 
-def _conv(channels: int, width: int, size: int, stride: int = 1, dilation: int = 1) -> nn.Conv3d:
+def _conv(channels: int, width: int, size: int, stride: int = 1, dilation: int = 1) -> Convolution3d:
     padding = dilation * (size // 2)
-    return nn.Conv3d(channels, width, size, stride=stride, padding=padding, dilation=dilation, bias=False)
+    return Convolution3d(channels, width, size, stride=stride, padding=padding, dilation=dilation, bias=False)
 
 
 class ZeroShortcut(nn.Module):
@@ -84,7 +85,7 @@ class ZeroShortcut(nn.Module):
 class ResidualBlock(nn.Module):
     """relu(x' + BN(conv(... relu(BN(conv(x)))))), where x' is x, or its shortcut to the new shape."""
 
-    def __init__(self, convolutions: list[nn.Conv3d], shortcut: nn.Module) -> None:
+    def __init__(self, convolutions: list[Convolution3d], shortcut: nn.Module) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList(convolutions)
         self.norms = nn.ModuleList(nn.BatchNorm3d(conv.out_channels) for conv in convolutions)
@@ -176,7 +177,7 @@ class ResNet3dConfig(Config):
             InputError: if the weights at ``path`` cannot be read, or are not of exactly this network.
         """
         geometry, widths = _GEOMETRY[self.layout], self.widths
-        first = nn.Conv3d(
+        first = Convolution3d(
             self.channels,
             widths[0],
             geometry.kernel,

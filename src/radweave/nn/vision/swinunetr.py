@@ -26,6 +26,7 @@ from radweave.base.config import Config, Depths, Pixels, Width
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
 from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
+from radweave.nn.vision.convolution import Convolution3d
 from radweave.nn.vision.weights import FIELD, Shape, find_weights, load_named, read_weights
 
 Space = tuple[int, int, int]
@@ -104,8 +105,8 @@ class ResidualConvolutions(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv3d(dim, dim, 3, padding=1, bias=False)
-        self.conv2 = nn.Conv3d(dim, dim, 3, padding=1, bias=False)
+        self.conv1 = Convolution3d(dim, dim, 3, padding=1, bias=False)
+        self.conv2 = Convolution3d(dim, dim, 3, padding=1, bias=False)
 
     def forward(self, x: Float[Tensor, "n dim x y z"]) -> Float[Tensor, "n dim x y z"]:
         out = F.leaky_relu(F.instance_norm(self.conv1(x)), 0.01)
@@ -150,7 +151,7 @@ class SwinUnetrEncoder(nn.Module):
         self.dim = config.width * 2 ** len(config.depths)
         self.channels = 1
         self.left_aside: tuple[str, ...] = ()
-        self.patches = nn.Conv3d(1, config.width, config.patch_size, stride=config.patch_size)
+        self.patches = Convolution3d(1, config.width, config.patch_size, stride=config.patch_size)
         self.stages = nn.ModuleList(
             Stage(
                 config.width * 2**number,
