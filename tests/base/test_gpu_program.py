@@ -68,6 +68,6 @@ def test_curves_apart_are_seen(program: Any) -> None:
 
 @pytest.mark.slow
 def test_the_whole_program_ends_well_on_the_stand_in(program: Any, tmp_path: Path) -> None:
-    """All methods: each trains there and on the CPU, in float32 and bfloat16, is restored there, writes and explains."""
+    """All methods: each trains there and on the CPU, in both precisions, is restored there, writes and explains."""
     arguments = ["--device", "standin", "--minutes", "60", "--out", str(tmp_path)]
     assert program.main(arguments) == 0, {name: row["failed"] for name, row in rows(tmp_path).items()}

@@ -28,6 +28,22 @@ def test_cross_attention_equals_a_plain_loop() -> None:
             assert torch.allclose(weights[b, i], seen, atol=1e-12)
 
 
+def test_reading_without_the_weights_gives_the_same() -> None:
+    torch.manual_seed(0)
+    layer = CrossAttention(8, 6, 2, dropout=0.5).double()
+    queries, source = torch.randn(2, 3, 8).double(), torch.randn(2, 5, 6).double()
+    mask = torch.tensor([[True] * 5, [True, True, False, True, False]])
+    for training, there in ((False, mask), (False, None), (True, mask)):
+        layer.train(training)
+        found = []
+        for read in (layer.read, lambda *given: layer(*given)[0]):
+            torch.manual_seed(1)
+            out = read(queries, source, there)
+            found.append([out, *torch.autograd.grad(out.square().sum(), layer.parameters())])
+        for ours, written_out in zip(*found, strict=True):
+            torch.testing.assert_close(ours, written_out, rtol=0, atol=1e-12)
+
+
 def test_absent_tokens_and_batch_mates_change_nothing() -> None:
     torch.manual_seed(0)
     model = QueryTransformer(4, 8, 6, num_layers=2, num_heads=2).eval()

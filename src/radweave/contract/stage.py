@@ -18,6 +18,8 @@ from radweave.nn.lora import MARK, has_lora
 Trainability = Literal["full", "base", "lora", "frozen"]
 """All of a part, all but its adapters, its adapters alone, nothing."""
 Precision = Literal["float32", "bfloat16", "auto"]
+Compiled = Literal["nothing", "encoder", "networks"]
+"""Nothing, the vision encoder, or that and the language model."""
 Selection = Literal["report", "loss", "BLEU_4", "CIDEr", "last"]
 REPORT = "report"
 """The term of the reports, by which every method chooses its epoch."""
@@ -47,7 +49,9 @@ class StageConfig(Config):
     only once. Of a mixture of data sets the stage sees those that ``mixture`` names, each with its share of an epoch,
     and banks and validation are of them too; where it names none all are seen, as they come. With ``precision``
     bfloat16 the losses are computed in mixed precision (autocast); what trains stays float32, and so does validation;
-    ``auto`` takes bfloat16 where the processor multiplies in it, else float32. With an ``ema`` the stage validates and
+    ``auto`` takes bfloat16 where the processor multiplies in it, else float32. ``compiled`` names the networks that
+    torch.compile translates for the updates: ``encoder``, or ``networks``, which adds the language model. With an
+    ``ema`` the stage validates and
     leaves behind a running average of the weights, which keeps that share of itself at every update. ``patience`` ends
     the stage after so many epochs without a better one.
     """
@@ -62,6 +66,7 @@ class StageConfig(Config):
     batch_size: int = Field(default=16, ge=1, le=65_536)
     augment: bool = True
     precision: Precision = "float32"
+    compiled: Compiled = "nothing"
     ema: float = Field(default=0.0, ge=0, lt=1)
     select: Selection = "report"
     checkpoint_every: int = Field(default=200, ge=1, le=MAX_STEPS)

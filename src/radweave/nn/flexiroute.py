@@ -155,7 +155,7 @@ class DynamicRoutingLayer(nn.Module):
         alpha = image.new_ones(len(image), 1) if self.router is None else self.router(image, present)
         read, seen = self.co_attention(queries, image, spans, present, alpha)
         queries = self.co_norm(queries + self.dropout(read))
-        queries = self.self_norm(queries + self.dropout(self.self_attention(queries, queries, there)[0]))
+        queries = self.self_norm(queries + self.dropout(self.self_attention.read(queries, queries, there)))
         return self.ffn_norm(queries + self.dropout(self.ffn(queries))), alpha, seen
 
 

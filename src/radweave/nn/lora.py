@@ -88,6 +88,14 @@ def has_lora(model: nn.Module) -> bool:
     return any(MARK in name for name, _ in model.named_parameters())
 
 
+def says_nothing(model: nn.Module) -> bool:
+    """Whether a module has adapters and all add exactly 0, as fresh ones do: what computes without them is the same."""
+    adapters = {name: value for name, value in model.named_parameters() if MARK in name}
+    last = [value for name, value in adapters.items() if "lora_B" in name]
+    # Adapters of another kind than a product B A begin otherwise.
+    return 0 < len(last) == len(adapters) - len(last) and not any(bool(value.detach().any()) for value in last)
+
+
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
     """The model as it was before it got adapters; what trains, and how, is not touched."""

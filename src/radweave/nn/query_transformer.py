@@ -34,6 +34,19 @@ class CrossAttention(nn.Module):
         self.value = nn.Linear(source_dim, dim)
         self.out = nn.Linear(dim, dim)
 
+    def read(
+        self,
+        queries: Float[Tensor, "batch queries dim"],
+        source: Float[Tensor, "batch source source_dim"],
+        mask: Bool[Tensor, "batch source"] | None = None,
+    ) -> Float[Tensor, "batch queries dim"]:
+        """What is read, without the weights: torch's fused attention, which never has them."""
+        q, k, v = (self._heads(x) for x in (self.query(queries), self.key(source), self.value(source)))
+        there = None if mask is None else mask[:, None, None, :]
+        read = F.scaled_dot_product_attention(q, k, v, attn_mask=there, dropout_p=self.dropout * self.training)
+        out: Tensor = self.out(read.transpose(1, 2).flatten(2))
+        return out
+
     def forward(
         self,
         queries: Float[Tensor, "batch queries dim"],
@@ -69,7 +82,7 @@ class QueryLayer(nn.Module):
 
     def forward(self, queries: Tensor, source: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.self_attention is not None and self.self_norm is not None:
-            queries = self.self_norm(queries + self.self_attention(queries, queries)[0])
+            queries = self.self_norm(queries + self.self_attention.read(queries, queries))
         read, weights = self.cross_attention(queries, source, mask)
         queries = self.cross_norm(queries + read)
         return self.ffn_norm(queries + self.ffn(queries)), weights

@@ -30,6 +30,7 @@ from radweave.runs.drafts import Drafter
 from radweave.runs.kept_features import build_features, weights_hash
 from radweave.runs.kept_stages import load_artefact, save_artefact
 from radweave.runs.memories import set_memories
+from radweave.train.compiled import refuse_no_compiler
 from radweave.train.distributed import Parallel, Ranks
 from radweave.train.loop import Progress, StageTrainer, Watch
 
@@ -114,6 +115,8 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
                 raise InputError("there is no loss to train by", field="losses", got="none")
             refuse_unknown("losses", tuple(stage.losses), model.terms)
             apply_finetune(model, stage.finetune)
+            if stage.compiled != "nothing":
+                refuse_no_compiler(device_of(model))
         except InputError as error:
             field = f"stages.{name}.{error.field}"
             raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None

@@ -11,19 +11,19 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from radweave.base.batch import Batch, Slice
 from radweave.base.errors import InputError
 from radweave.base.stopping import StoppedError, asked_to_stop
 from radweave.base.storage import remove_leftovers, write_text
-from radweave.contract.model import ReportModel
+from radweave.contract.model import ReportModel, parts_of
 from radweave.contract.stage import (
     StageConfig,
     apply_finetune,
@@ -32,8 +32,10 @@ from radweave.contract.stage import (
     set_train_mode,
 )
 from radweave.nn.global_batch import one_slice_of
+from radweave.nn.lora import adapters_off, says_nothing
 from radweave.train.averaging import AveragedWeights
 from radweave.train.checkpoint import OTHER_RUN, keep_newest, load_average, load_checkpoint, save_checkpoint
+from radweave.train.compiled import CompiledNetworks
 from radweave.train.distributed import Parallel, Ranks, Replica, make_replica
 from radweave.train.precision import computes_in_bfloat16
 
@@ -117,6 +119,8 @@ class StageTrainer:
     replica: Replica = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
     average: AveragedWeights | None = field(init=False, default=None)
+    compiled: CompiledNetworks = field(init=False, default=CompiledNetworks())
+    silent: tuple[nn.Module, ...] = field(init=False, default=())
 
     def run(self) -> Progress:
         """Train to the end, then leave the best weights in the model.
@@ -130,10 +134,13 @@ class StageTrainer:
             raise InputError("nothing trains in this stage", field=f"stages.{self.name}.finetune")
         self.replica = make_replica(self.model, self.stage.losses, self.ranks, self.parallel)
         self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
+        self._refuse_sharded_networks()
+        self.compiled = CompiledNetworks.of(self.replica.model, self.stage.compiled)
         if self.stage.ema:
             self._refuse_sharded_average()
             self.average = AveragedWeights(self.model, self.stage.ema)
         self._resume()
+        self._find_silent_adapters()
         per_epoch = self.batches.steps_per_epoch
         self.watch.began(-(-self.total_steps // per_epoch), per_epoch)
         in_bfloat16 = computes_in_bfloat16(self.stage.precision, next(self.model.parameters()).device)
@@ -142,8 +149,10 @@ class StageTrainer:
                 epoch, first = divmod(self.progress.step, per_epoch)
                 for batch in self.batches.epoch(epoch, first):
                     update = self._begun(batch)
-                    with one_slice_of(update.part if update.part is not None and update.part.is_cut else None):
-                        with torch.autocast(update.device.type, torch.bfloat16, enabled=in_bfloat16):
+                    cut = update.part if update.part is not None and update.part.is_cut else None
+                    half = torch.autocast(update.device.type, torch.bfloat16, enabled=in_bfloat16)
+                    with one_slice_of(cut), self._without_silent_adapters():
+                        with self.compiled.in_use(), half:
                             loss, terms = self.replica.losses(update.batch)
                         self.replica.backward(loss, update.part)
                     self._end_of_update(update, {"loss": loss, **terms}, epoch)
@@ -167,6 +176,26 @@ class StageTrainer:
             self.average.leave()
         self.model.eval()
         return self.progress
+
+    def _find_silent_adapters(self) -> None:
+        """Parts that train without their adapters, which have learned nothing yet: a third of a step for no result."""
+        trained = self.stage.trained
+        silent = [n for n, part in parts_of(self.model).items() if trained.get(n) == "base" and says_nothing(part)]
+        self.silent = tuple(part for name, part in parts_of(self.replica.model).items() if name in silent)
+
+    @contextmanager
+    def _without_silent_adapters(self) -> Iterator[None]:
+        with ExitStack() as off:
+            for part in self.silent:
+                off.enter_context(adapters_off(part))
+            yield
+
+    def _refuse_sharded_networks(self) -> None:
+        if self.stage.compiled != "nothing" and self.ranks.size > 1 and self.parallel == "fsdp":
+            raise InputError(
+                "networks that are spread over processes are not compiled",
+                field=f"stages.{self.name}.compiled", got=self.stage.compiled, expected="nothing, or --parallel ddp",
+            )  # fmt: skip
 
     def _refuse_sharded_average(self) -> None:
         if self.ranks.size > 1 and self.parallel == "fsdp":

@@ -72,8 +72,8 @@ class Dvaf(nn.Module):
         mask: Bool[Tensor, "batch patches"],
     ) -> Fused:
         """Fuse refined disease tokens with the patches that are there."""
-        located = self.cross_norm(diseases + self.cross_attention(diseases, patches, mask)[0])
-        related = self.self_norm(located + self.self_attention(located, located)[0])
+        located = self.cross_norm(diseases + self.cross_attention.read(diseases, patches, mask))
+        related = self.self_norm(located + self.self_attention.read(located, located))
         shares = self.pool(related).softmax(1)
         disease = (shares * related).sum(1)
         visual = masked_mean(patches, mask)
