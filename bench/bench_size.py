@@ -1,15 +1,17 @@
-"""How cost grows with the number of studies: CPU seconds and peak memory of one command at each size.
+"""How cost grows with the number of studies: CPU seconds and peak memory of each command, and the exponent of growth.
 
-    OMP_NUM_THREADS=1 python bench/bench_size.py evaluate 2000 30000 [--profile]
+    OMP_NUM_THREADS=1 python bench/bench_size.py --work FOLDER [--src NAME=TREE/src ...] [--sizes 2000 30000 200000]
+        [--rows import check ...] [--again] [--table]
 
-Each size runs in a process of its own, so that its peak memory is its own; CPU seconds are those of that process and
-its children, start of Python included. The exponent is that of the last two sizes.
+Studies are made up: reports of some 60 words, one picture of 32 x 32 each. ``--text-sizes`` are those of evaluate and
+label, which need no pictures. The rows ``full ...`` are of pictures of 2,544 x 3,056; they are measured at two small
+numbers, and what one picture costs is the difference.
 
-``evaluate``: ``radweave evaluate`` of made-up pairs of some 60 words, with label tables, floors, the published protocol
-beside and 1,000 resamples; without METEOR.
-
-``start``: ``radweave train`` up to the first stage, the second time: images of 16 pixels are in the cache, their
-files hashed. Give ``--first`` for the first time, which hashes files and reads texts.
+Each row at each size runs in a process of its own. CPU seconds are those of that process and all that it started,
+start of Python included; megabytes are the peak of the largest of them. What is measured is kept in
+FOLDER/results.json and not measured again (``--again``: it is), so that a stopped bench goes on. ``--src
+before=TREE/src`` measures another tree beside this one, in turns, on the same files. ``--table`` prints what is there
+and measures nothing.
 """
 
 from __future__ import annotations
@@ -18,164 +20,123 @@ import argparse
 import json
 import math
 import os
-import random
-import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout, suppress
-from io import StringIO
 from pathlib import Path
+from typing import Any
 
-from bench_evaluation import made_up_sentence
+from size_rows import ROWS
 
-SEED = 0
-SIDE = 16
-
-
-def pairs_file(folder: Path, size: int) -> Path:
-    """So many made-up pairs; one sentence in ten has a word of a long tail, as misspellings and names give."""
-    draw = random.Random(SEED)
-
-    def sentence() -> str:
-        tail = f"w{int(draw.paretovariate(0.6)) % 50_000} " if draw.random() < 0.1 else ""
-        return tail + made_up_sentence(draw)
-
-    path = folder / "pairs.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for study in range(size):
-            ref = [sentence() for _ in range(draw.randint(4, 9))]
-            hyp = [kept if draw.random() < 0.5 else sentence() for kept in ref]
-            row = {"study_id": f"s{study}", "hyp": " ".join(hyp), "ref": " ".join(ref), "modality": "xray"}
-            file.write(json.dumps(row) + "\n")
-    return path
+HERE = Path(__file__).resolve()
+FULL_SIZES = [4, 20]
+Results = dict[str, dict[str, dict[str, dict[str, Any]]]]
 
 
-def evaluate(folder: Path) -> None:
-    """Score the pairs as the command line does, into a folder."""
-    from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
+def child(what: str, row: str, folder: Path, size: int, source: str) -> tuple[str, float, float]:
+    """Run one step in a process of its own: its last line, CPU seconds and megabytes.
 
-    with redirect_stdout(StringIO()):
-        run_evaluate(EvaluateRequest(pairs=(folder / "pairs.jsonl",), meteor=False, out=folder / "scores"))
-
-
-def training_set(folder: Path, size: int) -> None:
-    """A data set of so many studies, each with a picture of its own, whose images are in the cache already."""
-    import numpy as np
-    from PIL import Image
-
-    from radweave.base.json_files import write_json
-    from radweave.base.study import ImageRef, Study, View
-    from radweave.data.cache.arrays import checksum, stamp, write_rows
-    from radweave.data.cache.images import cache_key
-    from radweave.data.cache.index import CacheIndex
-    from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
-
-    draw, random_pixels = random.Random(SEED), np.random.default_rng(SEED)
-    card = DatasetCard(name="made up")
-    pictures = folder / "pictures"
-    pictures.mkdir()
-    rows, sums = {}, []
-    pixels = random_pixels.integers(0, 256, (size, SIDE, SIDE), dtype=np.uint8)
-    with DatasetWriter(folder / "data", card, link=True) as writer:
-        for number in range(size):
-            path = f"images/{number // 1000}/{number}.png"
-            source = pictures / f"{number}.png"
-            Image.fromarray(pixels[number]).save(source, compress_level=1)
-            text = " ".join(made_up_sentence(draw) for _ in range(draw.randint(4, 9)))
-            labels = {"chexpert14": {"Edema": "positive", "Support Devices": "negative"}}
-            writer.add(
-                Study(
-                    study_id=f"s{number}", patient_id=f"p{number}", report=text, findings=text, labels=labels,
-                    split="val" if number % 1000 == 0 else "train",
-                    images=(ImageRef(path=path, modality="xray", view=View.PA),),
-                ),
-                {path: source},
-            )  # fmt: skip
-            rows[path] = number
-            sums.append(checksum(pixels[number]))
-    dataset = Dataset.open(folder / "data")
-    cache = dataset.path / ".cache" / cache_key(dataset, SIDE, None)
-    cache.mkdir(parents=True)
-    with write_rows(cache / "pixels.npy", np.uint8, pixels.shape) as give:
-        give(pixels)
-    stamps = {path: stamp(dataset.path / path) for path in rows}
-    index = CacheIndex(rows=rows, unreadable={}, stamps=stamps, sums=tuple(sums), kept=(stamp(cache / "pixels.npy"),))
-    write_json(cache / "index.json", index.model_dump())
+    Raises:
+        RuntimeError: if it failed, with its last words.
+    """
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    line = [sys.executable, str(HERE.with_name("size_rows.py")), what, row, str(folder), str(size)]
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as wrong:
+        process = subprocess.Popen(line, stdout=said, stderr=wrong, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        wrong.seek(0)
+        if process.returncode:
+            raise RuntimeError((wrong.read().strip().splitlines() or ["no word"])[-1])
+        lines = said.read().strip().splitlines()
+    return lines[-1] if lines else "", usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def start(folder: Path) -> None:
-    """Start a training of the baseline, and stop where its first stage begins."""
-    from radweave.runs.stages import TrainingWatch
-    from radweave.runs.train import train
-
-    class BeganError(Exception):
-        """Training begins."""
-
-    def began(_: Path) -> None:
-        raise BeganError
-
-    overrides = [f"data.image_size={SIDE}", "stages.eyes.epochs=0", "model.vision_encoder.start=nothing"]
-    with suppress(BeganError):
-        watch = TrainingWatch(began=began)
-        train("baseline", folder / "data", folder / "run", overrides=overrides, watch=watch, overwrite=True)
+def measure(row: str, folder: Path, size: int, source: str, here: str) -> dict[str, Any]:
+    """One row at one size. What it needs is made by this tree, so that all trees get the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        child("make", row, folder, size, here)
+        child("ready", row, folder, size, source)
+        last, seconds, megabytes = child("do", row, folder, size, source)
+    except RuntimeError as error:
+        return {"failed": str(error)}
+    more = json.loads(last) if last.startswith("{") else {}
+    return {"seconds": round(seconds, 2), "megabytes": round(megabytes), **more}
 
 
-MAKE: dict[str, Callable[[Path, int], object]] = {"evaluate": pairs_file, "start": training_set}
-DO: dict[str, Callable[[Path], None]] = {"evaluate": evaluate, "start": start}
+def exponent(results: dict[str, dict[str, Any]]) -> float | None:
+    """Of the last two sizes that were measured."""
+    found = sorted((int(size), row["seconds"]) for size, row in results.items() if "seconds" in row)
+    if len(found) < 2:
+        return None
+    (few, fast), (many, slow) = found[-2:]
+    return math.log(slow / fast) / math.log(many / few)
 
 
-def child(what: str, folder: Path, *, profile: bool) -> None:
-    """Do it once in this process, and print CPU seconds and peak memory in MB."""
-    if profile:
-        import cProfile
-        import pstats
-
-        with cProfile.Profile() as profiler:
-            DO[what](folder)
-        pstats.Stats(profiler, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
-    else:
-        DO[what](folder)
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    seconds = sum(usage.ru_utime + usage.ru_stime for usage in used)
-    print(json.dumps({"seconds": seconds, "megabytes": max(usage.ru_maxrss for usage in used) / 1024}))
+def cell(found: dict[str, Any]) -> str:
+    if "failed" in found:
+        return found["failed"][:40]
+    text = f"{found['seconds']:.1f} s, {found['megabytes']} MB"
+    if "update_ms" in found:
+        text += f"; {found['update_ms']:.0f} ms an update, epoch {found['update_ms'] * found['updates'] / 1000:.0f} s"
+    return text
 
 
-def measure(what: str, size: int, *, profile: bool, first: bool) -> tuple[float, float]:
-    with tempfile.TemporaryDirectory() as name:
-        MAKE[what](Path(name), size)
-        if what == "start" and not first:
-            subprocess.run([sys.executable, __file__, what, "--child", name], check=True, stdout=subprocess.DEVNULL)
-        line = [sys.executable, __file__, what, "--child", name, *(["--profile"] if profile else [])]
-        done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=os.environ)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return found["seconds"], found["megabytes"]
+def table(results: Results) -> str:
+    """All that was measured, as Markdown: a row of the table for each row and tree."""
+    sizes = sorted({int(size) for trees in results.values() for rows in trees.values() for size in rows})
+    lines = [
+        f"| what | tree | {' | '.join(f'{size:,}' for size in sizes)} | exponent |",
+        "|" + "---|" * (len(sizes) + 3),
+    ]
+    for row in ROWS:
+        for tree, found in results.get(row, {}).items():
+            cells = [cell(found[str(size)]) if str(size) in found else "" for size in sizes]
+            grows = exponent(found)
+            last = "-" if grows is None or row.startswith("full") else f"{grows:.2f}"
+            if row.startswith("full") and all("seconds" in found.get(str(size), {}) for size in FULL_SIZES):
+                few, many = (found[str(size)]["seconds"] for size in FULL_SIZES)
+                last = f"{(many - few) / (FULL_SIZES[1] - FULL_SIZES[0]) * 1000:.0f} ms each"
+            if row == "cache" and grows is not None:
+                (few, fast), (many, slow) = sorted((int(size), one["seconds"]) for size, one in found.items())[-2:]
+                last += f"; {(many - few) / (slow - fast):.0f} images a second and core"
+            lines.append(f"| {row} | {tree} | {' | '.join(cells)} | {last} |")
+    return "\n".join(lines)
 
 
-def table(what: str, sizes: Sequence[int], *, profile: bool, first: bool) -> None:
-    found: list[tuple[int, float]] = []
-    for size in sizes:
-        seconds, megabytes = measure(what, size, profile=profile, first=first)
-        found.append((size, seconds))
-        print(f"{what} {size}: {seconds:.1f} CPU seconds, {megabytes:.0f} MB at the peak", flush=True)
-    if len(found) > 1:
-        (few, fast), (many, slow) = found[-2:]
-        print(f"exponent {math.log(slow / fast) / math.log(many / few):.2f}")
+def sizes_of(row: str, given: argparse.Namespace) -> list[int]:
+    if row.startswith("full"):
+        return FULL_SIZES
+    return list(given.text_sizes or given.sizes) if ROWS[row][0] == "pairs" else list(given.sizes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=sorted(MAKE))
-    parser.add_argument("sizes", type=int, nargs="*", default=[2000, 30_000])
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
-    parser.add_argument("--first", action="store_true", help="start: time the first one")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=Path, required=True, help="where files and results lie")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2000, 30_000])
+    parser.add_argument("--text-sizes", type=int, nargs="+", help="of evaluate and label, if others")
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW")
+    parser.add_argument("--src", nargs="+", default=[], metavar="NAME=DIR", help="other trees to measure beside")
+    parser.add_argument("--again", action="store_true", help="measure what was measured too")
+    parser.add_argument("--table", action="store_true", help="only print what was measured")
     given = parser.parse_args()
-    if given.child is not None:
-        child(given.what, given.child, profile=given.profile)
-    else:
-        table(given.what, given.sizes, profile=given.profile, first=given.first)
+    here = str(HERE.parents[1] / "src")
+    trees = dict(text.partition("=")[::2] for text in given.src) | {"this": here}
+    place = given.work / "results.json"
+    results: Results = json.loads(place.read_text()) if place.is_file() else {}
+    for row in [] if given.table else given.rows:
+        for size in sizes_of(row, given):
+            for tree, source in trees.items():
+                kept = results.setdefault(row, {}).setdefault(tree, {})
+                if "seconds" in kept.get(str(size), {}) and not given.again:
+                    continue
+                folder = given.work / f"{'full' if row.startswith('full') else 'small'}{size}"
+                kept[str(size)] = measure(row, folder, size, source, here)
+                place.write_text(json.dumps(results, indent=1))
+                print(f"{row} {size} {tree}: {cell(kept[str(size)])}", file=sys.stderr, flush=True)
+    print(table(results))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from radweave.base.errors import InputError
+from radweave.base.study import LabelState
 from radweave.data import kept_text, tokenizer
-from radweave.data.kept_text import built_tokenizer, token_ids
+from radweave.data.kept_text import built_tokenizer, label_states, token_ids
 from radweave.data.tokenizer import BpeTokenizerConfig, encode, tokenizer_fingerprint
+from radweave.labels import get_labeler
+from radweave.labels import labeler as labeler_room
+from radweave.labels.labeler import states
 
 CONFIG = BpeTokenizerConfig(vocab_size=300, min_frequency=1)
 TEXTS = ["No effusion, 12 mm.", "Left <s> opacity </s> seen.", "", "Größe: 3 cm\n", "No effusion, 12 mm."]
@@ -124,3 +129,30 @@ def test_only_files_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     for texts in (["x y z"], ["x y w"], ["x y v"]):
         built_tokenizer(CONFIG, texts, own=None, dataset=tmp_path)
     assert len(list(cache.glob("bpe-*"))) == 2
+
+
+def test_states_are_those_of_each_text_and_read_back_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each text is read once a block; other words of the labeler, or damage, and all are read again."""
+    monkeypatch.setattr(labeler_room, "READ_TOGETHER", 3)
+    labeler = get_labeler("chexpert14")
+    texts = ["No effusion.", "Edema is seen.", "No effusion.", "Possible edema.", "", "Edema is seen."]
+    wanted = [{name: found.state for name, found in row.items()} for row in labeler.label(texts)]
+    asked: list[list[str]] = []
+
+    def read(block: Sequence[str]) -> Iterable[Mapping[str, LabelState]]:
+        asked.append(list(block))
+        return states(labeler, block)
+
+    def kept(*by: str) -> list[Mapping[str, LabelState]]:
+        return list(label_states(texts, read, tmp_path, classes=labeler.classes, by=by))
+
+    assert kept("a") == kept("a") == wanted
+    assert asked == [texts]
+    assert kept("b") == wanted
+    assert len(asked) == 2
+    for place in (tmp_path / ".cache").glob("states-*.npy"):
+        place.write_bytes(place.read_bytes()[:-4] + b"\x01\x01\x01\x01")
+    assert kept("a") == wanted
+    assert len(asked) == 3

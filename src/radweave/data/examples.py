@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 
@@ -16,8 +15,6 @@ from radweave.data.dataset import Dataset
 from radweave.data.leaks.file_hashes import hashes_of
 from radweave.data.leaks.identity import comparable_id
 from radweave.data.loader import Example, class_states, ordered_views, view_id
-
-LABELED_TOGETHER: Final = 4096
 
 
 @dataclass(slots=True)
@@ -50,7 +47,7 @@ def prepare_split(
     label_set: str,
     classes: tuple[str, ...],
     need_text: bool,
-    label: Callable[[Sequence[str]], Sequence[Mapping[str, LabelState]]] | None = None,
+    label: Callable[[Sequence[str]], Iterable[Mapping[str, LabelState]]] | None = None,
     priors: bool = False,
     tell: Callable[[Study], str | None] = lambda study: None,
     max_told: int = 0,
@@ -82,7 +79,7 @@ def prepare_split(
     told = [tell(study) for study, _, _ in used]
     told_ids = iter(encode([text for text in told if text is not None]))
     unlabeled = [text for study, _, text in used if text and label_set not in study.labels]
-    read = iter(()) if label is None or not classes else _read_in_blocks(unlabeled, label)
+    read = iter(label(unlabeled) if label is not None and classes else ())
     for (study, chosen, text), said in zip(used, told, strict=True):
         labels: Mapping[str, LabelState] | None = study.labels.get(label_set)
         if labels is None and text:
@@ -109,14 +106,6 @@ def prepare_split(
     if priors:
         prepared.examples = _with_priors(prepared.examples, prior_ids)
     return prepared
-
-
-def _read_in_blocks(
-    texts: Sequence[str], label: Callable[[Sequence[str]], Sequence[Mapping[str, LabelState]]]
-) -> Iterator[Mapping[str, LabelState]]:
-    """The states of each text. Those of a block are in memory at a time."""
-    for start in range(0, len(texts), LABELED_TOGETHER):
-        yield from label(texts[start : start + LABELED_TOGETHER])
 
 
 def _with_priors(examples: list[Example], prior_ids: Mapping[str, str]) -> list[Example]:

@@ -1,18 +1,20 @@
-"""What a tokenizer makes of the reports of a data set, kept beside its cache: trained and encoded once.
+"""What a tokenizer and a labeler make of the reports of a data set, kept beside its cache: made once.
 
 DATASET/.cache/bpe-KEY.json    a tokenizer that was trained on these texts by these options
 DATASET/.cache/ids-KEY.npy     the token ids of these texts by this tokenizer
+DATASET/.cache/states-KEY.npy  the label states of these texts by this labeler
 
-A key is a hash of all texts, in their order, and of the tokenizer or its options, so that what is kept never has to be
-compared with the data set. What is damaged is made again; a data set that cannot be written keeps nothing. Of each kind
-the ``KEPT`` files that were used last are kept: with other texts, tokenizers or libraries nobody asks for the others.
+A key is a hash of all texts, in their order, and of the tokenizer or its options, or the labeler's code, so that what is
+kept never has to be compared with the data set. What is damaged is made again; a data set that cannot be written keeps
+nothing. Of each kind the ``KEPT`` files that were used last are kept: with other texts, tokenizers or libraries nobody
+asks for the others.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +27,7 @@ from radweave.base.hashes import sha256_json
 from radweave.base.json_files import read_json, write_json
 from radweave.base.provenance import library_versions
 from radweave.base.storage import write_aside
+from radweave.base.study import LabelState
 from radweave.data.cache.arrays import write_rows
 from radweave.data.tokenizer import (
     BpeTokenizerConfig,
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 FEWEST: Final = 1000
 """Fewer texts are encoded in less time than a file is worth."""
 KEPT: Final = 12
-"""A start of training uses three files of ids and one tokenizer: these are the last four experiments."""
+"""A start of training uses three files of ids and of states and one tokenizer: these are the last four experiments."""
 _DIGEST_WORDS: Final = 8
 
 
@@ -78,15 +81,47 @@ def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, dataset:
     if kept is None:
         ids = encode_all(tokenizer, texts)
         kept = np.array([*map(len, ids), *(number for row in ids for number in row)], dtype=np.int32)
-        with suppress(InputError, OSError), write_aside(place) as partial:
-            shape = (_DIGEST_WORDS + len(kept),)
-            with write_rows(partial, np.int32, shape) as give:
-                give(_digest(kept))
-                give(kept)
-        _sweep(place)
+        _keep(place, kept)
     else:
         _note_use(place)
     return _Rows(kept, len(texts))
+
+
+def label_states(
+    texts: Sequence[str],
+    read: Callable[[Sequence[str]], Iterable[Mapping[str, LabelState]]],
+    dataset: Path,
+    *,
+    classes: Sequence[str],
+    by: Sequence[str],
+) -> Iterable[Mapping[str, LabelState]]:
+    """The state of each class in each text, as ``read`` gives them; ``by`` is what it reads by, such as its code."""
+    if len(texts) < FEWEST:
+        return read(texts)
+    key = sha256_json([list(by), list(classes), _of_texts(texts)])
+    place = dataset / ".cache" / f"states-{key[:16]}.npy"
+    kept = _kept(place, len(texts) * len(classes))
+    if kept is None:
+        numbers = {state: number for number, state in enumerate(LabelState)}
+        rows = (numbers[states[name]] for states in read(texts) for name in classes)
+        kept = np.fromiter(rows, np.int32, len(texts) * len(classes))
+        _keep(place, kept)
+    else:
+        _note_use(place)
+    states = list(LabelState)
+    return (
+        {name: states[number] for name, number in zip(classes, row.tolist(), strict=True)}
+        for row in kept.reshape(len(texts), len(classes))
+    )
+
+
+def _keep(place: Path, kept: NDArray[np.int32]) -> None:
+    """Write what was made behind its digest, if the data set can be written, and let older files go."""
+    shape = (_DIGEST_WORDS + len(kept),)
+    with suppress(InputError, OSError), write_aside(place) as partial, write_rows(partial, np.int32, shape) as give:
+        give(_digest(kept))
+        give(kept)
+    _sweep(place)
 
 
 def _note_use(place: Path) -> None:

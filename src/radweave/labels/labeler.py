@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from radweave.base.study import LabelState
+
+READ_TOGETHER: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,14 @@ class Labeler(Protocol):
         ...
 
 
-def states(labeler: Labeler, texts: Sequence[str]) -> list[dict[str, LabelState]]:
-    """One mapping class -> state per text, in the texts' order; each text is read once, however often it comes."""
-    different = list(dict.fromkeys(texts))
-    read = labeler.label(different)
-    known = {
-        text: {name: mention.state for name, mention in mentions.items()}
-        for text, mentions in zip(different, read, strict=True)
-    }
-    return [known[text] for text in texts]
+def states(labeler: Labeler, texts: Sequence[str]) -> Iterator[dict[str, LabelState]]:
+    """One mapping class -> state per text, in the texts' order; those of a block are in memory at a time.
+
+    In a block each text is read once, however often it comes.
+    """
+    for start in range(0, len(texts), READ_TOGETHER):
+        block = texts[start : start + READ_TOGETHER]
+        different = list(dict.fromkeys(block))
+        read = dict(zip(different, labeler.label(different), strict=True))
+        for text in block:
+            yield {name: mention.state for name, mention in read[text].items()}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radweave.base.errors import InputError
 from radweave.base.ontology import LABEL_SETS, sets_for
-from radweave.base.study import Split
+from radweave.base.provenance import code_hash
+from radweave.base.study import LabelState, Split
 from radweave.contract.experiment import Experiment
 from radweave.contract.model import ReportModel, parts_of
 from radweave.data.cache.images import NAMES, PixelCache
@@ -19,7 +20,7 @@ from radweave.data.examples import (
     prepare_split,
     refuse_empty_splits,
 )
-from radweave.data.kept_text import token_ids
+from radweave.data.kept_text import label_states, token_ids
 from radweave.data.told import Telling, refuse_own_words
 from radweave.labels import get_labeler
 from radweave.labels.labeler import states
@@ -190,7 +191,12 @@ def prepare(
     """Examples of one split, or of all studies, as this experiment wants them: its text to learn, and what it tells."""
     data = experiment.data
     dataset = dataset.aimed(data.target)
-    labeler = get_labeler(data.label_set)
+    labeler, classes = get_labeler(data.label_set), LABEL_SETS[data.label_set].classes
+
+    def label(texts: Sequence[str]) -> Iterable[Mapping[str, LabelState]]:
+        by = (labeler.name, labeler.version, code_hash("radweave.labels"))
+        return label_states(texts, partial(states, labeler), dataset.path, classes=classes, by=by)
+
     return prepare_split(
         dataset.studies(split),
         cache,
@@ -199,9 +205,9 @@ def prepare(
         max_views=data.max_views if data.modality == "xray" else 1,
         max_tokens=data.max_tokens,
         label_set=data.label_set,
-        classes=LABEL_SETS[data.label_set].classes,
+        classes=classes,
         need_text=need_text,
-        label=partial(states, labeler) if data.label_unlabeled else None,
+        label=label if data.label_unlabeled else None,
         priors=data.priors,
         tell=Telling(data.input_sections).of,
         max_told=data.input_tokens,
