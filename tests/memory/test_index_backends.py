@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from radweave.base.errors import InputError
-from radweave.memory.backends import ExactIndexConfig, FaissIndex, FaissIndexConfig, IndexConfig, recall
+from radweave.memory.backends import ExactIndexConfig, FaissIndex, FaissIndexConfig, IndexConfig, recall, stated_recall
 from radweave.memory.bank import Bank, Owners, patient_code, save_bank
 from radweave.memory.index import Index, _largest
 from radweave.methods import resolve
@@ -132,6 +132,7 @@ def test_an_approximate_index_says_what_it_misses() -> None:
     for search in ("", "nprobe=8"):
         index = FaissIndexConfig(factory="IVF8,Flat", search=search).build()(vectors, Owners(studies, patients))
         shares.append(recall(index, exact, queries, 5, owners=[("s1", "p0")] * 20))
+        assert ("finds 100.0%" in stated_recall(index)) == bool(search)
     assert 0 < shares[0] < 0.9
     assert shares[1] == 1.0
     with pytest.raises(InputError, match=r"index\.search"):

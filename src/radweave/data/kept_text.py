@@ -4,10 +4,10 @@ DATASET/.cache/bpe-KEY.json    a tokenizer that was trained on these texts by th
 DATASET/.cache/ids-KEY.npy     the token ids of these texts by this tokenizer
 DATASET/.cache/states-KEY.npy  the label states of these texts by this labeler
 
-A key is a hash of all texts, in their order, and of the tokenizer or its options, or the labeler's code, so that what is
-kept never has to be compared with the data set. What is damaged is made again; a data set that cannot be written keeps
-nothing. Of each kind the ``KEPT`` files that were used last are kept: with other texts, tokenizers or libraries nobody
-asks for the others.
+A key is a hash of all texts, in their order, and of the tokenizer or its options, or the labeler's code, so that what
+is kept never has to be compared with the data set. What is damaged is made again; a data set that cannot be written
+keeps nothing. Of each kind the ``KEPT`` files that were used last are kept: with other texts, tokenizers or libraries
+nobody asks for the others.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from radweave.base.extras import refuse_without
 from radweave.memory.bank import Owners
 from radweave.memory.index import MARGIN, ExactIndex, Index, score_again
 
+RECALL_ROWS = 64
 TRIED_WIDTH = 13_440
 """A factory string is tried at this width: what is divided by a power of two up to 128, by 3, 5 or 7 can be made."""
 
@@ -37,6 +38,7 @@ class FaissIndex:
     ) -> None:
         self.vectors = vectors
         self.owners = owners
+        self.factory = factory
         values = vectors.detach().cpu().float().contiguous().numpy()
         self._index = _made(vectors.shape[1], factory)
         if not self._index.is_trained:
@@ -114,6 +116,15 @@ def recall(
     found, wanted = (one.search(queries, k, study_ids=studies, patient_ids=patients)[1] for one in (index, exact))
     hits = (found[:, :, None] == wanted[:, None, :]).any(1) & (wanted >= 0)
     return float(hits.sum() / (wanted >= 0).sum().clamp(min=1))
+
+
+def stated_recall(index: FaissIndex, k: int = 10) -> str:
+    """In one line, which share of the exact ``k`` nearest of some of its own rows an index finds."""
+    rows = torch.arange(0, len(index.vectors), max(1, len(index.vectors) // RECALL_ROWS))[:RECALL_ROWS]
+    nobody = [("", "")] * len(rows)  # a row finds itself; it counts on both sides
+    exact = ExactIndex(index.vectors, index.owners)
+    share = recall(index, exact, index.vectors[rows], k + 1, owners=nobody)
+    return f"the index {index.factory} finds {share:.1%} of {len(rows)} training studies and the {k} nearest of each"
 
 
 def _set(index: Any, search: str) -> None:

@@ -25,6 +25,7 @@ from radweave.data.examples import PreparedSplit, refuse_shared_images
 from radweave.data.loader import Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.data.transforms import NoAugmentation
+from radweave.memory.backends import FaissIndex, stated_recall
 from radweave.memory.bank import save_bank
 from radweave.runs.drafts import Drafter
 from radweave.runs.kept_features import build_features, weights_hash
@@ -296,6 +297,10 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
             training.banks[bank_name] = sha256_folder(training.folder / "memories" / bank_name)
     training.ranks.wait()
     set_memories(training.model, training.folder)
+    for part in parts_of(training.model).values():
+        index = getattr(part, "index", None)
+        if isinstance(index, FaissIndex) and index.factory != "Flat":
+            training.watch.note(stated_recall(index))
 
 
 def training_view(training: Training) -> TrainingView:
