@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 FEWEST: Final = 1000
 """Fewer texts are encoded in less time than a file is worth."""
-KEPT: Final = 12
-"""A start of training uses three files of ids and of states and one tokenizer: these are the last four experiments."""
+KEPT: Final = 24
+"""A start of training uses one tokenizer, some three files of states and up to six of ids: the last few experiments."""
 _DIGEST_WORDS: Final = 8
 
 

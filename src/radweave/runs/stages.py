@@ -297,8 +297,8 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
             training.banks[bank_name] = sha256_folder(training.folder / "memories" / bank_name)
     training.ranks.wait()
     set_memories(training.model, training.folder)
-    for part in parts_of(training.model).values():
-        index = getattr(part, "index", None)
+    for child in parts_of(training.model).values():
+        index = getattr(child, "index", None)
         if isinstance(index, FaissIndex) and index.factory != "Flat":
             training.watch.note(stated_recall(index))
 
