@@ -85,14 +85,14 @@ def convolution(
     *rest: Any,
     out_shape: Any,
 ) -> int:
-    nominal = conv_flop(x, weight, bias, stride, padding, dilation, transposed, out_shape=out_shape)
+    nominal = conv_flop(x, weight, bias, stride, padding, dilation, transposed, out_val=out_shape)
     return int(nominal * inside(x, weight, stride, padding, dilation, out_shape))
 
 
 def convolution_backward(
     grad: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any, out_shape: Any
 ) -> int:
-    nominal = conv_backward_flop(grad, x, weight, bias, stride, padding, dilation, *rest, out_shape=out_shape)
+    nominal = conv_backward_flop(grad, x, weight, bias, stride, padding, dilation, *rest, out_val=out_shape)
     return int(nominal * inside(x, weight, stride, padding, dilation, grad))
 
 
