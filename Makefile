@@ -126,13 +126,15 @@ package: $(READY)
 	build/tools/bin/pip install --quiet build==1.6.1
 	build/tools/bin/python -m build --outdir dist .
 
-# What is installed here with versions and licences, as CycloneDX JSON: dist/sbom.cdx.json.
+# The parts list of constraints.txt with the licences of what is installed here, as CycloneDX JSON: deploy/sbom.cdx.json.
+# A test says when it is due.
 sbom: $(READY)
 	$(PYTHON) -m venv build/tools
 	build/tools/bin/pip install --quiet cyclonedx-bom==7.5.0
-	@mkdir -p dist
-	build/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
-	  --of JSON -o dist/sbom.cdx.json $(BIN)/python
+	build/tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type library --output-reproducible \
+	  --of JSON -o build/lock.cdx.json constraints.txt
+	build/tools/bin/cyclonedx-py environment --output-reproducible --of JSON -o build/installed.cdx.json $(BIN)/python
+	build/tools/bin/python bench/sbom.py build/lock.cdx.json build/installed.cdx.json
 
 clean:
 	rm -rf $(VENV) demo
