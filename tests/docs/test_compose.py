@@ -6,12 +6,16 @@ import json
 import re
 import tomllib
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
+from fastapi.routing import APIRoute
 from test_commands import parsed
 
 import radweave
 from radweave.hospital.plan import read_plan
+from radweave.serve.api import probes
+from radweave.serve.settings import Settings
 from toys import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -61,6 +65,34 @@ def test_secrets_are_files_and_all_that_is_mounted_is_there_or_said_to_be_made()
         assert set(service["networks"]) <= set(COMPOSE["networks"])
     ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
     assert {"/deploy/secrets/", "/deploy/data/", "/deploy/run"} <= set(ignored)
+
+
+def test_whoever_makes_the_folders_gives_them_to_the_user_of_the_containers() -> None:
+    said = (DEPLOY / "compose.yaml").read_text("utf-8").split("name: radweave")[0]
+    (given,) = re.findall(r"chown -R 1000:1000 (.+?);", said)
+    mounted = {source.split("/")[1] for service in SERVICES.values() for source, *_ in _mounts(service).values()}
+    # A run's weights may be read by their owner alone: without this the workstation refuses its run.
+    assert set(given.split()) == {name for name in mounted if not (DEPLOY / name).exists()} | {"secrets"}
+    assert {service["user"] for service in SERVICES.values()} == {"1000:1000"}
+
+
+def test_the_image_of_the_workstation_asks_itself_whether_it_answers() -> None:
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " "), flags=re.M)[1:]
+    named = {stage.splitlines()[0].rpartition(" AS ")[2]: stage for stage in stages}
+    target = SERVICES["radweave"]["build"]["target"]
+    assert named[target].startswith("verbs AS ")
+    assert stages[-1].splitlines()[0] == "verbs", "without a target every verb"
+    (check,) = re.findall(r"^HEALTHCHECK .*?CMD (\[.*\])$", named[target], re.M)
+    asked = json.loads(check)
+    assert asked == SERVICES["radweave"]["healthcheck"]["test"][1:]
+    compile(asked[-1], "healthcheck", "exec")
+    assert f"EXPOSE {Settings.model_fields['port'].default}\n" in named[target]
+    place = urlsplit(re.findall(r"http://[^']+", asked[-1])[0])
+    assert place.port == Settings.model_fields["port"].default
+    assert place.path in {route.path for route in probes.routes if isinstance(route, APIRoute)}
+    (start,) = re.findall(r"^CMD (\[.*\])$", named[target], re.M)
+    assert parsed(tuple(json.loads(start)))[0] == "serve start"
+    assert not re.search(r"^(USER|COPY|RUN|ADD)", named[target] + stages[-1], re.M), "nothing is changed as root"
 
 
 def test_the_workstation_is_started_with_options_that_there_are_and_can_write_its_state() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,16 @@ def test_a_map_of_no_class_is_no_finding(toy_run: Path) -> None:
     assert "difference" not in names
     assert "Cardiomegaly" in names
     assert set(made["evidence"]["attention_maps"]) == {"difference", "Cardiomegaly"}
+
+
+def test_what_no_database_and_no_file_holds_is_not_in_a_draft(toy_run: Path) -> None:
+    raw, clean = "The heart\tis\x00 large.\ud800", "The heart is large."
+    labeler, card = get_labeler("chexpert14"), read_card(toy_run)
+    given = {"sentences": [{"text": raw, "confidence": 0.5}], "sentence_fit": [{"text": raw, "fit": 0.25}]}
+    for evidence in ({}, given):
+        made = result_of(Report(raw, "s", evidence), card, labeler, Known())
+        assert (made["text"], [row["text"] for row in made["sentences"]]) == (clean, [clean])
+        assert not re.search(r"\\u0000|\\ud800|\\t", json.dumps(made))
 
 
 def test_each_sentence_says_how_probable_it_is_and_why_it_is_flagged(result: dict[str, Any]) -> None:

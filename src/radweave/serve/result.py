@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from radweave.base.study import LabelState, Report, Study
 from radweave.hospital.model import model_facts
+from radweave.hospital.signs import writable
 
 if TYPE_CHECKING:
     from radweave.explain.support import Claim, Finding, Sentence, Support
@@ -52,6 +53,7 @@ def result_of(report: Report, card: RunCard, labeler: Labeler, known: Known) -> 
     from radweave.runs.evidence import json_value
     from radweave.serve.since_prior import said_before
 
+    report = _storable(report)
     found = find_support(report, labeler)
     before = said_before(None if known.prior is None else known.prior.report, labeler)
     section = "impression" if card.dataset.target == "impression" else "findings"
@@ -73,6 +75,15 @@ def result_of(report: Report, card: RunCard, labeler: Labeler, known: Known) -> 
         "warnings": list(report.warnings),
         "model": model_facts(card),
     }
+
+
+def _storable(report: Report) -> Report:
+    """A report whose text databases and files hold: a model may write NUL or half a sign."""
+    evidence = dict(report.evidence)
+    for name in ("sentences", "sentence_fit"):
+        if evidence.get(name):
+            evidence[name] = [{**row, "text": writable(str(row.get("text", "")))} for row in evidence[name]]
+    return replace(report, text=writable(report.text), evidence=evidence)
 
 
 def _finding(finding: Finding, found: Support) -> dict[str, Any]:
