@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from pathlib import Path
 from typing import Any, get_args
 
@@ -295,6 +296,20 @@ def test_a_report_that_would_be_nobodys_is_refused_where_that_matters(name: str)
     else:
         assert FORMATS[name].bytes_of(report)
     assert FORMATS[name].needs_dicom == (name not in ("pdf", "fhir", "fhir-r5", "text"))
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_writer_says_or_shows_whose_report_it_is(
+    name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    fields = ("patient_name", "patient_id", "issuer_of_patient_id", "study_id", "accession_number", "study_description",
+              "referring_physician_name", "deidentification_method")  # fmt: skip
+    report = finished(sources=(identity(**dict.fromkeys(fields, CANARY)),), signature=SIGNED, draft=finished())
+    assert FORMATS[name].bytes_of(report)
+    said = [caplog.text, *capfd.readouterr(), *(str(one.message) for one in recwarn), repr(report), str(report)]
+    assert CANARY not in "".join(said)
 
 
 @pytest.mark.parametrize(
