@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydicom import dcmread
@@ -19,7 +19,7 @@ from radweave.base.ontology import CLASSES
 from radweave.base.study import LabelState
 from radweave.hospital import codes
 from radweave.hospital.codes import OURS, Code, code_of, free_code_of
-from radweave.hospital.finished import CAUTION, Finding, FinishedReport, Model, Section
+from radweave.hospital.finished import CAUTION, Finding, FinishedReport, Model, Section, SectionKind
 from radweave.hospital.formats import FORMATS
 
 DICOM = [name for name, found in FORMATS.items() if found.suffix == ".dcm"]
@@ -145,6 +145,20 @@ def test_findings_are_codes_with_what_is_said_of_them_and_their_probability() ->
 
 def _name(item: Dataset) -> str:
     return str(item.ConceptNameCodeSequence[0].CodeValue) if "ConceptNameCodeSequence" in item else ""
+
+
+def test_no_two_sections_have_one_heading() -> None:
+    kinds: tuple[SectionKind, ...] = get_args(SectionKind)
+    sections = tuple(Section(kind, f"Words of {kind}.") for kind in kinds)
+    for name in SR:
+        dataset = written(name, finished(text=" ".join(one.text for one in sections), sections=sections))
+        inside = [item for item in dataset.ContentSequence if item.ValueType == "CONTAINER"]
+        headings = {
+            str(inner.TextValue): (_name(item), _name(inner))
+            for item in inside for inner in item.get("ContentSequence", ())
+            if inner.ValueType == "TEXT" and str(inner.TextValue).startswith("Words of")
+        }  # fmt: skip
+        assert len(headings) == len(set(headings.values())) == 5
 
 
 def test_no_two_items_run_into_one_another_where_a_viewer_shows_them() -> None:

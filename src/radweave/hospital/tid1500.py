@@ -133,7 +133,7 @@ def _image_library(report: FinishedReport) -> Dataset:
 
 def _narrative(report: FinishedReport) -> Dataset:
     """The text, and what a reader must know of it (TID 1500, rows 12 to 14)."""
-    sections = [document.text(SECTION_CODES[section.kind][1], section.text) for section in report.sections]
+    sections = [document.text(SECTION_CODES[section.kind][0], section.text) for section in report.sections]
     before = [document.text(codes.COMMENT, line) for line in caution_lines(report)]
     after = [document.text(codes.COMMENT, line) for line in evidence_lines(report)]
     return document.container(codes.EVALUATIONS, [*before, *sections, *after])
