@@ -244,7 +244,7 @@ def test_the_plan(request_: AblationRequest) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"table": "none"}, "one of parts, toy"),
+        ({"table": "none"}, "one of parts, told, toy"),
         ({"rows": ("nobody",)}, "the table has no such row"),
         ({"overrides": ("model.no_such=1",)}, "no field 'no_such'"),
         ({"method": "nobody"}, "no such method"),

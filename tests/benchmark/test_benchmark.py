@@ -366,9 +366,11 @@ def test_the_suite() -> None:
 
 
 def test_tiny_presets_have_equal_passes() -> None:
-    for modality, passes in (
-        ("xray", "14 for the encoder, 8 for reports"),
-        ("ct", "18 for the encoder, 8 for reports"),
+    # The encoders of the others learn with the reports too; those of weave are frozen then.
+    of_weave = "36 for the encoder, 8 for reports"
+    for modality, passes, apart in (
+        ("xray", "14 for the encoder, 8 for reports", {}),
+        ("ct", "18 for the encoder, 8 for reports", {"weave": of_weave}),
     ):
         found = {
             method: given(experiment)["passes over the images"]
@@ -377,7 +379,7 @@ def test_tiny_presets_have_equal_passes() -> None:
             and (experiment := resolve(method, preset, [])).named_stages()["report"].losses  # kernels trains nothing
         }
         assert len(found) >= 2
-        assert set(found.values()) == {passes}, found
+        assert {method: said for method, said in found.items() if said != passes} == apart
 
 
 def test_one_precision_for_every_stage_that_trains(toy_dataset: Dataset, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from radweave.methods.vdgen.self_equilibration import (
     SelfEquilibrationConfig,
     TwoViewEquilibration,
 )
+from radweave.nn.decoding import Prefixes, Written
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
 from radweave.nn.lora import LoraConfig, adapters_off, has_lora
 from radweave.nn.prompt import PromptTemplate
@@ -576,10 +577,11 @@ def test_generation_says_how_each_sentence_fits() -> None:
     view = training_view(where, [toy_example(where, index) for index in range(5)])
     report = encode(where.tokenizer, TOY_REPORTS["right"])
 
-    def generate(prefix: Tensor, mask: Tensor, options: object) -> tuple[list[list[int]], list[list[float]]]:
-        return [list(report) for _ in prefix], [[-0.1] * len(report) for _ in prefix]
+    def write(batches: Iterator[Prefixes], options: object) -> Iterator[Written]:
+        for one in batches:
+            yield [list(report) for _ in one.embeds], [[-0.1] * len(report) for _ in one.embeds]
 
-    model.language_model.generate = generate  # type: ignore[method-assign, assignment]
+    model.language_model.write = write  # type: ignore[method-assign, assignment]
     model.set_memories(model.build_memories("report", view))
     batch = toy_batch(where)
     generation = model.generate(batch, decoding)

@@ -552,8 +552,8 @@ def test_the_page_of_a_draft_shows_what_changed_and_what_each_source_adds(
     assert "What changed since the prior" in later
     assert "What changed since the prior" not in first
     for state in ("new", "worse", "unchanged", "improved", "resolved"):
-        assert f"<th>{state}</th>" in later
-    assert "<tr><th>adds</th>" in first
+        assert f'<th scope="col">{state}</th>' in later
+    assert '<th scope="row">adds</th>' in first
 
 
 def test_a_run_says_what_each_source_adds(followed: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from command_line import radweave
-from radweave.base.batch import Batch, Generation
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import encode
 from radweave.generate.predictor import Predictor
 from radweave.labels.marks import without_marks
-from radweave.methods.baseline.model import BaselineModel
-from radweave.nn.decoding import DecodingConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written
+from radweave.nn.language_model import CausalLanguageModel
 from radweave.runs.drafts import EMPTY
 from radweave.runs.marks import EVIDENCE
 from radweave.runs.restore import restore
@@ -47,11 +47,12 @@ def test_what_a_decoder_writes_is_cleared_of_marks_unless_they_are_asked_for(
 
     text = MARKED
 
-    def writes(self: BaselineModel, batch: Batch, decoding: DecodingConfig) -> Generation:
+    def write(self: CausalLanguageModel, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
         ids = encode(run.tokenizer, text)
-        return Generation([ids] * len(batch), [{"token_log_probs": [0.0] * len(ids)}] * len(batch))
+        for one in batches:
+            yield [ids] * len(one.embeds), [[0.0] * len(ids)] * len(one.embeds)
 
-    monkeypatch.setattr(BaselineModel, "generate", writes)
+    monkeypatch.setattr(CausalLanguageModel, "write", write)
     image = [toy_dataset.image_path("images/1_0.png")]
     report = Predictor.of(run, decoding=options).report(image)
     assert report.text == "The heart is normal. No effusion."
