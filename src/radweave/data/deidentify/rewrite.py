@@ -9,7 +9,7 @@ it stands.
 from __future__ import annotations
 
 import re
-from collections.abc import MutableSequence
+from collections.abc import Iterator, MutableSequence
 from typing import Final
 
 from pydicom.datadict import dictionary_VR
@@ -198,19 +198,30 @@ def _all_of_its_kind(element: DataElement) -> bool:
     return all(fits) or not element.value
 
 
-def _words(dataset: Dataset) -> set[str]:
-    """The words that are long enough in names and numbers of persons, in lower case, anywhere in a data set."""
-    found: set[str] = set()
+def _elements(dataset: Dataset) -> Iterator[DataElement]:
+    """Every element anywhere in a data set that can be read, those in sequences too."""
     for tag in list(dataset.keys()):
         element = _element(dataset, tag)
         if element is None:
             continue
         if element.VR == "SQ":
             for item in element.value:
-                found |= _words(item)
-        elif element.VR == "PN" or int(element.tag) in _NAMING:
-            several = element.value if isinstance(element.value, MutableSequence) else [element.value]
-            words = {word.casefold() for one in several for word in _WORD.findall(str(one))}
+                yield from _elements(item)
+        else:
+            yield element
+
+
+def _texts(element: DataElement) -> list[str]:
+    several = element.value if isinstance(element.value, MutableSequence) else [element.value]
+    return [str(one) for one in several]
+
+
+def _words(dataset: Dataset) -> set[str]:
+    """The words that are long enough in names and numbers of persons, in lower case, anywhere in a data set."""
+    found: set[str] = set()
+    for element in _elements(dataset):
+        if element.VR == "PN" or int(element.tag) in _NAMING:
+            words = {word.casefold() for one in _texts(element) for word in _WORD.findall(one)}
             found |= words | {way for word in words for way in ways(word)}
     return {word for word in found if len(word) >= (SHORTEST_WORD if word.isascii() else SHORTEST_SIGNS)}
 
@@ -218,16 +229,9 @@ def _words(dataset: Dataset) -> set[str]:
 def _dates(dataset: Dataset) -> set[str]:
     """The dates anywhere in a data set as digits, in the three orders that are usual."""
     found: set[str] = set()
-    for tag in list(dataset.keys()):
-        element = _element(dataset, tag)
-        if element is None:
-            continue
-        if element.VR == "SQ":
-            for item in element.value:
-                found |= _dates(item)
-        elif element.VR in ("DA", "DT"):
-            several = element.value if isinstance(element.value, MutableSequence) else [element.value]
-            for digits in (_NO_DIGIT.sub("", str(one))[:8] for one in several):
+    for element in _elements(dataset):
+        if element.VR in ("DA", "DT"):
+            for digits in (_NO_DIGIT.sub("", one)[:8] for one in _texts(element)):
                 year, month, day = digits[:4], digits[4:6], digits[6:]
                 found |= {digits, f"{day}{month}{year}", f"{month}{day}{year}"} if len(digits) == 8 else set()
     return found
