@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-postgres test-browser test-hospital check docs docs-tools notebooks bench gpu fuzz mutants eyes results reference package sbom clean
+.PHONY: setup demo test test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants eyes results reference package sbom clean
 
 setup: $(READY)
 
@@ -63,6 +63,10 @@ SITE ?= build/site
 docs: docs-tools
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --site-dir $(abspath $(SITE))
 	RADWEAVE_SITE=$(abspath $(SITE)) OMP_NUM_THREADS=1 $(BIN)/pytest -m site tests/docs
+
+# The site as it is now, kept beside those of earlier versions.
+docs-version: docs
+	$(BIN)/python docs/site/versions.py $(SITE) build/versions
 
 # The tutorials, each in a folder of its own in build/notebooks, with its output: minutes.
 NOTEBOOKS ?= $(wildcard docs/tutorials/*.ipynb)
