@@ -56,14 +56,21 @@ class Drafter:
         self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
     ) -> Iterator[Draft]:
         """Write drafts in batches, in the order given. ``progress`` is told how many studies are done."""
-        done = 0
-        each = self._written(examples, batch_size)
+        done, begun = 0, deque[tuple[list[Example], Batch]]()
+        batches = self._batches(examples, batch_size, begun)
+        # Batches stream through: the next one may be read before one is done.
+        each: Iterator[Any] = (
+            map(self._chosen, batches)
+            if self.decoding.kind == "expected_utility"
+            else generations(self.model, batches, self.decoding)
+        )
         while True:
             with torch.inference_mode():
                 found = next(each, None)
-            if found is None:
-                return
-            chunk, written = found
+                if found is None:
+                    return
+                chunk, batch = begun.popleft()
+                written = self._decoded(found, batch) if isinstance(found, Generation) else found
             done += len(chunk)
             if progress is not None:
                 progress(done)
@@ -74,23 +81,14 @@ class Drafter:
                 # One that says itself why there is no draft has said it.
                 yield Draft(example, said, kept, warnings if said or one.warnings else (*warnings, EMPTY))
 
-    def _written(self, examples: Iterable[Example], batch_size: int) -> Iterator[tuple[list[Example], list[Written]]]:
-        """What is written of each batch, in order; the next batch may be read before one is done."""
+    def _batches(
+        self, examples: Iterable[Example], batch_size: int, begun: deque[tuple[list[Example], Batch]]
+    ) -> Iterator[Batch]:
+        """The batches in order; each is among those that are ``begun`` from then on."""
         stream, device, pad_id = iter(examples), device_of(self.model), int(self.tokenizer.pad_token_id)
-        begun: deque[tuple[list[Example], Batch]] = deque()
-
-        def batches() -> Iterator[Batch]:
-            while chunk := list(islice(stream, batch_size)):
-                begun.append((chunk, collate(chunk, pad_id=pad_id).to(device)))
-                yield begun[-1][1]
-
-        if self.decoding.kind == "expected_utility":
-            for batch in batches():
-                yield begun.popleft()[0], self._chosen(batch)
-            return
-        for generation in generations(self.model, batches(), self.decoding):
-            chunk, batch = begun.popleft()
-            yield chunk, self._decoded(generation, batch)
+        while chunk := list(islice(stream, batch_size)):
+            begun.append((chunk, collate(chunk, pad_id=pad_id).to(device)))
+            yield begun[-1][1]
 
     def _decoded(self, generation: Generation, batch: Batch) -> list[Written]:
         """What the method's own decoder wrote. While a run trains it has no calibration yet, and a method's own say."""
