@@ -6,7 +6,7 @@ rows and scores. It is an extra, for banks that a scan is too slow for (an appro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -125,6 +125,14 @@ def stated_recall(index: FaissIndex, k: int = 10) -> str:
     exact = ExactIndex(index.vectors, index.owners)
     share = recall(index, exact, index.vectors[rows], k + 1, owners=nobody)
     return f"the index {index.factory} finds {share:.1%} of {len(rows)} training studies and the {k} nearest of each"
+
+
+def stated_recalls(parts: Iterable[object]) -> Iterator[str]:
+    """A line for each of the parts whose ``index`` is an approximate one."""
+    for part in parts:
+        index = getattr(part, "index", None)
+        if isinstance(index, FaissIndex) and index.factory != "Flat":
+            yield stated_recall(index)
 
 
 def _set(index: Any, search: str) -> None:

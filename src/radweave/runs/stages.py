@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,12 +25,13 @@ from radweave.data.examples import PreparedSplit, refuse_shared_images
 from radweave.data.loader import Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.data.transforms import NoAugmentation
-from radweave.memory.backends import FaissIndex, stated_recall
+from radweave.memory.backends import stated_recalls
 from radweave.memory.bank import save_bank
 from radweave.runs.drafts import Drafter
 from radweave.runs.kept_features import build_features, weights_hash
 from radweave.runs.kept_stages import load_artefact, save_artefact
 from radweave.runs.memories import set_memories
+from radweave.runs.samples import with_samples
 from radweave.train.compiled import refuse_no_compiler
 from radweave.train.distributed import Parallel, Ranks
 from radweave.train.loop import Progress, StageTrainer, Watch
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Item = TypeVar("Item")
-NUM_SAMPLES = 4
-"""Validation studies whose drafts are shown after each epoch."""
 
 
 @dataclass(slots=True)
@@ -210,25 +209,10 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         folder=training.folder,
         validate=lambda: validate(training, stage, features),
         fingerprint=training.fingerprint,
-        watch=_with_samples(training, name, training.watch.stage(name)),
+        watch=with_samples(training, name, training.watch.stage(name)),
         ranks=training.ranks,
         parallel=training.parallel,
     )
-
-
-def _with_samples(training: Training, name: str, watch: Watch) -> Watch:
-    """After each epoch of the stage that writes reports, show some to those who watch."""
-    show = training.watch.samples
-    if show is None or not training.ranks.is_first or name != list(training.experiment.named_stages())[-1]:
-        return watch
-    examples = training.splits["val"].of(training.last_stage.mixture).examples[:NUM_SAMPLES]
-
-    def epoch(number: int, figures: dict[str, float | None]) -> None:
-        watch.epoch(number, figures)
-        drafts = [draft.text for draft in training.drafter.drafts(examples)]
-        show(name, number + 1, [(draft, example.report or "") for draft, example in zip(drafts, examples, strict=True)])
-
-    return replace(watch, epoch=epoch)
 
 
 def _features(training: Training, stage: StageConfig) -> Features | None:
@@ -297,10 +281,8 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
             training.banks[bank_name] = sha256_folder(training.folder / "memories" / bank_name)
     training.ranks.wait()
     set_memories(training.model, training.folder)
-    for child in parts_of(training.model).values():
-        index = getattr(child, "index", None)
-        if isinstance(index, FaissIndex) and index.factory != "Flat":
-            training.watch.note(stated_recall(index))
+    for line in stated_recalls(parts_of(training.model).values()):
+        training.watch.note(line)
 
 
 def training_view(training: Training) -> TrainingView:
