@@ -42,6 +42,46 @@ def _then(first_decay, first, second_decay, second):  # type: ignore[no-untyped-
 
 
 @_kernel
+def _weights(a_at, d_at, group, c, n, channels, states):  # type: ignore[no-untyped-def]
+    """Which of a block's channels (C,) and states (C, N) there are; A (C, N) and D (C,) of a group for them."""
+    there = c < channels
+    held = there[:, None] & (n < states)[None, :]
+    rates = tl.load(a_at + (group * channels + c)[:, None] * states + n[None, :], mask=held, other=0.0)
+    through = tl.load(d_at + group * channels + c, mask=there, other=0.0)
+    return there, held, rates, through
+
+
+@_kernel
+def _beside(u_at, delta_at, place, row, seen, after, channels):  # type: ignore[no-untyped-def]
+    """Delta and delta u (T, C) of the token before each one, 0 before the chunk's first; delta of the one after it."""
+    before = seen & (row > 0)[:, None]
+    delta_before = tl.load(delta_at + place - channels, mask=before, other=0.0)
+    step_before = delta_before * tl.load(u_at + place - channels, mask=before, other=0.0)
+    return delta_before, step_before, tl.load(delta_at + place + channels, mask=after, other=0.0)
+
+
+@_kernel
+def _around(  # type: ignore[no-untyped-def]
+    rate, start, later, delta, step, b, delta_before, step_before, b_before, delta_after, driven
+):
+    """h_t, g_t and w_t (T, C) of one state over the tokens of a chunk.
+
+    rate, start and later (C,): A, the state before the chunk, and g at the token behind it. delta, step and driven
+    (T, C): delta, delta u and dy C_t; b (T,): B. ``_before`` and ``_after`` are those of the tokens beside.
+    """
+    # h_{t-1}: the scan of the tokens before each one, from the chunk's start on.
+    decay_before, scanned = tl.associative_scan(
+        (tl.exp(delta_before * rate[None, :]), step_before * b_before[:, None]), 0, _then
+    )
+    h_before = scanned + decay_before * start[None, :]
+    decay = tl.exp(delta * rate[None, :])
+    # g_t = dy_t C_t + exp(delta_{t+1} A) g_{t+1}, from the chunk's end on.
+    decay_after, gathered = tl.associative_scan((tl.exp(delta_after * rate[None, :]), driven), 0, _then, reverse=True)
+    g = gathered + decay_after * later[None, :]
+    return decay * h_before + step * b[:, None], g, decay * g * h_before
+
+
+@_kernel
 def _forward(  # type: ignore[no-untyped-def]
     u_at, delta_at, a_at, b_at, c_at, d_at, y_at, starts_at, groups, tokens, channels, states,
     CHUNK: tl.constexpr, CHANNELS: tl.constexpr, STATES: tl.constexpr,
@@ -51,10 +91,7 @@ def _forward(  # type: ignore[no-untyped-def]
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     n = tl.arange(0, STATES)
     row = tl.arange(0, CHUNK)
-    there = c < channels
-    held = there[:, None] & (n < states)[None, :]
-    rates = tl.load(a_at + (group * channels + c)[:, None] * states + n[None, :], mask=held, other=0.0)
-    through = tl.load(d_at + group * channels + c, mask=there, other=0.0)
+    there, held, rates, through = _weights(a_at, d_at, group, c, n, channels, states)
     state = tl.zeros([CHANNELS, STATES], dtype=rates.dtype)
     chunks = tl.cdiv(tokens, CHUNK)
     for chunk in range(0, chunks):
@@ -99,10 +136,7 @@ def _backward(  # type: ignore[no-untyped-def]
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     n = tl.arange(0, STATES)
     row = tl.arange(0, CHUNK)
-    there = c < channels
-    held = there[:, None] & (n < states)[None, :]
-    rates = tl.load(a_at + (group * channels + c)[:, None] * states + n[None, :], mask=held, other=0.0)
-    through = tl.load(d_at + group * channels + c, mask=there, other=0.0)
+    there, held, rates, through = _weights(a_at, d_at, group, c, n, channels, states)
     carried = tl.zeros([CHANNELS, STATES], dtype=rates.dtype)
     da = tl.zeros([CHANNELS, STATES], dtype=rates.dtype)
     dd = tl.zeros([CHANNELS], dtype=rates.dtype)
@@ -115,11 +149,8 @@ def _backward(  # type: ignore[no-untyped-def]
         u = tl.load(u_at + place, mask=seen, other=0.0)
         delta = tl.load(delta_at + place, mask=seen, other=0.0)
         dy = tl.load(dy_at + place, mask=seen, other=0.0)
-        before = seen & (row > 0)[:, None]
-        delta_before = tl.load(delta_at + place - channels, mask=before, other=0.0)
-        step_before = delta_before * tl.load(u_at + place - channels, mask=before, other=0.0)
         after = (t + 1 < tokens)[:, None] & there[None, :]
-        delta_after = tl.load(delta_at + place + channels, mask=after, other=0.0)
+        delta_before, step_before, delta_after = _beside(u_at, delta_at, place, row, seen, after, channels)
         kept = (sequence * chunks + chunk) * channels * states + c[:, None] * states + n[None, :]
         starts = tl.load(starts_at + kept, mask=held, other=0.0)
         dd += tl.sum(dy * u, axis=0)
@@ -135,19 +166,9 @@ def _backward(  # type: ignore[no-untyped-def]
             b = tl.load(b_at + token, mask=t < tokens, other=0.0)
             read = tl.load(c_at + token, mask=t < tokens, other=0.0)
             b_before = tl.load(b_at + token - states, mask=(t < tokens) & (row > 0), other=0.0)
-            # h_{t-1}: the scan of the tokens before each one, from the chunk's start on.
-            decay_before, scanned = tl.associative_scan(
-                (tl.exp(delta_before * rate[None, :]), step_before * b_before[:, None]), 0, _then
+            h, g, w = _around(
+                rate, start, later, delta, step, b, delta_before, step_before, b_before, delta_after, dy * read[:, None]
             )
-            h_before = scanned + decay_before * start[None, :]
-            decay = tl.exp(delta * rate[None, :])
-            h = decay * h_before + step * b[:, None]
-            # g_t = dy_t C_t + exp(delta_{t+1} A) g_{t+1}, from the chunk's end on.
-            decay_after, gathered = tl.associative_scan(
-                (tl.exp(delta_after * rate[None, :]), dy * read[:, None]), 0, _then, reverse=True
-            )
-            g = gathered + decay_after * later[None, :]
-            w = decay * g * h_before
             inner += g * b[:, None]
             turned += w * rate[None, :]
             part = ((block * sequences + sequence) * tokens + t) * states + k
