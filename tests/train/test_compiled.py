@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from short_stage import short_stage
 from torch import Tensor, nn
 
 from radweave.base.batch import Batch
 from radweave.base.errors import InputError
-from radweave.contract.stage import StageConfig
 from radweave.nn.language_model import LlamaConfig
 from radweave.train.compiled import CompiledNetworks, refuse_no_compiler
 from radweave.train.distributed import Ranks
-from radweave.train.loop import StageTrainer, Watch
+from radweave.train.loop import Watch
 
 WIDTH = 16
 
@@ -64,17 +64,9 @@ def trained(folder: Path, which: str, validate: Callable[[Model], None] = lambda
         validate(model)
         return {"loss": float(model.loss(batch_of(9), ("report",))["report"].detach())}
 
-    StageTrainer(
-        model=model,  # type: ignore[arg-type]
-        stage=StageConfig.model_validate({**stage, "select": "last", "compiled": which}),
-        batches=Batches(),  # type: ignore[arg-type]
-        name="report",
-        seed=0,
-        folder=folder,
-        validate=figures,
-        fingerprint="f",
-        watch=Watch(step=lambda step, total, figures: losses.append(figures["loss"])),
-    ).run()
+    watch = Watch(step=lambda step, total, figures: losses.append(figures["loss"]))
+    asked = {**stage, "select": "last", "compiled": which}
+    short_stage(model, asked, Batches(), folder, validate=figures, watch=watch).run()
     return losses
 
 
@@ -119,19 +111,8 @@ def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sharded_networks_are_not_compiled(tmp_path: Path) -> None:
-    stage = StageConfig(finetune={"encoder": "full"}, losses={"report": 1.0}, compiled="encoder")
-    trainer = StageTrainer(
-        model=Model(),  # type: ignore[arg-type]
-        stage=stage,
-        batches=Batches(),  # type: ignore[arg-type]
-        name="report",
-        seed=0,
-        folder=tmp_path,
-        validate=dict,
-        fingerprint="f",
-        ranks=Ranks(0, 2),
-        parallel="fsdp",
-    )
+    stage = {"finetune": {"encoder": "full"}, "losses": {"report": 1.0}, "compiled": "encoder"}
+    trainer = short_stage(Model(), stage, Batches(), tmp_path, ranks=Ranks(0, 2), parallel="fsdp")
     with pytest.raises(InputError, match=r"stages\.report\.compiled"):
         trainer._refuse_sharded_networks()
 

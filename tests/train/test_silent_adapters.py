@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from short_stage import short_stage
 from torch import Tensor, nn
 
 import radweave.train.loop as loop
 from radweave.base.batch import Batch
-from radweave.contract.stage import StageConfig
 from radweave.nn.language_model import LlamaConfig
 from radweave.nn.lora import LoraConfig, says_nothing
 
@@ -54,17 +54,8 @@ def trained(model: Writer, folder: Path, how: str) -> list[float]:
     folder.mkdir()
     losses: list[float] = []
     stage = {"finetune": {"language_model": how}, "losses": {"text": 1.0}, "epochs": 1, "select": "last"}
-    loop.StageTrainer(
-        model=model,  # type: ignore[arg-type]
-        stage=StageConfig.model_validate(stage),
-        batches=Batches(),  # type: ignore[arg-type]
-        name="language",
-        seed=0,
-        folder=folder,
-        validate=dict,
-        fingerprint="f",
-        watch=loop.Watch(step=lambda step, total, figures: losses.append(figures["loss"])),
-    ).run()
+    watch = loop.Watch(step=lambda step, total, figures: losses.append(figures["loss"]))
+    short_stage(model, stage, Batches(), folder, name="language", watch=watch).run()
     return losses
 
 
