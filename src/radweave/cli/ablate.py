@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from radweave.base.errors import InputError
 from radweave.cli.bounds import MAX_JOBS, MAX_SEEDS
 from radweave.cli.resuming import resumable
+
+if TYPE_CHECKING:
+    from radweave.ablate import AblationResult
 
 Jobs = Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1, max=MAX_JOBS)]
 Meteor = Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")]
@@ -50,8 +53,6 @@ def ablate(
     A tiny row takes minutes on one core. --rows, --seeds 1 and --jobs make it shorter, --list only lists. The same
     command goes on where it stopped.
     """
-    import json
-
     if list_only:
         _list(method, as_json=as_json)
         return
@@ -61,7 +62,6 @@ def ablate(
 
     from radweave.ablate import AblationRequest, AblationWatch, run_ablation
     from radweave.cli.progress import console, training_watch
-    from radweave.evaluation.tables.formats import print_tables
 
     request = AblationRequest(
         method=method,
@@ -83,13 +83,21 @@ def ablate(
     say = console.print
     with resumable(f"the same command goes on (its runs as with --resume), the table so far is in {out}"):
         result = run_ablation(request, AblationWatch(say=say, training=training_watch))
+    _show(result, as_json=as_json)
+    if result.failed:
+        say(f"{result.failed} runs or rows failed; the reasons are in {out / 'table.md'}")
+        raise typer.Exit(1)
+
+
+def _show(result: AblationResult, *, as_json: bool) -> None:
+    import json
+
+    from radweave.evaluation.tables.formats import print_tables
+
     if as_json:
         typer.echo(json.dumps(result.record, ensure_ascii=False, allow_nan=False))
     else:
         print_tables(result.tables)
-    if result.failed:
-        say(f"{result.failed} runs or rows failed; the reasons are in {out / 'table.md'}")
-        raise typer.Exit(1)
 
 
 def _list(method: str, *, as_json: bool) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from radweave.cli.ablate import Jobs, Meteor, Reuse
 from radweave.cli.bounds import MAX_SEEDS, MAX_STUDIES
 from radweave.cli.resuming import resumable
+
+if TYPE_CHECKING:
+    from radweave.benchmark import BenchResult
 
 Overrides = Annotated[
     list[str] | None,
@@ -61,9 +64,7 @@ def bench(
     where it stopped.
     """
     from radweave.benchmark import BenchRequest, run_bench
-    from radweave.benchmark.tables import short_table
     from radweave.cli.progress import console
-    from radweave.evaluation.tables.formats import print_tables
 
     data = {name: path for name, path in (("xray", xray), ("ct", ct), ("iu", iu)) if path is not None}
     studies = {name: count for name, count in (("xray", phantom_studies), ("ct", ct_studies)) if count is not None}
@@ -88,14 +89,22 @@ def bench(
         utility=not no_utility,
         pace=not no_pace,
     )
-
     with resumable(f"the same command goes on (its runs as with --resume), what is known so far is in {out}"):
         result = run_bench(request, console.print)
+    _show(result)
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def _show(result: BenchResult) -> None:
+    from radweave.benchmark.tables import short_table
+    from radweave.cli.progress import console
+    from radweave.evaluation.tables.formats import print_tables
+
     print_tables([short_table(found) for found in result.sets.values() if found.full])
     console.print(f"pages: {result.page}")
     if result.failed:
         console.print(f"{result.failed} runs or methods failed; the pages name them")
-        raise typer.Exit(1)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -30,8 +30,10 @@ from radweave.cli.options import (
 
 if TYPE_CHECKING:
     from radweave.generate.files import FileGroup
+    from radweave.generate.predictor import Predictor
     from radweave.generate.split import BulkResult
     from radweave.hospital.formats import Format
+    from radweave.runs.restore import Run
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Image files or folders.", metavar="[IMAGE ...]")]
 Drafts = Annotated[
@@ -87,25 +89,20 @@ def generate(
 ) -> None:
     """Write reports: for image files, or for a split of a dataset folder."""
     whole = known_split(split)
-    if data is None and at_test:
-        raise InputError("settings at test time are for a dataset", field="--at-test", expected="--data DATASET")
     chosen = _chosen_format(data, out, report_format, as_json=as_json)
     told = {"indication": indication, "technique": technique, "findings": findings}
-    _refuse_contradictions(images or [], data, out, view or [], chosen, told, overwrite=overwrite)
+    _refuse_contradictions(images or [], data, out, view or [], chosen, told, at_test or (), overwrite=overwrite)
     from radweave.cli.finished import write_finished
     from radweave.cli.progress import bulk
     from radweave.generate.draft_file import DRAFTS, draft_row
     from radweave.generate.files import generate_files, group_images
-    from radweave.generate.predictor import Predictor
     from radweave.generate.shards import held
     from radweave.generate.split import generate_split
     from radweave.generate.views import stated_view
-    from radweave.runs.restore import restore
     from radweave.train.distributed import Ranks
 
     views = [stated_view(text) for text in view or []]
-    restored = restore(run)
-    predictor = Predictor.of(restored, untrained=untrained, decoding=decoding or [])
+    restored, predictor = _opened(run, decoding or [], untrained=untrained)
     if data is not None and out is not None:
         with bulk("reports") as (ranks, seen, progress):
             done = generate_split(
@@ -129,6 +126,14 @@ def generate(
         _finish(rows, out, as_json=as_json)
 
 
+def _opened(run: Path, decoding: Sequence[str], *, untrained: bool) -> tuple[Run, Predictor]:
+    from radweave.generate.predictor import Predictor
+    from radweave.runs.restore import restore
+
+    restored = restore(run)
+    return restored, Predictor.of(restored, untrained=untrained, decoding=decoding)
+
+
 def _chosen_format(data: Path | None, out: Path | None, named: str | None, *, as_json: bool) -> Format | None:
     """The format in which one report is written; None where drafts are."""
     from radweave.hospital.formats import format_for
@@ -148,10 +153,13 @@ def _refuse_contradictions(
     view: list[str],
     chosen: Format | None,
     told: Mapping[str, str | None],
+    at_test: Sequence[str],
     *,
     overwrite: bool,
 ) -> None:
     """Refuse options that do not go together, and an output that is there, before anything is read."""
+    if data is None and at_test:
+        raise InputError("settings at test time are for a dataset", field="--at-test", expected="--data DATASET")
     if (data is None) == (not images):
         raise InputError("give image files, or --data with a dataset folder")
     if data is not None and out is None:

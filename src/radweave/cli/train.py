@@ -59,12 +59,9 @@ def train(
     from radweave.base.devices import use_device
     from radweave.cli.progress import console, training_watch
     from radweave.runs.train import train as train_run
-    from radweave.train.board import BOARDS, open_board
+    from radweave.train.board import open_board
 
-    if parallel not in ("ddp", "fsdp"):
-        raise InputError("no such way", field="--parallel", got=parallel, expected="ddp or fsdp")
-    if log is not None and log not in BOARDS:
-        raise InputError("no such board", field="--log", got=log, expected=f"one of {', '.join(BOARDS)}")
+    _refuse_unknown(parallel, log)
     if device is not None:
         use_device(device)
     short = () if limit is None else (f"data.limit={limit}",)
@@ -79,23 +76,24 @@ def train(
         _show(started, started.out if dataset is None else out, overwrite=overwrite, resume=resume)
         return
     is_first = os.environ.get("RANK", "0") == "0"
-    board = open_board(log, started.out) if log is not None and is_first else None
+    board = open_board(log, started.out) if log is not None and is_first else None  # type: ignore[arg-type]
     advice = f"go on with 'radweave train --resume {printable(started.out)}'"
     with resumable(advice), training_watch(board) as watch:
         run = train_run(
-            started.method,
-            started.dataset,
-            started.out,
-            preset=started.preset,
-            overrides=started.overrides,
-            config=started.config,
-            overwrite=overwrite,
-            resume=resume,
-            parallel=parallel,  # type: ignore[arg-type]
-            watch=watch,
-        )
+            started.method, started.dataset, started.out, preset=started.preset, overrides=started.overrides,
+            config=started.config, overwrite=overwrite, resume=resume, parallel=parallel, watch=watch,  # type: ignore[arg-type]
+        )  # fmt: skip
     if is_first:
         console.print(f"run folder: {printable(run)}")
+
+
+def _refuse_unknown(parallel: str, log: str | None) -> None:
+    from radweave.train.board import BOARDS
+
+    if parallel not in ("ddp", "fsdp"):
+        raise InputError("no such way", field="--parallel", got=parallel, expected="ddp or fsdp")
+    if log is not None and log not in BOARDS:
+        raise InputError("no such board", field="--log", got=log, expected=f"one of {', '.join(BOARDS)}")
 
 
 def _started(run: Path) -> Started:

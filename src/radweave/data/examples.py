@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -63,18 +63,7 @@ def prepare_split(
     """
     prepared = PreparedSplit()
     prior_ids: dict[str, str] = {}
-    used: list[tuple[Study, list[ImageRef], str]] = []
-    for study in studies:
-        views = [ref for ref in study.images if ref.path in cache.rows]
-        if not views:
-            reasons = [cache.unreadable[ref.path] for ref in study.images if ref.path in cache.unreadable]
-            prepared.left_out[study.study_id] = reasons[0] if reasons else "no image"
-            continue
-        text = (study.report or "").strip()
-        if not text and need_text:
-            prepared.left_out[study.study_id] = "the report is empty"
-            continue
-        used.append((study, ordered_views(views, max_views), text))
+    used = list(_usable(studies, cache, prepared.left_out, max_views=max_views, need_text=need_text))
     ids = iter(encode([text for _, _, text in used if text]))
     told = [tell(study) for study, _, _ in used]
     told_ids = iter(encode([text for text in told if text is not None]))
@@ -106,6 +95,23 @@ def prepare_split(
     if priors:
         prepared.examples = _with_priors(prepared.examples, prior_ids)
     return prepared
+
+
+def _usable(
+    studies: Iterable[Study], cache: PixelCache, left_out: dict[str, str], *, max_views: int, need_text: bool
+) -> Iterator[tuple[Study, list[ImageRef], str]]:
+    """Studies with the views that are used, in their order, and the report; ``left_out`` gets why others are not."""
+    for study in studies:
+        views = [ref for ref in study.images if ref.path in cache.rows]
+        if not views:
+            reasons = [cache.unreadable[ref.path] for ref in study.images if ref.path in cache.unreadable]
+            left_out[study.study_id] = reasons[0] if reasons else "no image"
+            continue
+        text = (study.report or "").strip()
+        if not text and need_text:
+            left_out[study.study_id] = "the report is empty"
+            continue
+        yield study, ordered_views(views, max_views), text
 
 
 def _with_priors(examples: list[Example], prior_ids: Mapping[str, str]) -> list[Example]:

@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, PackageLoader, Template
 
 from radweave.base.map_kinds import KEY as MAP_KIND
 from radweave.base.map_kinds import kind_of
@@ -90,18 +90,11 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
     report = explained.report
     support = find_support(report, explained.labeler, threshold=explained.threshold)
     gallery = draw(explained.subjects, report.evidence, support, notices=(RESEARCH_ONLY, *explained.banner))
-    environment = Environment(
-        loader=PackageLoader("radweave", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_visible,
-    )
     sources, changes = source_rows(report.evidence), change_rows(report.evidence)
     cautions = [text for text in explained.banner if text in explained.card.cautions]
     banner = [text for text in explained.banner if text not in cautions]
     script = _script()
-    html = environment.get_template("explain.html.j2").render(
+    html = _template().render(
         notice=RESEARCH_ONLY,
         banner=banner,
         cautions=cautions,
@@ -149,6 +142,13 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         line_at=LINE_AT,
     )
     return html, gallery.files
+
+
+@cache
+def _template() -> Template:
+    loader = PackageLoader("radweave", "templates")
+    kept = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible)
+    return kept.get_template("explain.html.j2")
 
 
 @cache

@@ -14,6 +14,7 @@ from radweave.base.errors import InputError
 from radweave.base.json_files import read_jsonl, write_jsonl
 from radweave.base.provenance import code_hash, library_versions
 from radweave.base.study import Report, Split
+from radweave.contract.experiment import DataConfig
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
@@ -62,20 +63,13 @@ def generate_split(
     """Write ``predictions.jsonl``: per study its id, ``hyp``, ``ref`` (null where there is none), evidence, floors.
 
     ``floors`` holds what systems that look at nothing, or only at pixels, would have said (training split only).
-
-    The work is done in shards (see ``radweave.generate.shards``) that lie in ``OUT.shards`` until all are there, so
-    that a job that was stopped goes on where it was. It is shared out among ``ranks``, or over ``ray_workers`` workers
-    of Ray.
-
-    Images unlike those the run was trained on are reported on, with a warning, and counted: a score over a split is
-    one over all of it.
-
-    ``at_test`` are settings of the run that are changed for these reports (``radweave.runs.at_test``); the model of
-    ``run`` keeps them.
+    Shards (``radweave.generate.shards``) lie in ``OUT.shards`` until all are there, so that a job that was stopped goes
+    on where it was; they are shared out among ``ranks``, or over ``ray_workers`` workers of Ray. Images unlike those
+    the run was trained on are reported on, with a warning, and counted: a score over a split is one over all of it.
+    ``at_test`` are settings that are changed for these reports (``radweave.runs.at_test``); the model keeps them.
 
     Raises:
-        InputError: if ``out`` exists or another process writes it, or the split holds no study that can be used; for
-            a setting that the method does not have.
+        InputError: if ``out`` exists or another process writes it, no study can be used, or a setting is none.
     """
     if predictor.refusal is not None:
         raise InputError(predictor.refusal, file=run.folder)
@@ -89,19 +83,15 @@ def generate_split(
         if not prepared.examples:
             raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
         if at_test:
-            with ranks.first_goes_first():
-                warning = vary(run, dataset, at_test)
-            predictor = dataclasses.replace(predictor, warnings=(*predictor.warnings, warning))
+            predictor = _varied(run, predictor, dataset, at_test, ranks)
         study_ids = [example.study_id for example in prepared.examples]
         identity = _identity(run, predictor, dataset, split, batch_size) | {"images": cache.digest}
         with ranks.first_goes_first():
             plan = open_plan(shards_of(out), study_ids, shard_size=shard_size, identity=identity)
         count = _counter(plan, progress if ranks.is_first else None)
         if ray_workers:
-            decoding = predictor.decoding.model_dump(mode="json")
-            recipe = ReportRecipe(
-                run.folder, dataset_path, split, batch_size, decoding, predictor.warnings, tuple(at_test)
-            )
+            decoding, asked = predictor.decoding.model_dump(mode="json"), tuple(at_test)
+            recipe = ReportRecipe(run.folder, dataset_path, split, batch_size, decoding, predictor.warnings, asked)
             compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
         else:
             rows = Rows(predictor, {example.study_id: example for example in prepared.examples}, batch_size, count)
@@ -110,15 +100,25 @@ def generate_split(
         counts: Counter[str] = Counter()
         if ranks.is_first:
             floors = floor_reports(dataset, cache, prepared.examples)
-            facts = {"modality": data.modality, "dataset": dataset.card.name}
-            if data.target != "as_imported" or dataset.card.target == "both":
-                facts["target"] = dataset.card.target
-            write_jsonl(out, _counted(_merged(plan, facts, prepared.references, floors), counts))
+            write_jsonl(out, _counted(_merged(plan, _facts(data, dataset), prepared.references, floors), counts))
             shutil.rmtree(plan.folder)
         ranks.wait()
-    return BulkResult(
-        written=len(study_ids), left_out=prepared.left_out, unlike=counts["unlike"], compared=counts["compared"]
-    )
+    return BulkResult(len(study_ids), prepared.left_out, counts["unlike"], counts["compared"])
+
+
+def _varied(run: Run, predictor: Predictor, dataset: Dataset, at_test: Sequence[str], ranks: Ranks) -> Predictor:
+    """With other settings for these reports, and a warning that says so."""
+    with ranks.first_goes_first():
+        warning = vary(run, dataset, at_test)
+    return dataclasses.replace(predictor, warnings=(*predictor.warnings, warning))
+
+
+def _facts(data: DataConfig, dataset: Dataset) -> dict[str, str]:
+    """What every line of the predictions says of the data set."""
+    facts = {"modality": data.modality, "dataset": dataset.card.name}
+    if data.target != "as_imported" or dataset.card.target == "both":
+        facts["target"] = dataset.card.target
+    return facts
 
 
 def _counter(plan: Plan, progress: Callable[[int, int], None] | None) -> Callable[[int], None]:

@@ -71,13 +71,8 @@ def load_language_model(
     whole = read_shape(path, what=what, options=options)
     shape = text_shape(whole)
     if model_type not in (None, shape.model_type):
-        raise InputError(
-            "not a checkpoint of this family",
-            file=path,
-            field="model_type",
-            got=shape.model_type,
-            expected=model_type,
-        )
+        what_it_is = {"got": shape.model_type, "expected": model_type}
+        raise InputError("not a checkpoint of this family", file=path, field="model_type", **what_it_is)
     _refuse_misfit(shape, path, vocab_size)
     model, missing = read_model(
         path,
@@ -92,11 +87,8 @@ def load_language_model(
     # As a restored run has it: how a report is decoded is the experiment's to say, not the checkpoint's.
     model.generation_config = GenerationConfig.from_model_config(model.config)
     if missing:
-        warnings.warn(
-            f"{path}: {len(missing)} weights are not in this checkpoint and start from nothing, among them "
-            f"{min(missing)}; a stage must train them before the model can report",
-            stacklevel=3,
-        )
+        first = f"{path}: {len(missing)} weights are not in this checkpoint and start from nothing, among them"
+        warnings.warn(f"{first} {min(missing)}; a stage must train them before the model can report", stacklevel=3)
     return model, missing
 
 

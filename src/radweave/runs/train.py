@@ -15,6 +15,7 @@ from radweave.base.hashes import sha256_json
 from radweave.base.ontology import CLASSES
 from radweave.base.provenance import library_versions
 from radweave.base.storage import write_aside, write_folder, write_text
+from radweave.base.study import Split
 from radweave.contract.experiment import BuildContext, Experiment
 from radweave.contract.model import ReportModel, Shaped, Tokenizing, Witness, parts_of
 from radweave.data.cache.images import build_cache
@@ -207,16 +208,20 @@ def _prepare(
         watch.note(experiment.stated_start)
     training.open_other = lambda path: _open_other(experiment, tokenizer, path)
     for split in ("train", "val"):
-        prepared = prepare(dataset, split, experiment, tokenizer, cache, need_text=True)
-        if not prepared.examples:
-            raise no_usable_study(dataset, split)
-        if prepared.left_out:
-            watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
-        named = {name for stage in experiment.named_stages().values() for name in stage.mixture}
-        if any(not prepared.of({name}).examples for name in named):
-            raise no_usable_study(dataset, split)
-        training.splits[split] = prepared
+        training.splits[split] = _prepared(training, split)
     return training
+
+
+def _prepared(training: Training, split: Split) -> PreparedSplit:
+    """A split of the training's own data set, with studies of each that a stage mixes."""
+    experiment, dataset = training.experiment, training.dataset
+    prepared = prepare(dataset, split, experiment, training.tokenizer, training.cache, need_text=True)
+    named = {name for stage in experiment.named_stages().values() for name in stage.mixture}
+    if not prepared.examples or any(not prepared.of({name}).examples for name in named):
+        raise no_usable_study(dataset, split)
+    if prepared.left_out:
+        training.watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
+    return prepared
 
 
 def _open_other(
