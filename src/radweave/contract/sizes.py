@@ -9,7 +9,7 @@ from radweave.contract.stage import OptimizerConfig, StageConfig, Trainability, 
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.data.transforms import LightAugmentation
-from radweave.nn.language_model import DecodingConfig
+from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 
 TINY_XRAY = DataConfig(
     image_size=144,
@@ -29,6 +29,8 @@ TINY_CT = TINY_XRAY.model_copy(
         "augmentation": LightAugmentation(contrast=0.04),
     }
 )
+MANY_FINDINGS = ExpectedUtilityConfig(further_findings=6)
+"""Drafts of scans, whose reports state more findings than those of radiographs."""
 SMALL_XRAY = DataConfig(
     image_size=224, max_tokens=128, tokenizer=BpeTokenizerConfig(vocab_size=8000), augmentation=LightAugmentation()
 )

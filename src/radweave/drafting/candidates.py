@@ -203,7 +203,7 @@ def _composites(whole: Sequence[Candidate], labels: SentenceLabels, options: Can
         sets += [one + other for one, other in itertools.combinations([each[0] for each in stated.values()], 2)]
     known = {candidate.text for candidate in whole}
     composed = _distinct(
-        _compose(template, chosen, labels, consistent=options.consistent) for template in templates for chosen in sets
+        compose(template, chosen, labels, consistent=options.consistent) for template in templates for chosen in sets
     )
     return [candidate for candidate in composed if candidate.text not in known]
 
@@ -264,19 +264,20 @@ def _finding_sentences_of(
     return found
 
 
-def _compose(
+def compose(
     template: Candidate, stated: Sequence[Sentence], labels: SentenceLabels, *, consistent: bool = False
 ) -> Candidate:
     """The template with the stated sentences: in place of what denies them, else before everything in their part.
 
-    What denies them in the other part goes too; nothing is made where that part would be empty.
+    What denies them in the other part goes too; nothing is made where that part would be empty. Findings that a
+    composite states already stay what they are. ``labels`` have read all of these sentences.
     """
-    sentences = [replace(s, kind="template") for s in template.sentences]
+    sentences = [replace(s, kind="template") if s.kind == "report" else s for s in template.sentences]
     parts = {sentence.part for sentence in sentences}
 
     def gives_way(old: Sentence, names: frozenset[str]) -> bool:
         denies = bool(labels.denied(old.text) & names)
-        return denies or (consistent and old.kind == "template" and denies_all(old.text, names))
+        return denies or (consistent and old.kind != "finding" and denies_all(old.text, names))
 
     for new in reversed(stated):
         names = labels.affirmed(new.text)
@@ -286,7 +287,7 @@ def _compose(
         sentences = kept
     if len(parts) > 1:
         names = frozenset().union(*(labels.affirmed(new.text) for new in stated))
-        sentences = [old for old in sentences if old.kind != "template" or not gives_way(old, names)]
+        sentences = [old for old in sentences if old.kind == "finding" or not gives_way(old, names)]
     return Candidate(tuple(sentences) if {sentence.part for sentence in sentences} == parts else ())
 
 

@@ -31,7 +31,8 @@ class Proposals:
     with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior. Where
     training reports have two parts, a text that lacks one is none. Where it
     has been compared with its prior, each change that a text states counts by its probability (``ChangeWorth``).
-    ``counts`` (K,) is what stating a class counts, 0 for one that is no finding.
+    ``counts`` (K,) is what stating a class counts, 0 for one that is no finding. ``bank`` has the same reports, where
+    they have been counted already.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class Proposals:
         point: BleuPoint | None,
         beta: float,
         marks: bool,
+        bank: ReportStatistics | None = None,
     ) -> None:
         self.labeler, self.counts, self.thresholds, self.beta, self.marks = labeler, counts, thresholds, beta, marks
         self.weights = WordingWeights(weights.cider, weights.rouge_l, weights.bleu if point is not None else 0.0)
-        self.point, self.bank = point, ReportStatistics.of(prepared(reports), MAX_ORDER)
+        self.point, self.bank = point, bank or ReportStatistics.of(prepared(reports), MAX_ORDER)
         self.parts = set(PARTS) if all(map(is_parted, reports)) else {NO_PART}
 
     def choose(

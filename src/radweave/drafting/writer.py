@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.drafting.candidates import Sentence
+from radweave.drafting.candidates import Candidate, Sentence
 from radweave.drafting.changes import Comparing
 from radweave.drafting.choice import Choice, ExpectedUtility
+from radweave.drafting.growth import Growing
 from radweave.drafting.nearby import NearbyUtility
 from radweave.drafting.pool import CandidatePool, candidate_options, utilities, wording_options
 from radweave.drafting.proposals import NO_ROW, Proposals
 from radweave.drafting.run_calibration import RunCalibration
-from radweave.drafting.smoothers import Changes, Evidence, Floats
+from radweave.drafting.smoothers import Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.evaluation.metrics.pairwise import WordingWeights
 from radweave.labels import NO_FINDING, get_labeler
@@ -70,47 +71,61 @@ class UtilityWriter:
             pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config, marks=marks)
         # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
         counts = np.minimum(calibration.weights(config.thresholds, config.macro), config.heaviest)
-        found = np.array([name != NO_FINDING for name in facts.classes]) * counts
-        thresholds = calibration.thresholds(config.thresholds, config.macro)
+        self.counts = np.array([name != NO_FINDING for name in facts.classes]) * counts
+        self.thresholds = calibration.thresholds(config.thresholds, config.macro)
+        self.further = config.further_findings if config.findings else 0
+        weights = WordingWeights(config.cider, config.rouge_l, config.bleu)
+        self.chooser = self._chooser(store, pool, config, weights, ready=same)
         self._proposals: Proposals | None = None
         self._comparing: Comparing | None = None
-        weights = WordingWeights(config.cider, config.rouge_l, config.bleu)
+        self._growing: Growing | None = None
+        labeler = get_labeler(facts.label_set)
         self._hold = partial(
             Proposals,
             store.texts,
-            get_labeler(facts.label_set),
-            counts=found,
-            thresholds=thresholds,
+            labeler,
+            counts=self.counts,
+            thresholds=self.thresholds,
             weights=weights,
             point=facts.bleu_point,
             beta=config.findings,
             marks=marks,
+            bank=self.chooser.bank if isinstance(self.chooser, NearbyUtility) else None,
         )
-        self._hold_comparing = partial(
-            Comparing, store.texts, get_labeler(facts.label_set), marks=marks, consistent=config.consistent
-        )
-        self.chooser: ExpectedUtility | NearbyUtility
+        self._hold_comparing = partial(Comparing, store.texts, labeler, marks=marks, consistent=config.consistent)
+        self._hold_growing = partial(Growing, pool.candidates, labeler, consistent=config.consistent)
+
+    def _chooser(
+        self,
+        store: DraftingStore,
+        pool: CandidatePool,
+        config: ExpectedUtilityConfig,
+        weights: WordingWeights,
+        *,
+        ready: bool,
+    ) -> ExpectedUtility | NearbyUtility:
+        """Among all pairs, or in a large bank among the nearest. ``ready``: the candidates are those of the store."""
+        facts, asserts = store.facts, pool.asserts * self.counts
         if len(store.bank) > MOST_IN_PAIRS:
-            self.chooser = NearbyUtility(
+            return NearbyUtility(
                 pool.candidates,
-                pool.asserts * found,
+                asserts,
                 store.texts,
                 classes=facts.classes,
-                thresholds=thresholds,
+                thresholds=self.thresholds,
                 weights=weights,
                 point=facts.bleu_point,
                 beta=config.findings,
             )
-            return
-        wording = store.utilities if same and facts.wording == wording_options(config) else None
+        wording = store.utilities if ready and facts.wording == wording_options(config) else None
         if wording is None:
             wording = utilities(pool.candidates, store.texts, config, facts.bleu_point)
-        self.chooser = ExpectedUtility(
+        return ExpectedUtility(
             pool.candidates,
-            pool.asserts * found,
+            asserts,
             wording,
             classes=facts.classes,
-            thresholds=thresholds,
+            thresholds=self.thresholds,
             beta=config.findings,
         )
 
@@ -129,8 +144,9 @@ class UtilityWriter:
         choice = self.chooser.choose(probabilities, testimony.weights, barred)
         if choice is None:
             return Written("", evidence, (NOTHING_LEFT,))
+        choice = self._grow(choice, testimony, probabilities, barred)
         if proposed.texts:
-            choice = self._held().choose(
+            written = self._held().choose(
                 choice,
                 proposed.texts,
                 probabilities,
@@ -139,8 +155,8 @@ class UtilityWriter:
                 has_prior=proposed.has_prior,
                 changes=testimony.changes,
             )
-        if testimony.changes is not None:
-            choice = self._compare(choice, testimony, testimony.changes, probabilities, barred)
+            choice = choice if written is choice else self._grow(written, testimony, probabilities, barred)
+        choice = self._compare(choice, testimony, probabilities, barred)
         return Written(choice.candidate.text, {**evidence, **self._of(choice)})
 
     def _held(self) -> Proposals:
@@ -148,15 +164,45 @@ class UtilityWriter:
         self._proposals = self._proposals or self._hold()
         return self._proposals
 
-    def _compare(
-        self, choice: Choice, testimony: Evidence, changes: Changes, probabilities: Floats, barred: NDArray[np.bool_]
+    def _grow(self, choice: Choice, testimony: Evidence, probabilities: Floats, barred: NDArray[np.bool_]) -> Choice:
+        """The draft with sentences on findings that it does not state, of those that pay off."""
+        gains = self.counts * (probabilities - self.thresholds)
+        names = [name for name, gain in zip(self.calibration.classes, gains, strict=True) if gain > 0]
+        if not self.further or {*names} <= {*choice.asserted}:
+            return choice
+        growing = self._growing = self._growing or self._hold_growing()
+        return self._step_by_step(
+            choice, lambda one: growing.variants(one, names, barred), self.further, testimony, probabilities, barred
+        )
+
+    def _compare(self, choice: Choice, testimony: Evidence, probabilities: Floats, barred: NDArray[np.bool_]) -> Choice:
+        """The draft with sentences on what changed since the prior."""
+        changes, classes = testimony.changes, tuple(self.calibration.classes)
+        if changes is None:
+            return choice
+        comparing = self._comparing = self._comparing or self._hold_comparing()
+        return self._step_by_step(
+            choice,
+            lambda one: comparing.variants(one.candidate, changes, classes, barred),
+            len(classes),
+            testimony,
+            probabilities,
+            barred,
+        )
+
+    def _step_by_step(
+        self,
+        choice: Choice,
+        variants: Callable[[Choice], Iterable[Candidate]],
+        most: int,
+        testimony: Evidence,
+        probabilities: Floats,
+        barred: NDArray[np.bool_],
     ) -> Choice:
-        """The draft with sentences on what changed since the prior, one after the other while one more is better."""
-        self._comparing = self._comparing or self._hold_comparing()
-        proposals, classes = self._held(), tuple(self.calibration.classes)
-        for _ in classes:
-            others = list(self._comparing.variants(choice.candidate, changes, classes, barred))
-            better = proposals.best(choice, others, probabilities, testimony.weights, barred, changes)
+        """The best variant of a draft, and of that again, while one is better; at most so many times."""
+        for _ in range(most):
+            others = list(variants(choice))
+            better = self._held().best(choice, others, probabilities, testimony.weights, barred, testimony.changes)
             if better is choice:
                 break
             choice = better

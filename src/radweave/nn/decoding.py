@@ -32,9 +32,11 @@ class ExpectedUtilityConfig(Config):
     weigh more than all others and every word. The bound does not move from where on a finding pays off. ``macro`` is
     what the mean over classes counts then, beside what the run was calibrated for. ``composites`` lets sentences that
     state findings stand in reports that are normal otherwise. ``consistent`` leaves out reports that contradict
-    themselves, and lets sentences that all is well give way in a composite to a finding. ``written`` lets reports join
-    that a language model wrote for the study, of methods that have one for it; without, every sentence is one that a
-    radiologist wrote.
+    themselves, and lets sentences that all is well give way in a composite to a finding. ``further_findings`` is how
+    many findings the chosen report may take up beside its own: sentences that composites are made with are put into it
+    one by one while that makes it better. With 0 a composite states two findings at most; presets for CT have more.
+    ``written`` lets reports join that a language model wrote for the study, of methods that have one for it; without,
+    every sentence is one that a radiologist wrote.
     """
 
     findings: float = Field(default=6.0, ge=0)
@@ -46,6 +48,7 @@ class ExpectedUtilityConfig(Config):
     macro: float = Field(default=1.0, ge=0)
     composites: bool = True
     consistent: bool = False
+    further_findings: int = Field(default=0, ge=0, le=64)
     written: bool = True
 
 

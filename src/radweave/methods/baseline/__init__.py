@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from radweave.contract.sizes import (
     EYES_STAGE,
+    MANY_FINDINGS,
     R2GENGPT_DECODING,
     SMALL_XRAY,
     TINY_CT,
@@ -66,7 +67,7 @@ def tiny_ct() -> BaselineExperiment:
         data=TINY_CT,
         model=plain.model.model_copy(update=changes),
         stages=stages,
-        decoding=DecodingConfig(max_new_tokens=160),
+        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
     )
 
 

@@ -7,7 +7,7 @@ arXiv:2603.17718. See docs/methods/diffvp.md.
 from __future__ import annotations
 
 from radweave.contract.experiment import DataConfig
-from radweave.contract.sizes import ALL_LINEAR, EYES_STAGE, TINY_CT, TINY_XRAY, stage, warm
+from radweave.contract.sizes import ALL_LINEAR, EYES_STAGE, MANY_FINDINGS, TINY_CT, TINY_XRAY, stage, warm
 from radweave.contract.stage import StageConfig, Trainability, full
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
@@ -75,7 +75,7 @@ def tiny() -> DiffvpExperiment:
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
             report=stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES, slow, epochs=8, augment=False),
         ),
-        decoding=DecodingConfig(max_new_tokens=160),
+        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
     )
 
 
@@ -121,7 +121,7 @@ def small() -> DiffvpExperiment:
             language=stage(BASE, IN_CONTEXT, schedule, epochs=10, batch_size=32, augment=False),
             report=stage(WITH_ADAPTERS, REPORT_LOSSES, schedule, epochs=10, batch_size=8, augment=False),
         ),
-        decoding=DecodingConfig(num_beams=3, max_new_tokens=256),
+        decoding=DecodingConfig(num_beams=3, max_new_tokens=256, expected_utility=MANY_FINDINGS),
     )
 
 
@@ -152,7 +152,7 @@ def paper() -> DiffvpExperiment:
             language=StageConfig(finetune={}, losses={"text": 1.0}, epochs=0, batch_size=4),
             report=report.model_copy(update={"precision": "bfloat16"}),
         ),
-        decoding=DecodingConfig(max_new_tokens=512),
+        decoding=DecodingConfig(max_new_tokens=512, expected_utility=MANY_FINDINGS),
     )
 
 

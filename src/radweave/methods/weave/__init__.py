@@ -6,7 +6,7 @@ There is no paper. See docs/methods/weave.md.
 from __future__ import annotations
 
 from radweave.contract.experiment import DataConfig
-from radweave.contract.sizes import EYES_STAGE, SMALL_XRAY, TINY_CT, TINY_XRAY, published, stage, warm
+from radweave.contract.sizes import EYES_STAGE, MANY_FINDINGS, SMALL_XRAY, TINY_CT, TINY_XRAY, published, stage, warm
 from radweave.contract.stage import StageConfig, full
 from radweave.methods.weave.config import WeaveExperiment, WeaveModelConfig, WeaveStages
 from radweave.methods.weave.heads import NoSourceConfig, TokenSourceConfig
@@ -52,9 +52,9 @@ def eyes(plain: StageConfig) -> StageConfig:
     return of_members(plain.model_copy(update={"finetune": EYES_PARTS, "losses": WORDS}))
 
 
-def by_utility(tokens: int) -> DecodingConfig:
+def by_utility(tokens: int, further_findings: int = 0) -> DecodingConfig:
     """Drafts are chosen by expected utility; the language model's own are greedy."""
-    chosen = ExpectedUtilityConfig(thresholds="balanced", consistent=True)
+    chosen = ExpectedUtilityConfig(thresholds="balanced", consistent=True, further_findings=further_findings)
     return DecodingConfig(kind="expected_utility", expected_utility=chosen, max_new_tokens=tokens)
 
 
@@ -91,7 +91,7 @@ def tiny_ct() -> WeaveExperiment:
         data=with_priors(TINY_CT),
         model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D, "kernels": NoSourceConfig()}),
         stages=plain.stages.model_copy(update={"eyes": seen}),
-        decoding=by_utility(160),
+        decoding=by_utility(160, MANY_FINDINGS.further_findings),
     )
 
 
