@@ -13,9 +13,18 @@ import torch
 from torch import Tensor
 
 from radweave.base.errors import InputError
-from radweave.memory.backends import ExactIndexConfig, FaissIndex, FaissIndexConfig, IndexConfig, recall, stated_recall
+from radweave.memory.backends import (
+    ExactIndexConfig,
+    FaissIndex,
+    FaissIndexConfig,
+    IndexConfig,
+    QdrantIndexConfig,
+    recall,
+    stated_recall,
+)
 from radweave.memory.bank import Bank, Owners, patient_code, save_bank
 from radweave.memory.index import Index, _largest
+from radweave.memory.qdrant import URL, QdrantIndex
 from radweave.methods import resolve
 
 ROWS, DIM = 150, 12
@@ -29,7 +38,13 @@ def built(config: IndexConfig) -> Build:
 BUILDS: list[Any] = [
     pytest.param(built(ExactIndexConfig(chunk_rows=40)), id="exact in chunks"),
     pytest.param(built(FaissIndexConfig()), id="faiss"),
+    pytest.param(built(QdrantIndexConfig()), id="qdrant in memory"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(URL, ":memory:")
 
 
 def made_up(seed: int, near_ties: bool) -> tuple[Tensor, list[str], list[str]]:
@@ -173,18 +188,27 @@ def test_a_bank_with_a_vector_that_is_not_finite_is_not_written(tmp_path: Path) 
     assert not (tmp_path / "bank").exists()
 
 
-def test_a_missing_extra_is_named_when_the_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("config", [FaissIndexConfig(), QdrantIndexConfig()])
+def test_a_missing_extra_is_named_when_the_model_is_built(
+    config: FaissIndexConfig | QdrantIndexConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("radweave.base.extras.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"radweave\[faiss\]"):
-        FaissIndexConfig().build()
+    with pytest.raises(InputError, match=rf"radweave\[{config.kind}\]"):
+        config.build()
 
 
+CHOICES = [
+    (["model.retrieval.index=faiss", "model.retrieval.index.factory=HNSW8"], FaissIndex),
+    (["model.retrieval.index=qdrant", "model.retrieval.index.m=8"], QdrantIndex),
+]
+
+
+@pytest.mark.parametrize(("overrides", "kind"), CHOICES, ids=["faiss", "qdrant"])
 @pytest.mark.parametrize("method", ["dast", "diffrgennet"])
-def test_a_method_s_configuration_chooses_its_index(method: str) -> None:
-    overrides = ["model.retrieval.index=faiss", "model.retrieval.index.factory=HNSW8"]
+def test_a_method_s_configuration_chooses_its_index(method: str, overrides: list[str], kind: type) -> None:
     retrieval = resolve(method, "tiny", overrides).model.retrieval  # type: ignore[attr-defined]
     part = retrieval.build() if method == "dast" else retrieval.build(torch.nn.Linear(1, 1))
     vectors, studies, patients = made_up(7, near_ties=False)
     index = part.build_index(vectors, Owners(studies, patients))
-    assert isinstance(index, FaissIndex)
+    assert isinstance(index, kind)
     assert index.search(vectors[40:41], 1, study_ids=["x"], patient_ids=["x"])[1].shape == (1, 1)

@@ -18,6 +18,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "wandb": ("wandb",),
         "ray": ("ray",),
         "faiss": ("faiss",),
+        "qdrant": ("qdrant_client", "httpx"),
         "serve": ("fastapi", "starlette", "uvicorn", "h11", "jinja2", "sqlalchemy", "argon2", "python_multipart"),
         "postgres": ("psycopg",),
         "hospital": ("highdicom", "reportlab", "pynetdicom", "dicomweb_client", "requests"),

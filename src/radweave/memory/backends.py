@@ -1,7 +1,7 @@
-"""Retrieval indices to choose from by configuration: exact search in torch, or FAISS.
+"""Retrieval indices to choose from by configuration: exact search in torch, FAISS, or a Qdrant server.
 
-FAISS proposes candidates, which are filtered and scored again as exact search does it: its flat index returns the same
-rows and scores. It is an extra, for banks that a scan is too slow for (an approximate index).
+FAISS and Qdrant propose candidates, which are filtered and scored again as exact search does it: FAISS's flat index
+returns the same rows and scores. They are extras, for banks that a scan is too slow for (an approximate index).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from radweave.base.config import Config, Count
 from radweave.base.errors import InputError
 from radweave.base.extras import refuse_without
 from radweave.memory.bank import Owners
-from radweave.memory.index import MARGIN, ExactIndex, Index, score_again
+from radweave.memory.index import ExactIndex, Index, ProposedIndex
 
 RECALL_ROWS = 64
 TRIED_WIDTH = 13_440
 """A factory string is tried at this width: what is divided by a power of two up to 128, by 3, 5 or 7 can be made."""
 
 
-class FaissIndex:
+class FaissIndex(ProposedIndex):
     """Search by a FAISS index of inner products, made by ``faiss.index_factory`` from ``factory``."""
 
     def __init__(
@@ -36,9 +36,8 @@ class FaissIndex:
         factory: str = "Flat",
         search: str = "",
     ) -> None:
-        self.vectors = vectors
-        self.owners = owners
-        self.factory = factory
+        super().__init__(vectors, owners)
+        self.said, self.is_exact = factory, factory == "Flat"
         values = vectors.detach().cpu().float().contiguous().numpy()
         self._index = _made(vectors.shape[1], factory)
         if not self._index.is_trained:
@@ -46,23 +45,9 @@ class FaissIndex:
         self._index.add(values)
         _set(self._index, search)
 
-    def search(
-        self,
-        queries: Float[Tensor, "batch dim"],
-        k: int,
-        *,
-        study_ids: Sequence[str],
-        patient_ids: Sequence[str],
-    ) -> tuple[Float[Tensor, "batch k"], Int[Tensor, "batch k"]]:
-        """As ``ExactIndex.search``."""
-        own = self.owners.of_queries(study_ids, patient_ids)
-        query, _ = self.owners.barred_rows(own)
-        most_barred = int(query.bincount().max()) if len(query) else 0
-        count = min(len(self.owners), k + MARGIN + most_barred)
-        _, found = self._index.search(queries.detach().cpu().float().contiguous().numpy(), count)
-        rows = torch.from_numpy(found).long()  # -1 where an approximate index found less
-        rows = rows.masked_fill(self.owners.barred(own, rows.clamp(min=0)), -1)
-        return score_again(self.vectors, queries.detach().to(self.vectors.device), rows, k)
+    def _proposed(self, queries: Float[Tensor, "batch dim"], count: int) -> Int[Tensor, "batch count"]:
+        _, found = self._index.search(queries.numpy(), count)
+        return torch.from_numpy(found).long()  # -1 where an approximate index found less
 
 
 BuildIndex = Callable[[Float[Tensor, "rows dim"], Owners], Index]
@@ -102,7 +87,33 @@ class FaissIndexConfig(Config):
         return partial(FaissIndex, factory=self.factory, search=self.search)
 
 
-IndexConfig = Annotated[ExactIndexConfig | FaissIndexConfig, Field(discriminator="kind")]
+class QdrantIndexConfig(Config):
+    """A Qdrant server's graph (extra ``qdrant``): ``m`` edges a row, searched ``ef_construct`` wide when it is built.
+
+    ``hnsw_ef`` is how wide a query searches it; ``exact`` has the server compare all rows. ``RADWEAVE_QDRANT_URL`` in
+    the environment says which server, or ``:memory:`` for none; ``RADWEAVE_QDRANT_KEY`` is its key.
+    """
+
+    kind: Literal["qdrant"] = "qdrant"
+    m: int = Field(default=16, ge=2, le=512)
+    ef_construct: int = Field(default=100, ge=4, le=10_000)
+    hnsw_ef: int = Field(default=128, ge=1, le=100_000)
+    exact: bool = False
+
+    def build(self) -> BuildIndex:
+        """What makes the index of a bank.
+
+        Raises:
+            InputError: if the extra is not installed, the environment names no server, or it does not answer.
+        """
+        refuse_without("qdrant", "this index", field="index.kind", got="qdrant")
+        from radweave.memory.qdrant import Graph, QdrantIndex, refuse_silent
+
+        refuse_silent()  # before hours of training, not after
+        return partial(QdrantIndex, graph=Graph(self.m, self.ef_construct, self.hnsw_ef, self.exact))
+
+
+IndexConfig = Annotated[ExactIndexConfig | FaissIndexConfig | QdrantIndexConfig, Field(discriminator="kind")]
 
 
 def recall(
@@ -118,20 +129,20 @@ def recall(
     return float(hits.sum() / (wanted >= 0).sum().clamp(min=1))
 
 
-def stated_recall(index: FaissIndex, k: int = 10) -> str:
+def stated_recall(index: ProposedIndex, k: int = 10) -> str:
     """In one line, which share of the exact ``k`` nearest of some of its own rows an index finds."""
     rows = torch.arange(0, len(index.vectors), max(1, len(index.vectors) // RECALL_ROWS))[:RECALL_ROWS]
     nobody = [("", "")] * len(rows)  # a row finds itself; it counts on both sides
     exact = ExactIndex(index.vectors, index.owners)
     share = recall(index, exact, index.vectors[rows], k + 1, owners=nobody)
-    return f"the index {index.factory} finds {share:.1%} of {len(rows)} training studies and the {k} nearest of each"
+    return f"the index {index.said} finds {share:.1%} of {len(rows)} training studies and the {k} nearest of each"
 
 
 def stated_recalls(parts: Iterable[object]) -> Iterator[str]:
     """A line for each of the parts whose ``index`` is an approximate one."""
     for part in parts:
         index = getattr(part, "index", None)
-        if isinstance(index, FaissIndex) and index.factory != "Flat":
+        if isinstance(index, ProposedIndex) and not index.is_exact:
             yield stated_recall(index)
 
 

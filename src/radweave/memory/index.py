@@ -5,8 +5,9 @@ Vectors may come straight from ``load_bank``: safetensors are memory-mapped, and
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -85,6 +86,53 @@ class ExactIndex:
             best_scores, order = best_scores.topk(min(count, best_scores.shape[1]), dim=1)
             best_rows = best_rows.gather(1, order)
         return best_scores, best_rows
+
+
+class ProposedIndex(ABC):
+    """An index of another library or a server, which proposes rows; they are filtered and scored again here.
+
+    What it returns can therefore miss a row, and never has a wrong score or the query's own study or patient.
+
+    Attributes:
+        said: the index in a few words, for users.
+        is_exact: whether it is known to propose the nearest rows.
+    """
+
+    said: str
+    is_exact: bool
+
+    def __init__(self, vectors: Float[Tensor, "rows dim"], owners: Owners) -> None:
+        assert len(vectors) == len(owners), "one study per vector"
+        self.vectors = vectors
+        self.owners = owners
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """An index never changes: a copy of a model shares it."""
+        return self
+
+    @torch.no_grad()
+    def search(
+        self,
+        queries: Float[Tensor, "batch dim"],
+        k: int,
+        *,
+        study_ids: Sequence[str],
+        patient_ids: Sequence[str],
+    ) -> tuple[Float[Tensor, "batch k"], Int[Tensor, "batch k"]]:
+        """As ``ExactIndex.search``."""
+        own = self.owners.of_queries(study_ids, patient_ids)
+        query, _ = self.owners.barred_rows(own)
+        most_barred = int(query.bincount().max()) if len(query) else 0
+        count = min(len(self.owners), k + MARGIN + most_barred)
+        rows = torch.full((len(queries), 0), -1)
+        if count:
+            rows = self._proposed(queries.detach().cpu().float().contiguous(), count)
+            rows = rows.masked_fill(self.owners.barred(own, rows.clamp(min=0)), -1)
+        return score_again(self.vectors, queries.detach().to(self.vectors.device), rows, k)
+
+    @abstractmethod
+    def _proposed(self, queries: Float[Tensor, "batch dim"], count: int) -> Int[Tensor, "batch count"]:
+        """The ``count`` rows that seem nearest, each once; -1 where there are fewer. ``queries`` are on the CPU."""
 
 
 def _products(queries: Tensor, block: Tensor) -> Tensor:
