@@ -187,6 +187,31 @@ def write_toy_dataset(folder: Path, sources: Path, *, counts: Sequence[int] = (1
     return Dataset.open(folder)
 
 
+def write_followed_dataset(folder: Path, *, prior_of: str = "own") -> Dataset:
+    """Eight patients in train, two in val, two in test. With ``prior_of`` "another" priors are other patients'."""
+    opacity = "There is an opacity on the left{}. The heart is normal."
+    then = [opacity.format(""), "The lungs are clear. The heart is normal."]
+    now = [opacity.format(", larger than before"), opacity.format(", new since the prior study")]
+    with DatasetWriter(folder, DatasetCard(name="followed", split_provenance="made up")) as writer:
+        for patient in range(12):
+            split = "train" if patient < 8 else "val" if patient < 10 else "test"
+            for visit, text in enumerate((then[patient % 2], now[patient % 2])):
+                name, path = f"s{patient}_{visit}", f"images/{patient}_{visit}.png"
+                side = "left" if "opacity" in text else "right"
+                picture = toy_image(folder.parent / f"{name}.png", bright_side=side, seed=2 * patient + visit)
+                other = f"s{patient if prior_of == 'own' else patient ^ 1}_0"
+                study = Study(
+                    study_id=name,
+                    patient_id=f"p{patient}",
+                    split=split,  # type: ignore[arg-type]
+                    images=(ImageRef(path=path, view=View.PA),),
+                    report=text,
+                    prior=other if visit else None,
+                )
+                writer.add(study, {path: picture})
+    return Dataset.open(folder)
+
+
 def rewrite_card(folder: Path, **changes: Any) -> None:
     """Change fields of a run card and make it whole again, as one who tampers on purpose would."""
     from radweave.runs.folder import RunCard, read_card_alone, write_card

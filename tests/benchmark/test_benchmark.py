@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.stats import ttest_ind
 
 from radweave.ablate.one_run import Task, finished_scores, named_statistics
 from radweave.ablate.plan import make_plan
@@ -30,13 +31,17 @@ from radweave.benchmark.costs import given
 from radweave.benchmark.pace import UPDATES, lacks_pace, pace_task
 from radweave.benchmark.pages import draw_again, write_pages
 from radweave.benchmark.plots import PANELS, cost_plot, score_plot
-from radweave.benchmark.scores import Contrast, Scoring, compare, read_run, score_system
-from radweave.benchmark.suite import check_sets, checked_methods, overrides_of, plan_set, preset_for, printed
+from radweave.benchmark.results import set_results
+from radweave.benchmark.scores import DRAWS, Contrast, Scoring, compare, read_run, score_system
+from radweave.benchmark.suite import UNTOLD, check_sets, checked_methods, overrides_of, plan_set, preset_for, printed
+from radweave.benchmark.tables import comparison_tables, trust_table
 from radweave.data.dataset import Dataset
+from radweave.evaluation.honesty import MissedRow
 from radweave.evaluation.statistics import cluster_index, resampled_weights
+from radweave.evaluation.tables.formats import DASH
 from radweave.labels import get_labeler
 from radweave.methods import method_names, resolve
-from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card
+from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
 
 OVERRIDES = (
     *(option for option in TOY_OVERRIDES if not option.startswith("stages")),
@@ -260,7 +265,7 @@ def test_the_interval_is_that_of_the_mean_over_seeds(
     system = score_system(runs, scoring)
     clusters = cluster_index(system.evaluations[0].patients)
     expected = []
-    for weights in resampled_weights(clusters, 1000, 0):
+    for weights in resampled_weights(clusters, DRAWS, 0):
         for draw in weights:
             seeds = [named_statistics(evaluation)["ROUGE_L"] for evaluation in system.evaluations]
             expected.append(np.mean([float(seed.value(draw @ seed.rows)) for seed in seeds]))
@@ -270,8 +275,8 @@ def test_the_interval_is_that_of_the_mean_over_seeds(
     tested = compare({"same": system, "best": best}, system, ("ROUGE_L",))
     assert tested["same", "ROUGE_L"].difference == 0
     assert tested["same", "ROUGE_L"].p_studies == 1
-    assert tested["best", "ROUGE_L"].p_studies == pytest.approx(1 / 1001)
-    assert tested["best", "ROUGE_L"].p_holm == pytest.approx(2 / 1001)
+    assert tested["best", "ROUGE_L"].p_studies == pytest.approx(1 / (DRAWS + 1))
+    assert tested["best", "ROUGE_L"].p_holm == pytest.approx(2 / (DRAWS + 1))
     assert tested["best", "ROUGE_L"].difference == pytest.approx(1 - (system.mean("ROUGE_L") or 0))
     # Too few studies to be sure of nothing: the loop above is what counts.
     assert result.sets["xray"].full["baseline"].draws["ROUGE_L"] == pytest.approx(expected)
@@ -363,6 +368,47 @@ def test_the_suite() -> None:
     assert preset_for("baseline", "paper", "ct", []) is None
     assert printed("dast")["IU X-Ray"]["BLEU_4"] == 0.187
     assert printed("baseline")["IU X-Ray"]["BLEU_4"] == 0.161
+
+
+def test_the_method_that_looks_at_priors_reports_without_them_too(toy_dataset: Dataset, tmp_path: Path) -> None:
+    followed = write_followed_dataset(tmp_path / "followed")
+    for dataset, rows in ((followed, ["baseline", "weave", UNTOLD]), (toy_dataset, ["baseline", "weave"])):
+        request = request_for(dataset, tmp_path, methods=("weave",), utility=False, overrides=())
+        assert [row.label for row in plan_set(request, "xray", dataset.path).table.rows] == rows
+
+
+def test_other_systems_are_tested_against_the_method_that_joins_them(
+    finished: tuple[BenchRequest, BenchResult, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the row by utility in its place: the baseline's own reports are tested against it."""
+    _, result, _ = finished
+    joined = "baseline, by utility"
+    for module in ("results", "tables"):
+        monkeypatch.setattr(f"radweave.benchmark.{module}.JOINING", joined)
+    results = set_results(result.sets["xray"].suite, result.sets["xray"].record)
+    ours, theirs = results.full[joined], results.full["baseline"]
+    tested = results.to_joining["baseline", "ROUGE_L"]
+    assert tested.difference == pytest.approx((theirs.mean("ROUGE_L") or 0) - (ours.mean("ROUGE_L") or 0))
+    values = [system.values["ROUGE_L"] for system in (theirs, ours)]
+    assert tested.p_seeds == pytest.approx(ttest_ind(*values, equal_var=False).pvalue)
+    (table,) = [table for table in comparison_tables(results) if table.title == f"Difference to {joined}"]
+    assert [row[0] for row in table.rows] == ["baseline"]
+    assert not result.sets["xray"].to_joining, "no such method took part"
+
+
+def test_the_table_of_trust_has_what_the_evaluations_have(
+    finished: tuple[BenchRequest, BenchResult, list[str]],
+) -> None:
+    results = finished[1].sets["xray"]
+    table = trust_table(results)
+    by_utility = dict(zip(table.columns, next(row for row in table.rows if row[0].endswith("utility")), strict=True))
+    each = results.full["baseline, by utility"].evaluations
+    errors = [one.heads.calibration_error for one in each if one.heads is not None]
+    assert by_utility["calibration error"] == f"{np.mean(errors):.3f}"
+    missed = [one.honesty.rows()["missed_findings_per_report"] for one in each]
+    shares = [row.share_of_written_findings for row in missed if isinstance(row, MissedRow)]
+    assert by_utility["missed"] == f"{np.mean(shares):.0%}".replace("%", " %")
+    assert next(row for row in table.rows if row[0] == "baseline")[1] == DASH, "its own reports come without"
 
 
 def test_tiny_presets_have_equal_passes() -> None:

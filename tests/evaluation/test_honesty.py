@@ -8,6 +8,7 @@ import pytest
 
 from radweave.evaluation import Evaluation, Options, Pair, evaluate_pairs, get_protocol
 from radweave.evaluation.floors import build_floors
+from radweave.evaluation.honesty import InventedRow, MissedRow
 from radweave.evaluation.metrics.laterality import contradictions, read_sides, sided_findings
 from radweave.evaluation.tables.clinical import PolicyTable
 from radweave.labels import get_labeler
@@ -109,6 +110,26 @@ def test_what_counts_as_invented_and_as_missed(hyp: str, ref: str, invented: int
     rows = evaluate_pairs([Pair("a", hyp, (ref,))], labeler=get_labeler("chexpert14"), options=OPTIONS).honesty
     assert rows.hallucinated_findings_per_report.value == invented
     assert rows.missed_findings_per_report.value == missed
+
+
+def test_what_was_missed_is_a_share_of_what_the_references_state() -> None:
+    said = {
+        "Large pneumothorax. Cardiomegaly.": "Large pneumothorax.",
+        "Edema.": "Edema.",
+        "Clear.": "Edema.",
+    }
+    pairs = [Pair(str(row), hyp, (ref,)) for row, (ref, hyp) in enumerate(said.items())]
+    rows = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=OPTIONS).honesty
+    missed, invented = rows.missed_findings_per_report, rows.hallucinated_findings_per_report
+    assert isinstance(missed, MissedRow)
+    assert isinstance(invented, InventedRow)
+    assert missed.share_of_written_findings == pytest.approx(1 / 3)
+    assert invented.share_of_stated_findings == pytest.approx(1 / 3)
+    none = evaluate_pairs(
+        [Pair("a", "Clear.", ("Clear.",))], labeler=get_labeler("chexpert14"), options=OPTIONS
+    ).honesty
+    assert isinstance(none.missed_findings_per_report, MissedRow)
+    assert none.missed_findings_per_report.share_of_written_findings is None
 
 
 def test_negation_flip_changes_the_clinical_table() -> None:

@@ -17,10 +17,9 @@ from sklearn.linear_model import LogisticRegression
 from command_line import radweave
 from radweave.base.batch import Batch
 from radweave.base.errors import InputError
-from radweave.base.study import ImageRef, Study, View
 from radweave.contract.experiment import BuildContext
 from radweave.data.cache.images import build_cache
-from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
+from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.smoothers import Evidence
@@ -46,12 +45,13 @@ from radweave.methods.weave.stack import (
 from radweave.methods.weave.tables import SILENT
 from radweave.methods.weave.wording import WordingConfig
 from radweave.nn.decoding import DecodingConfig
+from radweave.runs.at_test import vary
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run, restore
 from radweave.runs.train import train
 from radweave.serve.worker import UNREPORTED, Inference
 from radweave.sources.since_prior import Change, Pairs
-from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, toy_image
+from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "stages.report.epochs=1"]
 
@@ -80,31 +80,6 @@ def followed(followed_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
         patch.setattr("radweave.sources.since_prior.FEWEST", 5)
         out = tmp_path_factory.mktemp("followed") / "run"
         return restore(train("weave", followed_dataset.path, out, overrides=[*OVERRIDES, "model.language_model=none"]))
-
-
-def write_followed_dataset(folder: Path, *, prior_of: str = "own") -> Dataset:
-    """Eight patients in train, two in val, two in test. With ``prior_of`` "another" priors are other patients'."""
-    opacity = "There is an opacity on the left{}. The heart is normal."
-    then = [opacity.format(""), "The lungs are clear. The heart is normal."]
-    now = [opacity.format(", larger than before"), opacity.format(", new since the prior study")]
-    with DatasetWriter(folder, DatasetCard(name="followed", split_provenance="made up")) as writer:
-        for patient in range(12):
-            split = "train" if patient < 8 else "val" if patient < 10 else "test"
-            for visit, text in enumerate((then[patient % 2], now[patient % 2])):
-                name, path = f"s{patient}_{visit}", f"images/{patient}_{visit}.png"
-                side = "left" if "opacity" in text else "right"
-                picture = toy_image(folder.parent / f"{name}.png", bright_side=side, seed=2 * patient + visit)
-                other = f"s{patient if prior_of == 'own' else patient ^ 1}_0"
-                study = Study(
-                    study_id=name,
-                    patient_id=f"p{patient}",
-                    split=split,  # type: ignore[arg-type]
-                    images=(ImageRef(path=path, view=View.PA),),
-                    report=text,
-                    prior=other if visit else None,
-                )
-                writer.add(study, {path: picture})
-    return Dataset.open(folder)
 
 
 def examples_of(run: Run, dataset: Dataset, split: Any = "train") -> list[Example]:
@@ -505,6 +480,22 @@ def test_a_study_with_a_prior_is_compared_and_without_it_is_as_if_there_were_non
     for example, report in zip(examples, together, strict=True):
         (by_itself,) = Predictor.of(followed).reports([example])
         assert (by_itself.text, by_itself.evidence) == (report.text, report.evidence)
+
+
+def test_a_run_that_is_told_to_look_at_no_prior_reports_as_if_there_were_none(
+    followed: Run, followed_dataset: Dataset
+) -> None:
+    model = followed.model
+    assert isinstance(model, WeaveModel)
+    examples = [one for one in examples_of(followed, followed_dataset, "test") if one.prior is not None]
+    vary(followed, followed_dataset, ["priors=false"])
+    told = list(Predictor.of(followed).reports(examples))
+    vary(followed, followed_dataset, ["priors=true"])
+    none = list(Predictor.of(followed).reports([replace(one, prior=None) for one in examples]))
+    assert [(one.text, one.evidence) for one in told] == [(one.text, one.evidence) for one in none]
+    assert [one.evidence for one in Predictor.of(followed).reports(examples)] != [one.evidence for one in none]
+    with pytest.raises(InputError, match="prior"):
+        vary(followed, followed_dataset, ["prior=false"])
 
 
 def test_a_prior_that_shows_less_is_said_to_be_worse_now_and_nothing_is_said_without_it(

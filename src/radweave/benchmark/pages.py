@@ -27,6 +27,7 @@ from radweave.benchmark.tables import (
     runs_table,
     score_tables,
     short_table,
+    trust_table,
 )
 from radweave.evaluation.tables.formats import TextTable, latex_tables, markdown_tables
 
@@ -107,6 +108,7 @@ def set_tables(results: SetResults) -> list[TextTable]:
         *score_tables(results),
         honesty_table(results),
         evidence_table(results),
+        trust_table(results),
         cost_table(results),
         *budget_tables(results),
         *([paper] if paper else []),
@@ -190,6 +192,10 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
         "to_reference": [
             {"method": method, "metric": metric, **asdict(tested)}
             for (method, metric), tested in results.to_reference.items()
+        ],
+        "to_joining": [
+            {"method": method, "metric": metric, **asdict(tested)}
+            for (method, metric), tested in results.to_joining.items()
         ],
         "to_floors": [
             {"floor": floor, "method": method, "metric": metric, **asdict(tested)}

@@ -23,11 +23,12 @@ from radweave.benchmark.scores import (
     score_system,
     shuffled_system,
 )
-from radweave.benchmark.suite import SuiteSet
+from radweave.benchmark.suite import JOINING, SuiteSet
 from radweave.data.dataset import Dataset
 from radweave.evaluation.constants import FINDINGS, WORDING
 from radweave.evaluation.evidence import EvidenceAgreement, evidence_agreement
 from radweave.evaluation.pairs import Pair
+from radweave.evaluation.seeds import compare_seeds
 from radweave.evaluation.systems import FLOOR_NAMES
 from radweave.labels import LABELER_OF, get_labeler
 
@@ -63,6 +64,7 @@ class SetResults:
     floors: Mapping[str, SystemScores]
     compatible_floors: Mapping[str, SystemScores]
     to_reference: Mapping[tuple[str, str], Contrast]
+    to_joining: Mapping[tuple[str, str], Contrast]
     to_floors: Mapping[str, Mapping[tuple[str, str], Contrast]]
     evidence: Mapping[str, MethodEvidence]
     costs: Mapping[str, MethodCost]
@@ -107,7 +109,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
                 )
     floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
     reference = full.get(suite.table.reference)
-    others = {method: system for method, system in full.items() if method != suite.table.reference}
+    joining = full.get(JOINING)
     return SetResults(
         suite=suite,
         dataset=dataset,
@@ -117,7 +119,12 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         compatible=compatible,
         floors=floors,
         compatible_floors=compatible_floors,
-        to_reference={} if reference is None else compare(others, reference, TESTED, _seed_tests(record)),
+        to_reference={}
+        if reference is None
+        else compare(_others(full, suite.table.reference), reference, TESTED, _seed_tests(record)),
+        to_joining={}
+        if joining is None
+        else compare(_others(full, JOINING), joining, TESTED, _between_trainings(full, joining)),
         to_floors={name: compare(full, floors[name], TESTED) for name in TESTED_FLOORS if name in floors},
         evidence={method: _evidence(found, dataset) for method, found in folders.items()},
         costs=read_costs(suite, folders),
@@ -146,6 +153,22 @@ def _finished(out: Path, record: Mapping[str, Any]) -> dict[str, tuple[Path, ...
 
 def _seed_tests(record: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
     return {(row["label"], name): metric["p"] for row in record["rows"] for name, metric in row["metrics"].items()}
+
+
+def _others(systems: Mapping[str, SystemScores], name: str) -> dict[str, SystemScores]:
+    return {other: system for other, system in systems.items() if other != name}
+
+
+def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores) -> dict[tuple[str, str], float | None]:
+    """(system, metric) -> p of Welch's test between the trainings of both; nothing where one has a single training."""
+    several = {name: system for name, system in systems.items() if len(system.evaluations) > 1}
+    if len(other.evaluations) < 2:
+        return {}
+    return {
+        (name, tested.metric): tested.p
+        for name, system in several.items()
+        for tested in compare_seeds(other.by_seed(), system.by_seed())
+    }
 
 
 _FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")

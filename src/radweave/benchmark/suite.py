@@ -14,10 +14,15 @@ from radweave.ablate.plan import overrides_for
 from radweave.base.errors import InputError
 from radweave.base.study import Modality
 from radweave.contract.tables import Paper, Row, Table
+from radweave.data.dataset import Dataset
 from radweave.methods import load_method, method_names, resolve
 from radweave.phantom.study import PhantomOptions
 
 REFERENCE = "baseline"
+JOINING = "weave"
+"""The method that joins what the others see. Where it takes part, every other system is tested against it too; of data
+with priors, which only this one looks at, it reports a second time without them."""
+UNTOLD = f"{JOINING}, told no prior"
 UTILITY = "kind=expected_utility"
 """The option of decoding by which drafts are chosen instead of written: docs/drafting.md."""
 METRICS = (
@@ -144,6 +149,7 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
     kind = SETS[name]
     overrides = [*_precisions(request, kind.modality), *overrides_of(name, request.overrides)]
     rows, unable = [], {}
+    with_priors = any(study.prior is not None for study in Dataset.open(dataset).studies("test"))
     headline = checked_methods(request.headline_methods, "--headline-methods")
     for method in checked_methods(request.methods):
         preset = preset_for(method, request.preset, kind.modality, overrides)
@@ -154,6 +160,8 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
             if request.utility and resolve(method, preset, ()).decoding.kind != "expected_utility":
                 label = f"{method}, by utility"
                 rows.append(Row(label, run_of=method, decoding=(UTILITY,), headline=method in headline))
+            if method == JOINING and with_priors:
+                rows.append(Row(UNTOLD, run_of=method, at_test=("priors=false",), headline=method in headline))
     if not rows:
         raise InputError(f"no method can be run on this set: {unable}", field=f"--{name}")
     reference = REFERENCE if REFERENCE not in unable else rows[0].label

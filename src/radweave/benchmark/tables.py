@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +11,10 @@ from radweave.benchmark.cells import difference, duration, mean_std, megabytes, 
 from radweave.benchmark.costs import MethodCost
 from radweave.benchmark.results import TESTED, TESTED_FLOORS, SetResults
 from radweave.benchmark.scores import SystemScores
+from radweave.benchmark.suite import JOINING
 from radweave.contract.tables import FREQUENT_METRIC, METRICS
+from radweave.evaluation import Evaluation
+from radweave.evaluation.honesty import InventedRow, MissedRow
 from radweave.evaluation.tables.formats import DASH, TextTable, number
 
 LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "ROUGE_L", "CIDEr")
@@ -155,6 +158,17 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
         )
         notes += _untested(results)
         tables.append(TextTable(f"Difference to {results.reference}", ("method", *TESTED), tuple(rows), notes))
+    if results.to_joining:
+        cells = results.to_joining
+        rows = [
+            (name, *(difference(cells.get((name, metric))) for metric in TESTED))
+            for name in results.full
+            if name != JOINING
+        ]
+        notes = (
+            f"below zero {JOINING} is ahead; Holm: over all {len(cells)} cells; p seeds: Welch's between trainings",
+        )
+        tables.append(TextTable(f"Difference to {JOINING}", ("method", *TESTED), tuple(rows), notes))
     for floor, tested in results.to_floors.items():
         rows = [(name, *(difference(tested.get((name, metric))) for metric in TESTED)) for name in results.full]
         notes = (f"a floor has no seeds; {FLOORS[floor]}",)
@@ -181,10 +195,50 @@ def honesty_table(results: SetResults) -> TextTable:
     return TextTable("Honesty", ("method", *HONESTY.values()), tuple(rows), (note,))
 
 
+def trust_table(results: SetResults) -> TextTable:
+    """How far probabilities and drafts can be believed."""
+    rows = []
+    for method, system in results.full.items():
+        figures = results.evidence[method].figures
+        shares = [mean_of(system, read) for read in (_calibration_error, _invented_share, _missed_share)]
+        follows = number(_share(figures["draft"], figures["heads"]), 2)
+        rows.append((method, number(shares[0], 3), follows, *map(percent, shares[1:])))
+    head = ("method", "calibration error", "draft / heads", "invented", "missed")
+    notes = (
+        "means over seeds; calibration error: of the probabilities that a draft is chosen by, all findings together,"
+        " ten bins (none where a run's probabilities are not calibrated)",
+        "invented: of the findings that drafts state, those that the reference does not have, not even as uncertain;"
+        " missed: of those that references state, the ones that the draft does not have, not even as uncertain",
+    )
+    return TextTable("Trust", head, tuple(rows), notes)
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if whole and part is not None else None
+
+
+def mean_of(system: SystemScores, read: Callable[[Evaluation], float | None]) -> float | None:
+    """A figure of each seed's evaluation, in the mean; None unless all have it."""
+    known = [value for evaluation in system.evaluations if (value := read(evaluation)) is not None]
+    return fmean(known) if len(known) == len(system.evaluations) else None
+
+
+def _calibration_error(evaluation: Evaluation) -> float | None:
+    return None if evaluation.heads is None else evaluation.heads.calibration_error
+
+
+def _invented_share(evaluation: Evaluation) -> float | None:
+    row = evaluation.honesty.hallucinated_findings_per_report
+    return row.share_of_stated_findings if isinstance(row, InventedRow) else None
+
+
+def _missed_share(evaluation: Evaluation) -> float | None:
+    row = evaluation.honesty.missed_findings_per_report
+    return row.share_of_written_findings if isinstance(row, MissedRow) else None
+
+
 def _honest(system: SystemScores, name: str) -> float | None:
-    values = [evaluation.honesty.rows()[name].value for evaluation in system.evaluations]
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
+    return mean_of(system, lambda evaluation: evaluation.honesty.rows()[name].value)
 
 
 def evidence_table(results: SetResults) -> TextTable:
@@ -194,8 +248,7 @@ def evidence_table(results: SetResults) -> TextTable:
         figures = evidence.figures
         names = ("heads_ap", "heads", "recalled", "draft", "draft_heads", "draft_recalled")
         cells = [number(figures[name], 3) for name in names]
-        share = figures["draft"] / figures["heads"] if figures["heads"] and figures["draft"] is not None else None
-        cells.insert(4, number(share, 2))
+        cells.insert(4, number(_share(figures["draft"], figures["heads"]), 2))
         said = f"{figures['per_reference']:.2f} / {figures['per_draft']:.2f}"
         kind = evidence.recalled_kind or DASH
         rows.append((method, *cells, said, kind, ", ".join(evidence.kinds) or "none"))

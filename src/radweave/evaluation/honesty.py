@@ -80,9 +80,10 @@ class InventedRow(HonestyRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissedRow(HonestyRow):
-    """Findings of the references that the reports do not have."""
+    """Findings of the references that the reports do not have; ``share_of_written_findings`` is None for 0/0."""
 
     reports: int
+    share_of_written_findings: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +197,7 @@ def _finding_rows(labelled: LabelledPairs | None) -> tuple[InventedRow | Unlabel
     hallucinated = stated & ~is_positive(ref, "positive")
     omitted = written & ~is_positive(hyp, "positive")
     by_class = {labelled.classes[columns[i]]: int(count) for i, count in enumerate(hallucinated.sum(axis=0)) if count}
-    stated_count = int(stated.sum())
+    stated_count, written_count = int(stated.sum()), int(written.sum())
     return (
         InventedRow(
             value=float(hallucinated.sum() / len(hyp)),
@@ -206,7 +207,12 @@ def _finding_rows(labelled: LabelledPairs | None) -> tuple[InventedRow | Unlabel
             by_class=by_class,
             meaning=invented,
         ),
-        MissedRow(value=float(omitted.sum() / len(hyp)), reports=int(omitted.any(axis=1).sum()), meaning=missed),
+        MissedRow(
+            value=float(omitted.sum() / len(hyp)),
+            reports=int(omitted.any(axis=1).sum()),
+            share_of_written_findings=float(omitted.sum() / written_count) if written_count else None,
+            meaning=missed,
+        ),
     )
 
 

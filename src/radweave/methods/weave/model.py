@@ -19,6 +19,7 @@ from radweave.contract.writing import ToWrite, generation
 from radweave.drafting.smoothers import Evidence, Floats
 from radweave.labels import NO_FINDING
 from radweave.memory.bank import Bank, BankLayout, Column
+from radweave.methods.weave.at_test import AtTest
 from radweave.methods.weave.beside import FoldStacks, compare, learn_changes
 from radweave.methods.weave.evidence import (
     LEARNED,
@@ -47,7 +48,7 @@ from radweave.sources.alike import alike_columns
 from radweave.sources.since_prior import Change, NoChange
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from radweave.contract.view import Look, TrainingView
 
 STUDIES = "studies"
 """Name of the bank."""
@@ -190,6 +191,7 @@ class WeaveModel(ReportModel):
     max_studies: int | None
     memory: Memory | None = None
     gathered: list[Evidence] = field(default_factory=list)
+    settings: AtTest = field(default_factory=AtTest)
     terms = TERMS
 
     @property
@@ -273,7 +275,8 @@ class WeaveModel(ReportModel):
         """What the stack makes of it; of a study with a prior, what changed has the last word."""
         log_odds = fitted(said.scores)
         shown = {"sources": self._by_source(fitted, said.scores)}
-        moved = compare(self, said.before, log_odds, said.vectors, said.asked)
+        before = said.before if self.settings.priors else None
+        moved = compare(self, before, log_odds, said.vectors, said.asked)
         if moved is None:
             return Evidence(log_odds, said.weights, shown)
         return Evidence(moved.log_odds, said.weights, {**shown, **moved.shown}, moved.changes)
@@ -333,6 +336,10 @@ class WeaveModel(ReportModel):
         """Take the training studies."""
         if STUDIES in banks:
             self.memory = self.read(banks[STUDIES])
+
+    def vary(self, settings: AtTest, look: Look) -> None:
+        """Report with or without priors."""
+        self.settings = settings
 
     def read(self, bank: Bank) -> Memory:
         """A bank as the sources read it."""
