@@ -68,6 +68,27 @@ def test_comparisons_need_a_prior_and_marks_are_left_out() -> None:
     assert "XXXX" not in beside.candidate.text
 
 
+def test_a_finding_that_is_taken_up_has_to_be_worth_its_words_with_half() -> None:
+    names = get_labeler("chexpert14").classes
+    more = Candidate((*NORMAL.candidate.sentences, Sentence("There is a small left pleural effusion.", "finding", 1)))
+    held, weights = proposals(), np.array([0.1, 0.0, 0.0])
+
+    def least(counts: float, *, further: bool) -> float:
+        """The least that the probability has to be above the threshold."""
+        held.counts = np.where(proposals().counts > 0, counts, 0.0)
+        for above in np.arange(0, 1, 0.005).tolist():
+            probabilities = np.where(np.array(names) == "Pleural Effusion", 0.3 + above, 0.0)
+            if held.best(NORMAL, [more], probabilities, weights, NONE_BARRED, None, further=further) is not NORMAL:
+                return above
+        return 1.0
+
+    plain = least(1.0, further=False)
+    assert 0 < plain < 0.5
+    assert least(1.0, further=True) == pytest.approx(2 * plain, abs=0.011)
+    assert least(20.0, further=False) < plain / 10 + 0.005
+    assert least(20.0, further=True) == least(1.0, further=True), "a rare one counts as any other"
+
+
 def test_the_patients_own_report_does_not_speak_for_what_was_written() -> None:
     own = np.arange(3) == 1
     heard = chosen([REPORTS[1]], [0.1, 0.8, 0.1], likely="Pleural Effusion")

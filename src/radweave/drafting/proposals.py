@@ -20,6 +20,8 @@ from radweave.labels import Labeler
 from radweave.labels.marks import MARK
 from radweave.labels.unprompted import remove_comparisons
 
+FURTHER = 0.5
+"""What a finding beside those of the chosen report counts, a rare one as any other: docs/drafting.md has the choice."""
 NO_ROW = -1
 """Of a sentence that is from no training report."""
 
@@ -86,8 +88,13 @@ class Proposals:
         weights: Floats,
         barred: NDArray[np.bool_],
         changes: Changes | None,
+        *,
+        further: bool = False,
     ) -> Choice:
-        """The best of a draft and of other candidates; the draft where none is better."""
+        """The best of a draft and of other candidates; the draft where none is better.
+
+        ``further``: they state findings beside those of the draft, which have to be worth their words with less.
+        """
         candidates = list(dict.fromkeys([draft.candidate, *others]))
         if len(candidates) == 1:
             return draft
@@ -102,7 +109,9 @@ class Proposals:
             worth = ChangeWorth(changes, self.labeler.classes, self.labeler)
             compared = worth.stated(said)
             moved = self.beta * worth(compared)
-        best = int((wording + gains + moved).argmax())
+        counted = FURTHER * np.minimum(asserts, 1) if further else asserts
+        paid = self.beta * (counted @ (probabilities - self.thresholds))
+        best = int((wording + paid + moved).argmax())
         if best == 0:
             return draft
         asserted = tuple(name for name, said in zip(self.labeler.classes, asserts[best], strict=True) if said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.drafting.candidates import Candidate, Sentence
+from radweave.drafting.candidates import Sentence
 from radweave.drafting.changes import Comparing
 from radweave.drafting.choice import Choice, ExpectedUtility
 from radweave.drafting.growth import Growing
@@ -165,44 +165,29 @@ class UtilityWriter:
         return self._proposals
 
     def _grow(self, choice: Choice, testimony: Evidence, probabilities: Floats, barred: NDArray[np.bool_]) -> Choice:
-        """The draft with sentences on findings that it does not state, of those that pay off."""
+        """The draft with findings that pay off and that it does not state, one after the other while one is better."""
         gains = self.counts * (probabilities - self.thresholds)
         names = [name for name, gain in zip(self.calibration.classes, gains, strict=True) if gain > 0]
         if not self.further or {*names} <= {*choice.asserted}:
             return choice
         growing = self._growing = self._growing or self._hold_growing()
-        return self._step_by_step(
-            choice, lambda one: growing.variants(one, names, barred), self.further, testimony, probabilities, barred
-        )
+        held, said = self._held(), (probabilities, testimony.weights, barred, testimony.changes)
+        for _ in range(self.further):
+            better = held.best(choice, list(growing.variants(choice, names, barred)), *said, further=True)
+            if better is choice:
+                break
+            choice = better
+        return choice
 
     def _compare(self, choice: Choice, testimony: Evidence, probabilities: Floats, barred: NDArray[np.bool_]) -> Choice:
-        """The draft with sentences on what changed since the prior."""
+        """The draft with sentences on what changed since the prior, one after the other while one more is better."""
         changes, classes = testimony.changes, tuple(self.calibration.classes)
         if changes is None:
             return choice
         comparing = self._comparing = self._comparing or self._hold_comparing()
-        return self._step_by_step(
-            choice,
-            lambda one: comparing.variants(one.candidate, changes, classes, barred),
-            len(classes),
-            testimony,
-            probabilities,
-            barred,
-        )
-
-    def _step_by_step(
-        self,
-        choice: Choice,
-        variants: Callable[[Choice], Iterable[Candidate]],
-        most: int,
-        testimony: Evidence,
-        probabilities: Floats,
-        barred: NDArray[np.bool_],
-    ) -> Choice:
-        """The best variant of a draft, and of that again, while one is better; at most so many times."""
-        for _ in range(most):
-            others = list(variants(choice))
-            better = self._held().best(choice, others, probabilities, testimony.weights, barred, testimony.changes)
+        held, said = self._held(), (probabilities, testimony.weights, barred, changes)
+        for _ in classes:
+            better = held.best(choice, list(comparing.variants(choice.candidate, changes, classes, barred)), *said)
             if better is choice:
                 break
             choice = better

@@ -248,9 +248,11 @@ class CommonSubsequence:
         # where[word, block, reference]: the bits of the places where the reference has the word. A word that no
         # reference has changes nothing and is left out.
         self.where = np.zeros((len(numbers), blocks, len(references)), dtype=np.uint64)
-        for column, words in enumerate(references):
-            for place, word in enumerate(words):
-                self.where[numbers[word], place // _WORD, column] |= np.uint64(1 << (place % _WORD))
+        numbered = np.array([numbers[word] for words in references for word in words], dtype=np.int64)
+        column = np.repeat(np.arange(len(references)), self.lengths_of)
+        place = np.arange(len(numbered)) - np.repeat(np.cumsum(self.lengths_of) - self.lengths_of, self.lengths_of)
+        bits = np.uint64(1) << (place % _WORD).astype(np.uint64)
+        np.bitwise_or.at(self.where, (numbered, place // _WORD, column), bits)
         self.candidates = [[numbers[word] for word in words if word in numbers] for words in candidates]
 
     def lengths(self, rows: slice) -> NDArray[np.int64]:
