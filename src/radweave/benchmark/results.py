@@ -108,8 +108,6 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
                     file=folder,
                 )
     floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
-    reference = full.get(suite.table.reference)
-    joining = full.get(JOINING)
     return SetResults(
         suite=suite,
         dataset=dataset,
@@ -119,12 +117,8 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         compatible=compatible,
         floors=floors,
         compatible_floors=compatible_floors,
-        to_reference={}
-        if reference is None
-        else compare(_others(full, suite.table.reference), reference, TESTED, _seed_tests(record)),
-        to_joining={}
-        if joining is None
-        else compare(_others(full, JOINING), joining, TESTED, _between_trainings(full, joining)),
+        to_reference=_against(full, suite.table.reference),
+        to_joining=_against(full, JOINING),
         to_floors={name: compare(full, floors[name], TESTED) for name in TESTED_FLOORS if name in floors},
         evidence={method: _evidence(found, dataset) for method, found in folders.items()},
         costs=read_costs(suite, folders),
@@ -151,12 +145,12 @@ def _finished(out: Path, record: Mapping[str, Any]) -> dict[str, tuple[Path, ...
     return found
 
 
-def _seed_tests(record: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
-    return {(row["label"], name): metric["p"] for row in record["rows"] for name, metric in row["metrics"].items()}
-
-
-def _others(systems: Mapping[str, SystemScores], name: str) -> dict[str, SystemScores]:
-    return {other: system for other, system in systems.items() if other != name}
+def _against(systems: Mapping[str, SystemScores], name: str) -> dict[tuple[str, str], Contrast]:
+    """Every other system against this one; nothing where it is not among them."""
+    if name not in systems:
+        return {}
+    others = {other: system for other, system in systems.items() if other != name}
+    return compare(others, systems[name], TESTED, _between_trainings(others, systems[name]))
 
 
 def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores) -> dict[tuple[str, str], float | None]:

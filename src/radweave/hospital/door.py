@@ -59,7 +59,10 @@ class _Bounded(RequestHandler):
         return association
 
     def _say_no_traceback(self, association: Association) -> None:
-        """Count what the library cannot do with a message, which would end its thread with a traceback."""
+        """Count what the library cannot do with a message, which would end its thread with a traceback.
+
+        Its reactor runs none of our code, and may raise anything on bytes that a stranger sends.
+        """
         react = association.dul.run
 
         def run() -> None:
