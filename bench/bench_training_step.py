@@ -10,6 +10,9 @@ other work on the machine counts as little as it can; all figures are medians.
 share    operations of the products and convolutions (``torch.utils.flop_counter``) over seconds, over those of the
          matrix product in the same precision
 engine   the engine's step over the plain loop's
+written  the engine's step over one that is written with transformers and torch alone: its encoder and connector called
+         one after the other, prompt and report spliced by hand, the loss that LlamaForCausalLM gives for labels, and
+         torch's AdamW. Only for the baseline's report, and there is no such step for the others
 parts    of the plain loop's seconds: forward, backward, clipping, optimiser; beside it what the engine adds by loading
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import math
 import statistics
 import tempfile
 import time
@@ -39,6 +43,7 @@ from torch.utils.flop_counter import (
 import radweave.runs.stages as stages
 from radweave.base.batch import Batch, Slice
 from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
+from radweave.methods.baseline.model import BaselineModel
 from radweave.phantom.dataset import write_phantom_dataset
 from radweave.phantom.study import PhantomOptions
 from radweave.runs.train import train
@@ -147,13 +152,51 @@ class Plain:
 
     def loss(self, batch: Batch) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
-            return total_loss(self.model.loss(batch, tuple(self.stage.losses)), self.stage.losses)
+            return self.forward(batch)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return total_loss(self.model.loss(batch, tuple(self.stage.losses)), self.stage.losses)
 
     def operations(self, batch: Batch) -> int:
         """Of the products and convolutions of one step, in both directions."""
         with FlopCounterMode(display=False, custom_mapping=COUNTED) as counter:
             self.loss(batch).backward()  # type: ignore[no-untyped-call]
         return int(counter.get_total_flops())
+
+
+class Written(Plain):
+    """The baseline's report step as one writes it with transformers: no word of ours between the modules."""
+
+    def __init__(self, trainer: StageTrainer) -> None:
+        super().__init__(trainer)
+        self.optimizer = torch.optim.AdamW(self.trained, lr=1e-4)
+
+    @staticmethod
+    def fits(trainer: StageTrainer) -> bool:
+        return isinstance(trainer.model, BaselineModel) and list(trainer.stage.losses) == ["report"]
+
+    def forward(self, batch: Batch) -> Tensor:
+        model = self.model
+        assert isinstance(model, BaselineModel)
+        llama = model.language_model.model
+        embed, mask = llama.get_input_embeddings(), batch.view_mask
+        tokens = batch.vision_tokens
+        tokens = model.vision_encoder(batch.pixel_values[mask]).tokens if tokens is None else tokens[mask]
+        image = tokens.new_zeros(*mask.shape, tokens.shape[1], embed.embedding_dim)
+        image[mask] = model.connector(tokens, batch.view_ids[mask])
+        parts, masks = [], []
+        for piece in model.prompt.pieces:
+            words = image.flatten(1, 2) if isinstance(piece, str) else embed(torch.tensor([piece] * len(mask)))
+            there = mask.repeat_interleave(image.shape[2], 1) if isinstance(piece, str) else torch.ones(words.shape[:2])
+            parts.append(words)
+            masks.append(there.long())
+        silent = torch.full((len(mask), sum(part.shape[1] for part in parts)), -100)
+        return llama(
+            inputs_embeds=torch.cat([*parts, embed(batch.input_ids)], 1),
+            attention_mask=torch.cat([*masks, (batch.labels != -100).long()], 1),
+            labels=torch.cat([silent, batch.labels], 1),
+            use_cache=False,
+        ).loss
 
 
 def product(half: bool, clock: Clock) -> None:
@@ -170,6 +213,7 @@ class Between:
     def __init__(self, batches: Any, trainer: StageTrainer, rows: list[dict[str, Any]]) -> None:
         self.batches, self.trainer, self.rows = batches, trainer, rows
         self.plain, self.clock = Plain(trainer), Clock()
+        self.written, self.written_clock = Written(trainer) if Written.fits(trainer) else None, Clock()
         self.operations: list[int] = []
 
     @property
@@ -193,6 +237,8 @@ class Between:
             finally:  # after the last step of a stage the loop does not come back for another
                 self.clock.seconds["engine"].append(time.process_time() - started)
                 self.plain.step(batch, self.clock)
+                if self.written is not None:
+                    self.written.step(batch, self.written_clock)
                 product(self.plain.half, self.clock)
                 self.operations.append(self.plain.operations(batch))
 
@@ -200,6 +246,7 @@ class Between:
         clock = self.clock
         pieces = ("forward", "backward", "clip", "optimizer")
         seconds = clock.median(*pieces)
+        written = self.written_clock.median(*pieces) if self.written is not None else math.nan
         peak = 4 * 2 * SIDE**3 / clock.median("product")
         return {
             "stage": self.trainer.name,
@@ -207,6 +254,7 @@ class Between:
             "ms": 1000 * seconds,
             "share": statistics.median(self.operations[1:]) / seconds / peak,
             "engine": clock.median("engine") / seconds,
+            "written": clock.median("engine") / written,
             "peak": peak / 1e9,
             "load": clock.median("load") / seconds,
             **{piece: clock.median(piece) / seconds for piece in pieces},
@@ -248,8 +296,10 @@ def main() -> None:
     parser.add_argument("options", nargs="*", help="overrides, such as stages.*.precision=float32")
     given = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, preset {given.preset}")
-    print("| method | stage | precision | ms | share | engine | load | forward | backward | clip | optimizer |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print(
+        "| method | stage | precision | ms | share | engine | written | load | forward | backward | clip | optimizer |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         for method in given.methods.split(","):
@@ -272,8 +322,8 @@ def line(row: dict[str, Any]) -> str:
         f"{row['ms']:.0f}",
         f"{row['share']:.0%}",
     ]
-    parts = ("engine", "load", "forward", "backward", "clip", "optimizer")
-    return " | ".join([*first, *(f"{row[part]:.2f}" for part in parts)])
+    parts = ("engine", "written", "load", "forward", "backward", "clip", "optimizer")
+    return " | ".join([*first, *("-" if math.isnan(row[part]) else f"{row[part]:.2f}" for part in parts)])
 
 
 if __name__ == "__main__":

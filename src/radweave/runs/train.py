@@ -12,6 +12,7 @@ import torch
 from radweave.base.config import to_yaml
 from radweave.base.devices import default_device
 from radweave.base.hashes import sha256_json
+from radweave.base.heap import keep_freed_pages
 from radweave.base.ontology import CLASSES
 from radweave.base.provenance import library_versions
 from radweave.base.storage import write_aside, write_folder, write_text
@@ -102,6 +103,7 @@ def train(
     resume = found == "unfinished"
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
+        keep_freed_pages()
         with ranks.first_goes_first():
             if ranks.is_first:
                 place = held.enter_context(claimed(out, overwrite=overwrite, resume=resume))

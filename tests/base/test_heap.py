@@ -1,0 +1,39 @@
+"""Freed pages stay with the process: what is asked for again is not faulted in again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource, sys
+import torch
+from radweave.base.heap import keep_freed_pages
+
+def step():
+    held = [torch.ones(2 << 20) for _ in range(12)]
+
+kept = keep_freed_pages() if sys.argv[1] == "kept" else False
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(way: str) -> tuple[str, int]:
+    done = subprocess.run([sys.executable, "-c", FAULTS, way], capture_output=True, text=True, check=True)
+    kept, faults = done.stdout.split()
+    return kept, int(faults)
+
+
+def test_what_a_step_frees_is_not_faulted_in_again_by_the_next() -> None:
+    kept, faults = page_faults("kept")
+    if kept == "False":
+        pytest.skip("this system's libc has no mallopt")
+    assert faults < 1000
+    assert page_faults("given back")[1] > 10 * max(faults, 100)
