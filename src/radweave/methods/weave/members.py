@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from radweave.base.batch import Batch, VisionFeatures
 from radweave.memory.bank import patient_code
 from radweave.nn.global_batch import count_over_batch
-from radweave.nn.views import ViewTokens, encode_views
+from radweave.nn.views import ViewTokens
 from radweave.nn.vision import VisionPart
 
 
@@ -63,34 +63,44 @@ class Members(nn.Module):
         seen = [encoder(pixel_values) for encoder in self.each]
         return VisionFeatures(torch.cat([one.tokens for one in seen], dim=-1), seen[0].grid)
 
-    def views(self, number: int, batch: Batch) -> ViewTokens:
-        """The tokens of one member alone (B, V, S, D), computed by it alone where there are images."""
-        if batch.vision_tokens is None:
-            return encode_views(self.each[number], batch)
-        return self.of(number, encode_views(self, batch))
+    def alone(self, number: int, batch: Batch) -> Batch:
+        """The batch with the tokens of one member alone, where tokens were computed before. Nothing is copied."""
+        tokens = batch.vision_tokens
+        return batch if tokens is None else replace(batch, vision_tokens=self._share(number, tokens))
 
     def of(self, number: int, views: ViewTokens) -> ViewTokens:
         """One member's share of the tokens of all."""
-        return replace(views, tokens=views.tokens[..., number * self.width : (number + 1) * self.width])
+        return replace(views, tokens=self._share(number, views.tokens))
+
+    def _share(self, number: int, tokens: Tensor) -> Tensor:
+        return tokens[..., number * self.width : (number + 1) * self.width]
 
 
 LossOf = Callable[[int, Batch], Tensor]
 """The loss of one member over some studies."""
+Alone = Callable[[int, Batch], Batch]
+"""What one member needs of a batch. It is taken before the rows are, so that no row of another member is copied."""
 
 
-def cross_fitted(batch: Batch, folds: Int[Tensor, " batch"] | None, parts: Sequence[nn.Module], of: LossOf) -> Tensor:
+def cross_fitted(
+    batch: Batch,
+    folds: Int[Tensor, " batch"] | None,
+    parts: Sequence[nn.Module],
+    of: LossOf,
+    alone: Alone = lambda number, batch: batch,
+) -> Tensor:
     """Sum over the members of their losses, each over the studies that are not of its fold; mean over all studies and
     members where there are no folds, as in validation.
 
     A member that sees none of the batch adds nothing: a zero that its parameters have a gradient by.
     """
     if folds is None:
-        return torch.stack([of(number, batch) for number in range(len(parts))]).mean()
+        return torch.stack([of(number, alone(number, batch)) for number in range(len(parts))]).mean()
     total: list[Tensor] = []
     for number, part in enumerate(parts):
         rows = (folds != number).nonzero().flatten().tolist()
         if count_over_batch(len(rows)):
-            total.append(of(number, batch.only(rows)))
+            total.append(of(number, alone(number, batch).only(rows)))
         else:
             total.append(torch.stack([0.0 * parameter.sum() for parameter in part.parameters()]).sum())
     return torch.stack(total).sum()

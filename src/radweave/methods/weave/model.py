@@ -43,7 +43,7 @@ from radweave.nn.finding_words import noisy_findings
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.prompt import Slot
 from radweave.nn.text_pretraining import hint_generator
-from radweave.nn.views import connect_views
+from radweave.nn.views import connect_views, encode_views
 from radweave.sources.alike import alike_columns
 from radweave.sources.since_prior import Change, NoChange
 
@@ -87,24 +87,19 @@ class Seen(SeenBatch["WeaveModel"]):
         scores = np.stack(learned_scores(model, self.views, self.asked), axis=1)
         return model.bare.as_fitted(scores)
 
-    def eyes(self) -> Tensor:
-        model, batch = self.model, self.batch
-
-        def of(number: int, some: Batch) -> Tensor:
-            return model.dense.loss(number, model.encoder.views(number, some), some)
-
-        return cross_fitted(batch, self.folds, list(model.dense.each), of)
-
-    def source_loss(self, source: Learned) -> Tensor:
+    def source_loss(self, source: DenseSource | Learned) -> Tensor:
         """The loss of a source that learns on the members' tokens; 0 of one that is not there."""
         if isinstance(source, NoSource):
             return self.views.tokens.new_zeros(())
         learner, encoder = source, self.model.encoder
 
         def of(number: int, some: Batch) -> Tensor:
-            return learner.loss(number, encoder.views(number, some), some)
+            return learner.loss(number, encode_views(encoder.each[number], some), some)
 
-        return cross_fitted(self.batch, self.folds, list(learner.each), of)
+        return cross_fitted(self.batch, self.folds, list(learner.each), of, encoder.alone)
+
+    def eyes(self) -> Tensor:
+        return self.source_loss(self.model.dense)
 
     def tokens(self) -> Tensor:
         return self.source_loss(self.model.tokens)
