@@ -11,7 +11,7 @@ from radweave.drafting.pool import CandidatePool, candidate_options, stated, uti
 from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
-from radweave.drafting.writer import Proposed, UtilityWriter, Written
+from radweave.drafting.writer import UtilityWriter, Written
 from radweave.labels import get_labeler
 from radweave.labels.changes import STATES
 from radweave.labels.comparisons import compares_with_prior
@@ -105,7 +105,7 @@ def test_what_a_language_model_says_of_change_counts_by_its_probability(writer: 
     )
 
     def written(**states: float) -> Written:
-        return writer.write(seen(2.0, **states), NONE, Proposed([better, worse], has_prior=True))
+        return writer.write(seen(2.0, **states), NONE, [better, worse])
 
     assert "improved" in written(improved=0.95).text
     assert "improved" not in written(worse=0.95).text

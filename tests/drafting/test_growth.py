@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from radweave.drafting.pool import CandidatePool, candidate_options, stated, wor
 from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
-from radweave.drafting.writer import Proposed, UtilityWriter, Written
+from radweave.drafting.writer import UtilityWriter, Written
 from radweave.labels import get_labeler
 from radweave.memory.bank import Bank
 from radweave.methods import resolve
@@ -35,7 +36,6 @@ REPORTS = [
 ]
 FOUR = ("Cardiomegaly", "Lung Opacity", "Pleural Effusion", "Pneumothorax")
 NONE = np.zeros(len(REPORTS), dtype=bool)
-NOTHING = Proposed()
 SHOWN = Reliability(said=0.5, seen=0.5, count=10, low=0.0)
 CURVE = ClassCalibration(slope=1.0, offset=0.0, threshold=0.95, positives=5, reliability=(SHOWN,))
 CALIBRATION = RunCalibration(
@@ -61,7 +61,7 @@ def evidence(*likely: str) -> Evidence:
 
 
 def drafted(
-    *likely: str, most: int, barred: NDArray[np.bool_] = NONE, proposed: Proposed = NOTHING, **options: object
+    *likely: str, most: int, barred: NDArray[np.bool_] = NONE, proposed: Sequence[str] = (), **options: object
 ) -> Written:
     config = ExpectedUtilityConfig.model_validate({"further_findings": most, **options})
     return UtilityWriter(store(), CALIBRATION, config).write(evidence(*likely), barred, proposed)
@@ -91,6 +91,30 @@ def test_what_is_taken_up_is_denied_nowhere_and_every_sentence_has_its_source() 
     assert draft == drafted(*FOUR, most=6)
 
 
+DENYING = [*REPORTS[:2], REPORTS[2].replace("effusion. No", "effusion without"), *REPORTS[3:]]
+
+
+def both_said(draft: Written) -> set[LabelState]:
+    """What the sentences of a draft say of pneumothorax."""
+    states = {LABELER.label([row["text"]])[0]["Pneumothorax"].state for row in draft.evidence["sentences"]}
+    return states & {LabelState.POSITIVE, LabelState.NEGATIVE}
+
+
+@pytest.mark.parametrize(("most", "proposed"), [(6, ()), (0, (f"{DENYING[2]} {DENYING[4]}",))])
+def test_nothing_is_taken_up_that_a_kept_sentence_denies(most: int, proposed: tuple[str, ...]) -> None:
+    def draft(*, consistent: bool) -> Written:
+        config = ExpectedUtilityConfig(
+            further_findings=most, consistent=consistent, findings=100.0, cider=0.0, rouge_l=0.0, bleu=0.0
+        )
+        writer = UtilityWriter(store(DENYING), CALIBRATION, config)
+        likely = evidence("Pleural Effusion", "Pneumothorax")
+        likely.scores[CLASSES.index("Pleural Effusion")] = 4.0  # The other is stated first.
+        return writer.write(likely, NONE, proposed)
+
+    assert len(both_said(draft(consistent=False))) == 2
+    assert len(both_said(draft(consistent=True))) == 1
+
+
 def test_the_words_of_findings_have_to_pay_for_themselves() -> None:
     free = drafted(*FOUR, most=6, findings=0.01, cider=0.0, rouge_l=0.0, bleu=0.0)
     assert asserted(free) == {*FOUR}
@@ -112,9 +136,9 @@ def test_without_composites_nothing_is_put_together() -> None:
 
 def test_what_a_language_model_wrote_grows_too_and_names_who_wrote_what() -> None:
     text = "The heart is enlarged with a right effusion. A left basilar opacity is seen. The bones are intact."
-    draft = drafted(*FOUR, most=6, proposed=Proposed([text]), cider=0.0, rouge_l=0.0, bleu=0.0)
+    draft = drafted(*FOUR, most=6, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
     assert asserted(draft) == {*FOUR}
-    told = drafted(*FOUR, most=0, proposed=Proposed([text]), cider=0.0, rouge_l=0.0, bleu=0.0)
+    told = drafted(*FOUR, most=0, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
     assert {row["source"]["kind"] for row in told.evidence["sentences"]} == {"language_model"}
     chooser = UtilityWriter(store(), CALIBRATION, ExpectedUtilityConfig(further_findings=2))
     growing = Growing(chooser.chooser.candidates, LABELER, consistent=True)

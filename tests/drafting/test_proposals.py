@@ -8,8 +8,10 @@ import pytest
 from radweave.drafting.candidates import Candidate, Sentence
 from radweave.drafting.choice import Choice
 from radweave.drafting.proposals import NO_ROW, Proposals
+from radweave.drafting.smoothers import Changes
 from radweave.evaluation.metrics.pairwise import WordingWeights
 from radweave.labels import NO_FINDING, get_labeler
+from radweave.labels.changes import STATES
 
 REPORTS = [
     "The heart is normal in size. The lungs are clear.",
@@ -35,12 +37,12 @@ def chosen(
     weights: list[float],
     *,
     likely: str | None = None,
-    has_prior: bool = False,
+    changes: Changes | None = None,
     barred: np.ndarray = NONE_BARRED,  # type: ignore[type-arg]
 ) -> Choice:
     names = get_labeler("chexpert14").classes
     probabilities = np.array([0.9 if name == likely else 0.05 for name in names])
-    return proposals().choose(NORMAL, texts, probabilities, np.array(weights), barred, has_prior=has_prior)
+    return proposals().choose(NORMAL, texts, probabilities, np.array(weights), barred, changes)
 
 
 def test_a_report_that_states_what_is_likely_is_chosen_and_named() -> None:
@@ -59,10 +61,11 @@ def test_the_draft_stays_where_nothing_is_better_or_nothing_was_written() -> Non
     assert chosen([REPORTS[0], ""], [1.0, 0.0, 0.0]) is NORMAL, "an equal one does not take its place"
 
 
-def test_comparisons_need_a_prior_and_marks_are_left_out() -> None:
+def test_comparisons_need_a_prior_that_was_compared_with_and_marks_are_left_out() -> None:
     text = "The heart is enlarged. The effusion has increased since the prior study. XXXX of a line."
     alone = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly")
-    beside = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly", has_prior=True)
+    absent = np.tile(np.eye(len(STATES))[0], (len(get_labeler("chexpert14").classes), 1))
+    beside = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly", changes=Changes(absent, 0.0))
     assert "increased" not in alone.candidate.text
     assert "increased" in beside.candidate.text
     assert "XXXX" not in beside.candidate.text

@@ -14,7 +14,7 @@ from radweave.drafting.choice import Choice
 from radweave.drafting.pool import CandidatePool, candidate_options, stated, utilities, wording_options
 from radweave.drafting.proposals import Proposals
 from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
-from radweave.drafting.smoothers import Evidence
+from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import (
     CANDIDATES,
     FACTS,
@@ -25,7 +25,7 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.drafting.writer import NOTHING_LEFT, Proposed, UtilityWriter
+from radweave.drafting.writer import NOTHING_LEFT, UtilityWriter
 from radweave.labels import get_labeler
 from radweave.memory.bank import Bank
 from radweave.nn.decoding import ExpectedUtilityConfig
@@ -159,18 +159,19 @@ def test_labels_of_other_studies_or_classes_are_refused(tmp_path: Path) -> None:
         load_drafting(tmp_path / "drafting")
 
 
-def test_whether_there_is_a_prior_goes_with_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[bool] = []
+def test_what_changed_goes_with_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
 
-    def choose(self: Proposals, draft: Choice, *given: object, has_prior: bool, **more: object) -> Choice:
-        told.append(has_prior)
+    def choose(self: Proposals, draft: Choice, *given: object) -> Choice:
+        told.append(given[-1])
         return draft
 
     monkeypatch.setattr(Proposals, "choose", choose)
     writer = UtilityWriter(made(), CALIBRATION, CONFIG)
-    for has_prior in (False, True):
-        writer.write(said(heart=1.0), NONE, Proposed(["There is cardiomegaly."], has_prior=has_prior))
-    assert told == [False, True]
+    changes = Changes(np.eye(6)[np.zeros(len(CLASSES), dtype=int)], 0.3)
+    for found in (None, changes):
+        writer.write(dataclasses.replace(said(heart=1.0), changes=found), NONE, ["There is cardiomegaly."])
+    assert told == [None, changes]
 
 
 def test_an_uncertain_mention_affirms_nothing() -> None:

@@ -22,8 +22,12 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.drafting.calibration import PlattCalibration
+from radweave.drafting.candidates import Candidate
+from radweave.drafting.choice import Choice
+from radweave.drafting.proposals import Proposals
 from radweave.drafting.smoothers import Evidence
 from radweave.explain import explain_study
+from radweave.export import export
 from radweave.generate.predictor import Predictor
 from radweave.labels.comparisons import compares_with_prior
 from radweave.methods import load_method, resolve
@@ -445,6 +449,15 @@ def test_a_run_on_scans_drafts(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     assert "kernels" not in next(iter(report.evidence["sources"].values()))
 
 
+def test_an_export_without_studies_says_what_the_sources_that_learned_say(
+    run: Run, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    bare = restore(export(run.folder, tmp_path / "bare", bank=False))
+    (report,) = Predictor.of(bare).reports(examples_of(bare, toy_dataset, "test")[:1])
+    for sources in report.evidence["sources"].values():
+        assert {*sources} == {"dense", "tokens", "difference"}
+
+
 def test_without_a_language_model_every_sentence_is_of_a_training_report(
     followed: Run, followed_dataset: Dataset
 ) -> None:
@@ -496,6 +509,37 @@ def test_a_run_that_is_told_to_look_at_no_prior_reports_as_if_there_were_none(
     assert [one.evidence for one in Predictor.of(followed).reports(examples)] != [one.evidence for one in none]
     with pytest.raises(InputError, match="prior"):
         vary(followed, followed_dataset, ["prior=false"])
+
+
+def test_what_a_language_model_compares_is_left_out_where_nothing_was_compared(
+    followed: Run, followed_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "The heart is normal. There is an opacity, which has increased since the prior study."
+    model, held = followed.model, list[str]()
+    assert isinstance(model, WeaveModel)
+
+    def best(self: Proposals, draft: Choice, others: Sequence[Candidate], *given: object, **more: object) -> Choice:
+        held.extend(one.text for one in others)
+        return draft
+
+    monkeypatch.setattr(WeaveModel, "propose", lambda self, batch, said, decoding: [[text]] * len(said))
+    monkeypatch.setattr(Proposals, "best", best)
+    example = next(one for one in examples_of(followed, followed_dataset, "test") if one.prior is not None)
+
+    def compares() -> bool:
+        held.clear()
+        list(Predictor.of(followed).reports([example]))
+        (said, *_) = held
+        return compares_with_prior(said)
+
+    assert compares()
+    vary(followed, followed_dataset, ["priors=false"])
+    assert not compares()
+    vary(followed, followed_dataset, ["priors=true"])
+    model.change.fitted.fill_(False)
+    untaught = compares()
+    model.change.fitted.fill_(True)
+    assert not untaught, "there is a prior, and nothing was learned of changes"
 
 
 def test_a_prior_that_shows_less_is_said_to_be_worse_now_and_nothing_is_said_without_it(

@@ -11,14 +11,16 @@ import pytest
 import torch
 
 from made_view import SIZE, made_view
+from radweave.base.errors import InputError
 from radweave.contract.experiment import BuildContext
 from radweave.contract.view import TrainingView
 from radweave.data.loader import collate
 from radweave.labels import NO_FINDING
 from radweave.methods import resolve
+from radweave.methods.weave import evidence
 from radweave.methods.weave.evidence import Gathered, gather
 from radweave.methods.weave.heads import DifferenceSource, TokenSource
-from radweave.methods.weave.model import STUDIES, WeaveModel
+from radweave.methods.weave.model import STUDIES, Seen, WeaveModel
 from radweave.methods.weave.recall import CaseDifferences, MemberMemory
 from radweave.methods.weave.stack import Stack
 from radweave.nn.dense_head import DenseHead
@@ -146,3 +148,44 @@ def test_a_new_study_is_asked_of_the_bank_without_its_patient(model: WeaveModel,
     (own,) = model.testify(collate([example], pad_id=0))
     assert not own.weights[:2].any()
     model.memory = None
+
+
+def of_fold(model: WeaveModel, fold: int, number: int) -> list[str]:
+    """Names of patients whom the seed deals into a fold."""
+    names = (f"x{count}" for count in range(1000))
+    return [name for name in names if model.folds.of([name]).tolist() == [fold]][:number]
+
+
+def test_a_member_that_remembers_next_to_nothing_words_nothing(model: WeaveModel) -> None:
+    (alone,), (other,) = (of_fold(model, fold, 1) for fold in (0, 1))
+    states = [(1, 2), (2, 1), (1, 1), (2, 2)]
+    for patients in ([alone, other, other, other], [other, other, other, alone]):
+        found = gather(model, made_view(patients, states))
+        assert np.isfinite(found.seen.scores).all()
+        assert [weights.sum() for weights in found.weights] == pytest.approx([1.0] * 4)
+
+
+def test_in_training_a_patient_whom_nobody_remembers_is_asked_of_the_member_that_lacked_them(model: WeaveModel) -> None:
+    strangers = [*of_fold(model, 0, 1), *of_fold(model, 1, 1)]
+    batch = collate(made_view(strangers, [(1, 2), (2, 1)]).examples, pad_id=0)
+    model.train()
+    asked = Seen(model, batch).asked
+    model.eval()
+    assert asked[:, :2].tolist() == [[True, False], [False, True]]
+    assert not asked[:, 2:].any(), "the full member saw them"
+    assert Seen(model, batch).asked.all(), "in use they are new"
+
+
+def test_who_was_really_asked_is_what_the_stack_is_told(model: WeaveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = evidence.own_members
+    monkeypatch.setattr(evidence, "own_members", lambda folds, number: honest((folds + 1) % 2, number))
+    with pytest.raises(InputError, match="trained on"):
+        gather(model, view())
+
+
+def test_a_member_that_was_trained_on_nothing_has_no_spread_to_divide_by(model: WeaveModel) -> None:
+    assert isinstance(model.difference, DifferenceSource)
+    model.difference.fit(made_view(of_fold(model, 0, 3), [(1, 2), (2, 1), (1, 1)]), model.encoder, model.folds)
+    assert (model.difference.spread[0] == 1).all(), "its fold is all there is"
+    assert not (model.difference.spread[1] == 1).any()
+    model.difference.fit(view(), model.encoder, model.folds)

@@ -122,6 +122,10 @@ class ReportModel(nn.Module, ABC):
         """What the banks that it cannot do without must look like, by name. A run that lacks one is refused."""
         return {}
 
+    def asks_priors(self) -> bool:
+        """Whether a study's prior is given to it; without, a draft compares with nothing."""
+        return True
+
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the banks of a run, by name.
 

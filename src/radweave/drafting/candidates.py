@@ -137,11 +137,11 @@ def build_candidates(
         labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)
     if options.consistent:
         # Where all contradict themselves, a draft still has to say something.
-        whole = [candidate for candidate in whole if not _contradicts_itself(candidate, labels)] or whole
+        whole = [candidate for candidate in whole if not contradicts_itself(candidate, labels)] or whole
     return [*whole, *(_composites(whole, labels, options) if options.composites else ())]
 
 
-def _contradicts_itself(candidate: Candidate, labels: SentenceLabels) -> bool:
+def contradicts_itself(candidate: Candidate, labels: SentenceLabels) -> bool:
     """Whether one sentence affirms a class that another denies."""
     texts = [sentence.text for sentence in candidate.sentences]
     return any(labels.affirmed(one) & labels.denied(other) for one in texts for other in texts if one is not other)
@@ -205,7 +205,11 @@ def _composites(whole: Sequence[Candidate], labels: SentenceLabels, options: Can
     composed = _distinct(
         compose(template, chosen, labels, consistent=options.consistent) for template in templates for chosen in sets
     )
-    return [candidate for candidate in composed if candidate.text not in known]
+    return [
+        candidate
+        for candidate in composed
+        if candidate.text not in known and not (options.consistent and contradicts_itself(candidate, labels))
+    ]
 
 
 def _templates(normal: Sequence[Candidate], most: int) -> list[Candidate]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.parts import NO_PART, PARTS, is_parted, parts_of
-from radweave.drafting.candidates import Candidate, Sentence, split_sentences
+from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, contradicts_itself, split_sentences
 from radweave.drafting.changes import ChangeWorth, Stated
 from radweave.drafting.choice import Choice
 from radweave.drafting.nearby import NEAREST, Floats, nearest_rows, prepared, shares
@@ -32,7 +32,8 @@ class Proposals:
     Words are worth what they are for the reports with the greatest weights, of the draft as of the others. Sentences
     with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior. Where
     training reports have two parts, a text that lacks one is none. Where it
-    has been compared with its prior, each change that a text states counts by its probability (``ChangeWorth``).
+    has been compared with its prior, each change that a text states counts by its probability (``ChangeWorth``). With
+    ``consistent`` nothing is taken that contradicts itself.
     ``counts`` (K,) is what stating a class counts, 0 for one that is no finding. ``bank`` has the same reports, where
     they have been counted already.
     """
@@ -48,8 +49,10 @@ class Proposals:
         point: BleuPoint | None,
         beta: float,
         marks: bool,
+        consistent: bool = False,
         bank: ReportStatistics | None = None,
     ) -> None:
+        self.consistent, self.labels = consistent, SentenceLabels(labeler)
         self.labeler, self.counts, self.thresholds, self.beta, self.marks = labeler, counts, thresholds, beta, marks
         self.weights = WordingWeights(weights.cider, weights.rouge_l, weights.bleu if point is not None else 0.0)
         self.point, self.bank = point, bank or ReportStatistics.of(prepared(reports), MAX_ORDER)
@@ -62,11 +65,12 @@ class Proposals:
         probabilities: Floats,
         weights: Floats,
         barred: NDArray[np.bool_],
-        *,
-        has_prior: bool,
         changes: Changes | None = None,
     ) -> Choice:
         """The best of a draft and of these texts; the draft where none is better.
+
+        A language model is told nothing of a prior: what it compares is taken out, but where the study was compared
+        with one, which says how likely its changes are.
 
         Args:
             draft: the best of the training reports and composites.
@@ -74,10 +78,11 @@ class Proposals:
             probabilities: (K,) of the classes.
             weights: (J,) of the training reports.
             barred: (J,) reports of the study's own patient.
-            has_prior: whether there is a study to compare with.
-            changes: what became of the classes since then, where that was asked.
+            changes: what became of the classes since the prior, where the study was compared with one.
         """
-        written = [one for one in (self._candidate(text, has_prior=has_prior) for text in texts) if one is not None]
+        written = [
+            one for one in (self._candidate(text, compares=changes is not None) for text in texts) if one is not None
+        ]
         return self.best(draft, written, probabilities, weights, barred, changes)
 
     def best(
@@ -95,7 +100,7 @@ class Proposals:
 
         ``further``: they state findings beside those of the draft, which have to be worth their words with less.
         """
-        candidates = list(dict.fromkeys([draft.candidate, *others]))
+        candidates = list(dict.fromkeys([draft.candidate, *self._allowed(others)]))
         if len(candidates) == 1:
             return draft
         said = [candidate.text for candidate in candidates]
@@ -124,10 +129,17 @@ class Proposals:
             float(moved[best]),
         )
 
-    def _candidate(self, text: str, *, has_prior: bool) -> Candidate | None:
+    def _allowed(self, others: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Those that do not contradict themselves; all, where that is not asked."""
+        if not self.consistent:
+            return others
+        self.labels.read(sentence.text for candidate in others for sentence in candidate.sentences)
+        return [candidate for candidate in others if not contradicts_itself(candidate, self.labels)]
+
+    def _candidate(self, text: str, *, compares: bool) -> Candidate | None:
         said = parts_of(text) if NO_PART not in self.parts else {NO_PART: text}
         kept = [(part, sentence) for part, own in said.items() for sentence in split_sentences(own)]
-        if not has_prior:
+        if not compares:
             kept = [(part, remove_comparisons(sentence, self.labeler)[0]) for part, sentence in kept]
         sentences = tuple(
             Sentence(sentence, "language_model", NO_ROW, part)

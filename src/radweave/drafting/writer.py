@@ -40,14 +40,6 @@ class Written:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Proposed:
-    """Reports that a language model wrote for a study, and whether the study has a prior to compare with."""
-
-    texts: Sequence[str] = ()
-    has_prior: bool = False
-
-
 class UtilityWriter:
     """Writes drafts from testimonies over the reports of a store.
 
@@ -90,6 +82,7 @@ class UtilityWriter:
             point=facts.bleu_point,
             beta=config.findings,
             marks=marks,
+            consistent=config.consistent,
             bank=self.chooser.bank if isinstance(self.chooser, NearbyUtility) else None,
         )
         self._hold_comparing = partial(Comparing, store.texts, labeler, marks=marks, consistent=config.consistent)
@@ -129,8 +122,9 @@ class UtilityWriter:
             beta=config.findings,
         )
 
-    def write(self, testimony: Evidence, barred: NDArray[np.bool_], proposed: Proposed = Proposed()) -> Written:
-        """The draft of a study whose own and whose patient's rows are ``barred`` (J,).
+    def write(self, testimony: Evidence, barred: NDArray[np.bool_], proposed: Sequence[str] = ()) -> Written:
+        """The draft of a study whose own and whose patient's rows are ``barred`` (J,). A language model ``proposed``
+        reports of it.
 
         Evidence: calibrated probabilities, each sentence's source, the two terms of the expected utility, and the
         training reports that spoke most for the wording.
@@ -145,15 +139,14 @@ class UtilityWriter:
         if choice is None:
             return Written("", evidence, (NOTHING_LEFT,))
         choice = self._grow(choice, testimony, probabilities, barred)
-        if proposed.texts:
+        if proposed:
             written = self._held().choose(
                 choice,
-                proposed.texts,
+                proposed,
                 probabilities,
                 testimony.weights,
                 barred,
-                has_prior=proposed.has_prior,
-                changes=testimony.changes,
+                testimony.changes,
             )
             choice = choice if written is choice else self._grow(written, testimony, probabilities, barred)
         choice = self._compare(choice, testimony, probabilities, barred)

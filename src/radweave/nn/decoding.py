@@ -172,7 +172,9 @@ def write_draws(
         for row in range(len(some)):
             one = some.only([row])
             first, _ = generate_ids(model, one, greedy, eos_id=eos_id, pad_id=pad_id)
-            more, _ = generate_ids(model, one.only([0] * draws), drawn, eos_id=eos_id, pad_id=pad_id)
+            more: list[list[int]] = []
+            if draws:
+                more, _ = generate_ids(model, one.only([0] * draws), drawn, eos_id=eos_id, pad_id=pad_id)
             found.append([*first, *more])
     return found
 

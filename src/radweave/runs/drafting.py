@@ -27,7 +27,7 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.drafting.writer import MOST_IN_PAIRS, Proposed, UtilityWriter, Written
+from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter, Written
 from radweave.labels import Labeler, get_labeler
 from radweave.memory.bank import Bank, BankLayout, Column, Owners, patient_code
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
@@ -216,8 +216,8 @@ class Drafting:
         if config.written and isinstance(self.model, Proposing):
             proposed = self.model.propose(batch, said, decoding)
         each = zip(said, self._opened.barred(batch), proposed, strict=True)
-        for row, (testimony, own, texts) in enumerate(each):
-            yield writer.write(testimony, own, Proposed(texts, has_prior=row in batch.prior_of))
+        for testimony, own, texts in each:
+            yield writer.write(testimony, own, texts)
 
     def classes(self, batch: Batch, decoding: DecodingConfig) -> list[dict[str, Any]]:
         """What the heads say of each study, calibrated; nothing where there are none, or the calibration does not hold.

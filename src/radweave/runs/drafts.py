@@ -56,6 +56,8 @@ class Drafter:
         self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
     ) -> Iterator[Draft]:
         """Write drafts in batches, in the order given. ``progress`` is told how many studies are done."""
+        if not self.model.asks_priors():
+            examples = (replace(example, prior=None) for example in examples)
         done, begun = 0, deque[tuple[list[Example], Batch]]()
         batches = self._batches(examples, batch_size, begun)
         # Batches stream through: the next one may be read before one is done.

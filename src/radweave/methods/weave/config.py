@@ -224,6 +224,12 @@ class WeaveExperiment(Experiment):
     model: WeaveModelConfig
     stages: WeaveStages
 
+    @model_validator(mode="after")
+    def _drafts_from_something(self) -> WeaveExperiment:
+        if isinstance(self.model.memory, NoMemoryConfig) and self.decoding.kind == "expected_utility":
+            raise ValueError("drafts by expected utility are of remembered reports, and model.memory is none")
+        return self
+
     def named_stages(self) -> dict[str, StageConfig]:
         """The stages in their order. One whose parts are absent trains nothing: it is there for what is fitted then."""
         stages, model = super().named_stages(), self.model

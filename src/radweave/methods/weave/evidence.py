@@ -166,7 +166,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
         "folds": folds[:, None],
         "labels": torch.from_numpy(labels.astype(np.uint8)),
     }
-    learned, vectors, rows, before = _look(model, training, folds)
+    learned, vectors, rows, before, asked_of_each = _look(model, training, folds)
     fitted = None
     if isinstance(model.kernels, KernelSource):
         fitted = fit_alike(model.kernels.looks, training)
@@ -177,7 +177,6 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     memory = model.read(bank)
     patients = memory.owners.patient_of_row.numpy()
     all_scores, each_source = [], []
-    asked_of_each = _own_members(folds, len(model.encoder)).numpy()
     for row in range(len(rows)):
         barred, asked = patients == patients[row], asked_of_each[row]
         scores, shares = [said[row] for said in learned], dict[str, Floats]()
@@ -187,7 +186,9 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
         _remember(model, memory, vectors[row], asked, barred, scores, shares)
         all_scores.append(stacked(scores, len(model.classes)))
         each_source.append(shares)
-    worded = {name: np.stack([shares[name] for shares in each_source]) for name in each_source[0]}
+    # A member whose fold holds all patients but one remembers too few for that one to be worded by.
+    in_all = [name for name in each_source[0] if all(name in shares for shares in each_source)]
+    worded = {name: np.stack([shares[name] for shares in each_source]) for name in in_all}
     model.wording.fit(worded, [str(row["text"]) for row in rows], patients)
     weights = [model.wording.mixed(shares, patients == own) for shares, own in zip(each_source, patients, strict=True)]
     seen = OutOfFold(
@@ -201,7 +202,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     return Gathered(bank, seen, weights, vectors, before)
 
 
-def _own_members(folds: Tensor, number: int) -> Tensor:
+def own_members(folds: Tensor, number: int) -> Tensor:
     """The members (J, K) that are asked of each training study: the one that lacked its fold."""
     return folds[:, None] == torch.arange(number)
 
@@ -214,24 +215,28 @@ def withheld_of(asked: Mask) -> NDArray[np.int64]:
 
 def _look(
     model: WeaveModel, training: TrainingView, folds: Tensor
-) -> tuple[list[Floats], Floats, list[dict[str, Any]], Before | None]:
-    """Scores (J, C) of each source that learned, by the member that lacked it; vectors (J, K, V); rows; and priors."""
+) -> tuple[list[Floats], Floats, list[dict[str, Any]], Before | None, Mask]:
+    """Scores (J, C) of each source that learned, by the member that lacked it; vectors (J, K, V); rows; priors; and
+    the members (J, K) that were asked.
+    """
     learned: list[list[Floats]] = []
     vectors: list[Floats] = []
     rows: list[dict[str, Any]] = []
     before: list[Before] = []
+    asked: list[Tensor] = []
     device = device_of(model.encoder)
     for batch in training.batches():
         there = batch.to(device)
         views = encode_views(model.encoder, there)
-        own = _own_members(folds[len(rows) : len(rows) + len(batch)], len(model.encoder))
+        own = own_members(folds[len(rows) : len(rows) + len(batch)], len(model.encoder))
+        asked.append(own)
         learned.append(learned_scores(model, views, own))
         vectors.append(vectors_of(model, views))
         found = look_before(model, there, own, len(rows))
         before += [] if found is None else [found]
         rows += report_rows(batch)
     scores = [np.concatenate(each) for each in zip(*learned, strict=True)]
-    return scores, np.concatenate(vectors), rows, Before.of(before)
+    return scores, np.concatenate(vectors), rows, Before.of(before), torch.cat(asked).numpy()
 
 
 def shown_sources(

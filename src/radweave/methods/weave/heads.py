@@ -162,7 +162,8 @@ class DifferenceSource(nn.Module):
         self.normal.copy_(known / count[..., None, None])
         centre = self.normal[:, 0].double()
         variance = squares / count[:, :1] - centre.square().mean(1)
-        self.spread.copy_(variance.clamp(min=1e-6).sqrt())
+        spread = variance.clamp(min=1e-6).sqrt()
+        self.spread.copy_(torch.where(number[:, :1] > 0, spread, torch.ones_like(spread)))
 
     def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
         return binary_loss(self.logits(number, views), given(batch.class_labels), "negative")

@@ -27,6 +27,7 @@ from radweave.methods.weave.evidence import (
     Said,
     gather,
     learned_scores,
+    own_members,
     say,
     shown_sources,
     vectors_of,
@@ -73,8 +74,10 @@ class Seen(SeenBatch["WeaveModel"]):
 
     @cached_property
     def asked(self) -> Tensor:
-        """The members (B, K) that are asked of each study."""
+        """The members (B, K) that are asked of each study: in training the one that lacked its patient."""
         memory, number = self.model.memory, len(self.model.encoder)
+        if self.folds is not None:
+            return own_members(self.folds, number)
         folds = torch.zeros(0, dtype=torch.long) if memory is None else torch.from_numpy(memory.folds)
         return asked_members(self.barred, folds, number)
 
@@ -84,8 +87,12 @@ class Seen(SeenBatch["WeaveModel"]):
         model = self.model
         if not bool(model.bare.fitted):
             return np.full((len(self.batch), len(model.classes)), -np.inf)
-        scores = np.stack(learned_scores(model, self.views, self.asked), axis=1)
-        return model.bare.as_fitted(scores)
+        return model.bare.as_fitted(self.learned)
+
+    @cached_property
+    def learned(self) -> Floats:
+        """What each of them says (B, S, C)."""
+        return np.stack(learned_scores(self.model, self.views, self.asked), axis=1)
 
     def source_loss(self, source: DenseSource | Learned) -> Tensor:
         """The loss of a source that learns on the members' tokens; 0 of one that is not there."""
@@ -242,12 +249,20 @@ class WeaveModel(ReportModel):
         """The findings that the stack asserts (B, C), and the evidence."""
         said = None if self.memory is None else self.testify(batch)
         log_odds = seen.log_odds if said is None else np.stack([one.scores for one in said])
-        each = [Evidence(row, row) for row in log_odds] if said is None else said
+        each = self._bare(seen, log_odds) if said is None else said
         shown = [
             {**self._probable(one.scores), "recalled": self._recalled(near), **one.shown}
             for one, near in zip(each, seen.nearest, strict=True)
         ]
         return seen.asserted(log_odds, self.bare if said is None else self.stack), shown
+
+    def _bare(self, seen: Seen, log_odds: Floats) -> list[Evidence]:
+        """What the sources that learned say, where no study is remembered."""
+        if not bool(self.bare.fitted):
+            return [Evidence(row, row) for row in log_odds]
+        fitted = self.bare.as_fitted
+        shown = [{"sources": self._by_source(fitted, scores)} for scores in seen.learned]
+        return [Evidence(row, row, own) for row, own in zip(log_odds, shown, strict=True)]
 
     def asserted(self, log_odds: Floats, stack: Stack) -> Tensor:
         """The findings (B, C) from whose probability on asserting pays off."""
@@ -270,8 +285,7 @@ class WeaveModel(ReportModel):
         """What the stack makes of it; of a study with a prior, what changed has the last word."""
         log_odds = fitted(said.scores)
         shown = {"sources": self._by_source(fitted, said.scores)}
-        before = said.before if self.settings.priors else None
-        moved = compare(self, before, log_odds, said.vectors, said.asked)
+        moved = compare(self, said.before, log_odds, said.vectors, said.asked)
         if moved is None:
             return Evidence(log_odds, said.weights, shown)
         return Evidence(moved.log_odds, said.weights, {**shown, **moved.shown}, moved.changes)
@@ -332,6 +346,10 @@ class WeaveModel(ReportModel):
         if STUDIES in banks:
             self.memory = self.read(banks[STUDIES])
 
+    def asks_priors(self) -> bool:
+        """As it was told at test time."""
+        return self.settings.priors
+
     def vary(self, settings: AtTest, look: Look) -> None:
         """Report with or without priors."""
         self.settings = settings
@@ -347,7 +365,7 @@ class WeaveModel(ReportModel):
 
         Each study is read by itself, and its draws are its own: neither depends on the batch.
         """
-        if isinstance(self.language_model, NoLanguageModel) or not self.samples:
+        if isinstance(self.language_model, NoLanguageModel):
             return [[] for _ in said]
         prefixes = []
         for row, one in enumerate(said):

@@ -220,13 +220,13 @@ class Memory:
 
     def nearest(self, vectors: Floats, asked: Mask, barred: Mask) -> int | None:
         """The row of the study that is nearest on the mean over the members that are asked."""
-        apart = np.zeros(len(self.rows))
+        apart, spoke = np.zeros(len(self.rows)), False
         for number in np.flatnonzero(asked):
             memory = self.members[number]
             if memory is not None:
                 far = np.full(len(self.rows), np.inf if asked.sum() == 1 else 1.0)
                 far[memory.rows] = memory.distances(vectors[number])
-                apart += far
+                apart, spoke = apart + far, True
         apart[barred] = np.inf
         best = int(apart.argmin())
-        return best if np.isfinite(apart[best]) and apart.any() else None
+        return best if spoke and np.isfinite(apart[best]) else None
