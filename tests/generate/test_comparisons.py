@@ -33,6 +33,9 @@ class Parrot:
         self.ids = encode(predictor.tokenizer, text)
         self.with_scores = with_scores
 
+    def asks_priors(self) -> bool:
+        return True
+
     def parameters(self) -> Iterator[torch.Tensor]:
         return iter([torch.zeros(1)])
 
