@@ -201,11 +201,7 @@ def test_a_bert_checkpoint_trains_as_a_decoder_writes_and_restores_without_its_f
     shutil.rmtree(tmp_path / "bert")
     restored = config.build(**special, saved=tmp_path / "parts").eval()
     load_weights(nn.ModuleDict({"language_model": restored}), tmp_path / "weights.safetensors")
-    again = restored.generate(memory, mask, None, None, DecodingConfig(max_new_tokens=8))
-    assert again[0] == written[0]
-    # Not bit for bit: how a library adds may hang on where in memory the weights lie, on some processors.
-    for now, before in zip(again[1], written[1], strict=True):
-        assert now == pytest.approx(before, abs=1e-5)
+    assert restored.generate(memory, mask, None, None, DecodingConfig(max_new_tokens=8)) == written
 
 
 @pytest.mark.parametrize("how", ["lora", "frozen"])

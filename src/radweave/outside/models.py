@@ -41,6 +41,8 @@ _LIKE = 0.8
 """Names more alike than this, of 1, are one name with a typing error."""
 _GREATEST_WEIGHT = 1e18
 """A norm squares what it gets, and the square of more than this is infinite in float32."""
+_ALIGNMENT = 64
+"""Bytes. Where torch puts weights of its own on a CPU: at multiples of this."""
 _NUMBERS_PER_WEIGHT = 4
 """Numbers a model may have for each one its checkpoint holds: four bits pack two, new layers add to them."""
 _lock = threading.RLock()
@@ -244,7 +246,19 @@ def read_model(
         some = ", ".join(lost[:3]) + (" ..." if len(lost) > 3 else "")
         raise InputError(f"the checkpoint lacks {len(lost)} weights of the model: {some}", file=path)
     refuse_unusable_weights(model, path)
+    _align(model)
     return model, missing
+
+
+def _align(model: nn.Module) -> None:
+    """Move weights that lie where they do in a checkpoint's file, mapped into memory, to where torch puts its own.
+
+    A processor's kernels may add in another order at another offset. A run that was trained from a checkpoint and the
+    same run restored, whose weights lie where torch puts them, would differ in the last bit.
+    """
+    for weight in (*model.parameters(), *model.buffers()):
+        if weight.device.type == "cpu" and weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()
 
 
 def refuse_unusable_weights(model: nn.Module, file: Path | str) -> None:
