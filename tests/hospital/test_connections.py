@@ -15,6 +15,7 @@ from archive import free_port
 from hospitals import push, until
 from pydicom import dcmread
 from pynetdicom import AE
+from pynetdicom.dul import DULServiceProvider
 from reports import dicom_image
 
 from radweave.hospital import connections, door
@@ -221,3 +222,26 @@ def test_an_object_whose_sender_goes_at_once_is_handed_on(
     until(lambda: list(one.folder.rglob("*.dcm")))
     until(lambda: not list(one.folder.glob(f"*{OPEN}")))
     assert len(list(one.folder.rglob("*.dcm"))) == 1
+
+
+def test_what_the_library_cannot_do_is_counted_and_named_and_what_it_says_is_not_told(
+    start: Callable[..., Listening],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    one, honest = start(), DULServiceProvider.run
+
+    def run(self: DULServiceProvider) -> None:
+        if self.assoc.is_acceptor:
+            raise LookupError("Doe^Jane")
+        honest(self)
+
+    monkeypatch.setattr(DULServiceProvider, "run", run)
+    entity = AE("SCANNER")
+    entity.acse_timeout = 1
+    entity.add_requested_context("1.2.840.10008.1.1")
+    assert not entity.associate("127.0.0.1", one.port, ae_title="RADWEAVE").is_established
+    until(lambda: one.counted["connections_failed"] == 1)
+    assert [vars(record)["kind"] for record in caplog.records if record.name == door.__name__] == ["LookupError"]
+    assert "Jane" not in caplog.text + "".join(capfd.readouterr())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import select
 import socket
 import ssl
@@ -28,6 +29,9 @@ _HEAD: Final = 6
 _LOOK_S: Final = 0.1
 _CLEARED: Final = 64
 """After so many associations that ended their memory is collected: each is a ring of objects that hold each other."""
+
+
+_LOG = logging.getLogger(__name__)
 
 
 class _Shared(list[PresentationContext]):
@@ -59,17 +63,17 @@ class _Bounded(RequestHandler):
         return association
 
     def _say_no_traceback(self, association: Association) -> None:
-        """Count what the library cannot do with a message, which would end its thread with a traceback.
+        """Count and name what the library cannot do with a message, which would end its thread with a traceback.
 
-        Its reactor runs none of our code, and may raise anything on bytes that a stranger sends.
+        Its reactor may raise anything on bytes that a stranger sends, and what it says may quote them.
         """
         react = association.dul.run
 
         def run() -> None:
             try:
                 react()
-            except Exception:
-                self.server.count("connections_failed")
+            except Exception as error:
+                self.server.count(_named(error))
 
         association.dul.run = run  # type: ignore[method-assign]
 
@@ -125,8 +129,8 @@ class Door(ThreadedAssociationServer):
             why = "encryption_refused"
         except OSError:
             why = "connections_without_request"
-        except Exception:  # a request that the library cannot take must not print an address
-            why = "connections_failed"
+        except Exception as error:  # a request that the library cannot take must not print an address
+            why = _named(error)
         if self.connections.leave(request):  # else it was cut by us, and is counted
             self.count(why)
         self.shutdown_request(request)
@@ -134,6 +138,13 @@ class Door(ThreadedAssociationServer):
     def close_request(self, request: Any) -> None:
         self.connections.leave(request)
         super().close_request(request)
+
+
+def _named(error: Exception) -> str:
+    """Log of what kind an error is, never what it says; what it counts as."""
+    kind = type(error).__name__
+    _LOG.error("an association failed: %s", kind, extra={"kind": kind})
+    return "connections_failed"
 
 
 def _asks(request: socket.socket, end: float) -> bool:

@@ -38,9 +38,12 @@ def say_failure(event: str, error: BaseException, **fields: str | int | float | 
 
 
 class JsonHandler(logging.Handler):
-    """What libraries log, as lines of the same kind: who and how bad, not what, for that may quote a request."""
+    """What libraries log, as lines of the same kind: who and how bad, not what, for that may quote a request. ``kind``
+    is a record's own name of its error.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         place = f"{record.name}:{record.lineno}"
-        say(f"library-{record.levelname.lower()}", place=place, error=type(error).__name__ if error else None)
+        kind = type(error).__name__ if error else getattr(record, "kind", None)
+        say(f"library-{record.levelname.lower()}", place=place, error=kind)

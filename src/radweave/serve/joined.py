@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from radweave.hospital.receiver import Receiver
     from radweave.serve.arrivals import Clean, Submit
 
-_QUOTING: Final = ("pynetdicom", "dicomweb_client", "pydicom", "highdicom", "urllib3")
-"""Libraries whose log may quote a header or an address with a patient's id."""
+_QUOTING: Final = ("pynetdicom", "dicomweb_client", "pydicom", "highdicom", "urllib3", "radweave.hospital")
+"""What logs by the standard library. A log of the others may quote a header or an address with a patient's id."""
 
 
 class Joined:
