@@ -449,6 +449,26 @@ def test_a_run_on_scans_drafts(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     assert "kernels" not in next(iter(report.evidence["sources"].values()))
 
 
+def test_without_drawn_reports_a_language_model_proposes_its_likeliest(run: Run, toy_dataset: Dataset) -> None:
+    model, decoding = run.model, run.experiment.decoding
+    assert isinstance(model, WeaveModel)
+    batch = collate(examples_of(run, toy_dataset, "test")[:2], pad_id=0)
+    said, asked = model.testify(batch), model.samples
+    several = model.propose(batch, said, decoding)
+    model.samples = 0
+    for cache in ("static", "growing"):
+        alone = model.propose(batch, said, decoding.model_copy(update={"cache": cache}))
+        assert alone == [row[:1] for row in several]
+    model.samples = asked
+
+
+def test_drafts_by_utility_need_a_memory_to_draft_from() -> None:
+    gone = [f"model.{name}=none" for name in ("memory", "kernels", "recall", "cases", "change")]
+    with pytest.raises(InputError, match=r"model\.memory is none"):
+        resolve("weave", "tiny", gone)
+    assert resolve("weave", "tiny", [*gone, "decoding.kind=likelihood"]).decoding.kind == "likelihood"
+
+
 def test_an_export_without_studies_says_what_the_sources_that_learned_say(
     run: Run, toy_dataset: Dataset, tmp_path: Path
 ) -> None:

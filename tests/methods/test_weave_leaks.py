@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,6 +112,8 @@ def test_a_memory_neither_answers_with_barred_rows_nor_learns_from_their_labels(
     assert nearest is not None
     assert nearest >= 4
     assert memory.nearest(vectors, asked, barred & False) == 2, "itself, where it is not barred"
+    silent = replace(memory, members=(None,) * len(memory.members))
+    assert silent.nearest(vectors, asked, barred) is None, "no member remembers any"
     flipped = model.read(gather(model, view(flip=3)).bank).recalled(vectors, asked.astype(float), barred)
     assert flipped is not None
     assert np.array_equal(flipped.scores, said.scores)

@@ -30,10 +30,9 @@ class Proposals:
     """Chooses between a draft and reports that were written for the same study, by the same expected utility.
 
     Words are worth what they are for the reports with the greatest weights, of the draft as of the others. Sentences
-    with de-identification marks are left out unless ``marks``, and comparisons where the study has no prior. Where
-    training reports have two parts, a text that lacks one is none. Where it
-    has been compared with its prior, each change that a text states counts by its probability (``ChangeWorth``). With
-    ``consistent`` nothing is taken that contradicts itself.
+    with de-identification marks are left out unless ``marks``. Where training reports have two parts, a text that lacks
+    one is none. Where the study was compared with its prior, each change that a text states counts by its probability
+    (``ChangeWorth``); elsewhere comparisons are left out. With ``consistent`` nothing is taken that contradicts itself.
     ``counts`` (K,) is what stating a class counts, 0 for one that is no finding. ``bank`` has the same reports, where
     they have been counted already.
     """
