@@ -18,6 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from made_up import made_up_sentence
 from radweave.evaluation import Options, Pair, evaluate_pairs, get_protocol, read_pairs
 from radweave.evaluation.metrics.language import language_statistics
 from radweave.evaluation.prepare import prepare
@@ -25,26 +26,6 @@ from radweave.evaluation.significance import compare
 from radweave.labels import get_labeler
 
 STUDIES = 3858
-SIDES = ("left", "right", "bilateral")
-PLACES = ("base", "lower lobe", "upper lobe", "apex", "costophrenic angle", "hilum", "perihilar region")
-FINDINGS = ("opacity", "effusion", "atelectasis", "consolidation", "nodule", "scarring", "thickening", "edema")
-DEGREES = ("small", "mild", "moderate", "large", "patchy", "streaky", "subtle", "dense")
-NORMAL = (
-    "the heart is normal in size .",
-    "the mediastinal contours are unremarkable .",
-    "there is no pneumothorax .",
-    "no acute osseous abnormality is seen .",
-    "the lungs are otherwise clear .",
-    "pulmonary vascularity is within normal limits .",
-    "no pleural effusion is identified on either side .",
-)
-
-
-def made_up_sentence(draw: random.Random) -> str:
-    if draw.random() < 0.5:
-        return draw.choice(NORMAL)
-    finding = f"{draw.choice(DEGREES)} {draw.choice(SIDES)} {draw.choice(PLACES)} {draw.choice(FINDINGS)}"
-    return f"there is {finding} measuring {draw.randint(3, 60)} mm which is {draw.choice(('new', 'stable'))} ."
 
 
 def made_up_pairs(seed: int = 0) -> list[Pair]:

@@ -15,26 +15,50 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench_evaluation import made_up_sentence
+from made_up import made_up_sentence
 
 SEED, SIDE, FULL = 0, 32, (3056, 2544)
 BLOCK = 1000
 UPDATES = (5, 25)
 """An update is the mean of those between."""
 OVERRIDES = [f"data.image_size={SIDE}", "stages.eyes.epochs=0", "model.vision_encoder.start=nothing"]
+OLDER_OVERRIDES = [f"data.image_size={SIDE}", "stages.vision.epochs=0"]
 TEST_SHARE, VAL_SHARE = 50, 100
 """Every so many studies is one of the split: as many as MIMIC-CXR has."""
 
 
 class EnoughError(Exception):
     """What is measured is over."""
+
+
+def named(name: str, *places: str) -> Any:
+    """What has that name in the first module that this tree has: an older one has it elsewhere."""
+    for place in places:
+        with suppress(ModuleNotFoundError):
+            return getattr(import_module(place), name)
+    raise ModuleNotFoundError(f"this tree has {name} nowhere among {places}")
+
+
+def begin_training(folder: Path, out: str, watch: Any, *overrides: str) -> None:
+    """Train the baseline until the watch has seen enough, in this tree's place for it or an older one's."""
+    train = named("train", "radweave.runs.train", "radweave.runs")
+    older = train.__module__ == "radweave.runs"
+    given = [*(OLDER_OVERRIDES if older else OVERRIDES), *overrides]
+    with suppress(EnoughError):
+        train("baseline", folder / "data", folder / out, overrides=given, watch=watch, overwrite=True)
+
+
+def training_watch(stage: Callable[[str], Any]) -> Any:
+    return named("TrainingWatch", "radweave.runs.stages", "radweave.stages")(stage=stage)
 
 
 def sentence(draw: random.Random) -> str:
@@ -97,16 +121,6 @@ def make_data(folder: Path, size: int, *, full: bool = False) -> None:
     import_dataset("folder", folder / "source", folder / "data", options=ImportOptions(verify=False, link=True))
 
 
-def make_run(folder: Path, size: int) -> None:
-    """A baseline that was trained for one update, to draft with."""
-    from radweave.runs.train import train
-
-    if not (folder / "data").exists():
-        make_data(folder, size)
-    overrides = [*OVERRIDES, "data.limit=64", "stages.report.epochs=1", "decoding.max_new_tokens=24"]
-    train("baseline", folder / "data", folder / "run", overrides=overrides)
-
-
 def nothing(folder: Path, size: int) -> None: ...
 
 
@@ -124,6 +138,12 @@ def a_cache(folder: Path, size: int) -> None:
         begin(folder, size)
 
 
+def a_run(folder: Path, size: int) -> None:
+    """A baseline that this tree trained for one update, to draft with, and what its first start keeps."""
+    a_cache(folder, size)
+    begin_training(folder, "run", None, "stages.report.max_steps=1", "decoding.max_new_tokens=24")
+
+
 def do_import(folder: Path, size: int) -> None:
     from radweave.data.importers import ImportOptions, import_dataset
 
@@ -138,31 +158,23 @@ def check(folder: Path, size: int, *, read_images: bool = True) -> None:
 
 
 def cache(folder: Path, size: int) -> None:
-    from radweave.data.cache.images import build_cache
     from radweave.data.dataset import Dataset
 
+    build_cache = named("build_cache", "radweave.data.cache.images", "radweave.data.cache")
     build_cache(Dataset.open(folder / "data"), size=224 if folder.name.startswith("full") else SIDE)
 
 
 def begin(folder: Path, size: int) -> None:
     """Start a training of the baseline, and stop where its first stage begins."""
-    from radweave.runs.stages import TrainingWatch
-    from radweave.runs.train import train
 
-    def began(_: Path) -> None:
+    def began(name: str) -> Any:
         raise EnoughError
 
-    with suppress(EnoughError):
-        train(
-            "baseline", folder / "data", folder / "begun", overrides=OVERRIDES, watch=TrainingWatch(began=began),
-            overwrite=True,
-        )  # fmt: skip
+    begin_training(folder, "begun", training_watch(began))
 
 
 def updates(folder: Path, size: int) -> None:
     """Some updates of the baseline; prints the CPU milliseconds of one."""
-    from radweave.runs.stages import TrainingWatch
-    from radweave.runs.train import train
     from radweave.train.loop import Watch
 
     times: dict[int, float] = {}
@@ -174,38 +186,34 @@ def updates(folder: Path, size: int) -> None:
             print(json.dumps({"update_ms": one * 1000, "updates": total}))
             raise EnoughError
 
-    watch = TrainingWatch(stage=lambda name: Watch(step=step))
     more = [f"data.{option}" for option in ("keep_features=false", "keep_stages=false")]
-    overrides = [*OVERRIDES, *more, "stages.report.epochs=1", "stages.report.batch_size=16"]
-    with suppress(EnoughError):
-        train("baseline", folder / "data", folder / "begun", overrides=overrides, watch=watch, overwrite=True)
+    more += ["stages.report.epochs=1", "stages.report.batch_size=16"]
+    begin_training(folder, "begun", training_watch(lambda name: Watch(step=step)), *more)
 
 
 def draft(folder: Path, size: int) -> None:
-    from radweave.generate.predictor import Predictor
-    from radweave.generate.split import generate_split
-    from radweave.runs.restore import restore
-
+    restore = named("restore", "radweave.runs.restore", "radweave.runs")
+    generate_split = named("generate_split", "radweave.generate.split", "radweave.predict")
     run = restore(folder / "run")
-    done = generate_split(run, Predictor.of(run), folder / "data", "test", folder / "drafts.jsonl", overwrite=True)
+    older = hasattr(run, "predictor")
+    predictor = run.predictor() if older else named("Predictor", "radweave.generate.predictor").of(run)
+    done = generate_split(run, predictor, folder / "data", "test", folder / "drafts.jsonl", overwrite=True)
     print(json.dumps({"reports": done.written}))
 
 
 def evaluate(folder: Path, size: int) -> None:
     """Label tables, floors, the published protocol beside, 1,000 resamples; without METEOR."""
-    from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
-
+    places = "radweave.evaluation.commands.evaluate", "radweave.evaluation.commands"
+    request = named("EvaluateRequest", *places)(pairs=(folder / "pairs.jsonl",), meteor=False, out=folder / "scores")
     shutil.rmtree(folder / "scores", ignore_errors=True)
     with redirect_stdout(StringIO()):
-        run_evaluate(EvaluateRequest(pairs=(folder / "pairs.jsonl",), meteor=False, out=folder / "scores"))
+        named("run_evaluate", *places)(request)
 
 
 def label(folder: Path, size: int) -> None:
-    from radweave.evaluation.commands.label import LabelRequest, run_label
-
-    run_label(
-        LabelRequest(reports=folder / "pairs.jsonl", text_field="ref", out=folder / "labels.jsonl", overwrite=True)
-    )
+    places = "radweave.evaluation.commands.label", "radweave.evaluation.label_command"
+    request = {"reports": folder / "pairs.jsonl", "text_field": "ref", "out": folder / "labels.jsonl"}
+    named("run_label", *places)(named("LabelRequest", *places)(**request, overwrite=True))
 
 
 def full(make: Callable[..., None]) -> Callable[[Path, int], None]:
@@ -224,7 +232,7 @@ ROWS: dict[str, tuple[str, Callable[[Path, int], None], Callable[[Path, int], No
     "cache": ("data", no_cache, cache),
     "start": ("data", a_cache, begin),
     "update": ("data", a_cache, updates),
-    "draft": ("run", a_cache, draft),
+    "draft": ("data", a_run, draft),
     "evaluate": ("pairs", nothing, evaluate),
     "label": ("pairs", nothing, label),
     "full import": ("full source", no_import, do_import),
@@ -234,7 +242,6 @@ ROWS: dict[str, tuple[str, Callable[[Path, int], None], Callable[[Path, int], No
 MAKE: dict[str, Callable[[Path, int], None]] = {
     "source": make_source,
     "data": make_data,
-    "run": make_run,
     "pairs": make_pairs,
     "full source": full(make_source),
     "full data": full(make_data),
