@@ -17,9 +17,9 @@ import numpy as np
 from PIL import Image
 
 from radweave.data.leaks.pictures import thumbnail, without_borders
+from radweave.data.preprocessing import to_square
 from radweave.data.reading.images import radiograph_from_raster, read_raster
 from radweave.data.reading.raster_parse import parse_raster
-from radweave.data.transforms import to_square
 from radweave.generate.floors import nearest_rows
 
 ROUNDS = 7

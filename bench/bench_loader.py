@@ -25,8 +25,8 @@ from radweave.data.cache.squares import read_square
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import StudyLoader
+from radweave.data.preprocessing import to_square
 from radweave.data.reading.images import read_radiograph
-from radweave.data.transforms import to_square
 from radweave.phantom.dataset import write_phantom_dataset
 from radweave.phantom.study import PhantomOptions
 

@@ -35,7 +35,7 @@ from radweave.base.study import Split, Study
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate, ordered_views, view_id
-from radweave.data.transforms import to_square
+from radweave.data.preprocessing import to_square
 from radweave.explain.colours import PALETTE
 from radweave.nn.cam import CAM_KINDS, view_maps
 from radweave.nn.views import encode_views

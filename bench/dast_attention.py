@@ -35,7 +35,7 @@ from PIL import Image, ImageDraw
 from radweave.base.study import Split
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate, ordered_views, view_id
-from radweave.data.transforms import to_square
+from radweave.data.preprocessing import to_square
 from radweave.methods.dast.model import DastModel
 from radweave.nn.views import encode_views
 from radweave.phantom.study import PhantomOptions, draw_xray_study

@@ -23,8 +23,8 @@ from radweave.data.cache.images import build_cache
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 from radweave.data.familiarity import Familiarity, Verdict, fit_familiarity
+from radweave.data.preprocessing import to_square
 from radweave.data.reading.images import read_radiograph
-from radweave.data.transforms import to_square
 from radweave.generate.pictures import model_input, read_scan
 from radweave.methods import resolve
 

@@ -41,16 +41,16 @@ class EnoughError(Exception):
 
 
 def named(name: str, *places: str) -> Any:
-    """What has that name in the first module that this tree has: an older one has it elsewhere."""
+    """What has that name in the first room of radweave that this tree has: an older one has it elsewhere."""
     for place in places:
         with suppress(ModuleNotFoundError):
-            return getattr(import_module(place), name)
+            return getattr(import_module(f"radweave.{place}"), name)
     raise ModuleNotFoundError(f"this tree has {name} nowhere among {places}")
 
 
 def begin_training(folder: Path, out: str, watch: Any, *overrides: str) -> None:
     """Train the baseline until the watch has seen enough, in this tree's place for it or an older one's."""
-    train = named("train", "radweave.runs.train", "radweave.runs")
+    train = named("train", "runs.train", "runs")
     older = train.__module__ == "radweave.runs"
     given = [*(OLDER_OVERRIDES if older else OVERRIDES), *overrides]
     with suppress(EnoughError):
@@ -58,7 +58,7 @@ def begin_training(folder: Path, out: str, watch: Any, *overrides: str) -> None:
 
 
 def training_watch(stage: Callable[[str], Any]) -> Any:
-    return named("TrainingWatch", "radweave.runs.stages", "radweave.stages")(stage=stage)
+    return named("TrainingWatch", "runs.stages", "stages")(stage=stage)
 
 
 def sentence(draw: random.Random) -> str:
@@ -160,7 +160,7 @@ def check(folder: Path, size: int, *, read_images: bool = True) -> None:
 def cache(folder: Path, size: int) -> None:
     from radweave.data.dataset import Dataset
 
-    build_cache = named("build_cache", "radweave.data.cache.images", "radweave.data.cache")
+    build_cache = named("build_cache", "data.cache.images", "data.cache")
     build_cache(Dataset.open(folder / "data"), size=224 if folder.name.startswith("full") else SIDE)
 
 
@@ -192,18 +192,18 @@ def updates(folder: Path, size: int) -> None:
 
 
 def draft(folder: Path, size: int) -> None:
-    restore = named("restore", "radweave.runs.restore", "radweave.runs")
-    generate_split = named("generate_split", "radweave.generate.split", "radweave.predict")
+    restore = named("restore", "runs.restore", "runs")
+    generate_split = named("generate_split", "generate.split", "predict")
     run = restore(folder / "run")
     older = hasattr(run, "predictor")
-    predictor = run.predictor() if older else named("Predictor", "radweave.generate.predictor").of(run)
+    predictor = run.predictor() if older else named("Predictor", "generate.predictor").of(run)
     done = generate_split(run, predictor, folder / "data", "test", folder / "drafts.jsonl", overwrite=True)
     print(json.dumps({"reports": done.written}))
 
 
 def evaluate(folder: Path, size: int) -> None:
     """Label tables, floors, the published protocol beside, 1,000 resamples; without METEOR."""
-    places = "radweave.evaluation.commands.evaluate", "radweave.evaluation.commands"
+    places = "evaluation.commands.evaluate", "evaluation.commands"
     request = named("EvaluateRequest", *places)(pairs=(folder / "pairs.jsonl",), meteor=False, out=folder / "scores")
     shutil.rmtree(folder / "scores", ignore_errors=True)
     with redirect_stdout(StringIO()):
@@ -211,7 +211,7 @@ def evaluate(folder: Path, size: int) -> None:
 
 
 def label(folder: Path, size: int) -> None:
-    places = "radweave.evaluation.commands.label", "radweave.evaluation.label_command"
+    places = "evaluation.commands.label", "evaluation.label_command"
     request = {"reports": folder / "pairs.jsonl", "text_field": "ref", "out": folder / "labels.jsonl"}
     named("run_label", *places)(named("LabelRequest", *places)(**request, overwrite=True))
 

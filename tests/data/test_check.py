@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -466,3 +468,11 @@ def test_priors_are_of_the_same_patient_and_earlier(
         rows[1].update(prior="s0", study_time=times[1], patient_id=patient)
 
     assert list(kinds(plant(dataset, change).errors)) == ([kind] if kind else [])
+
+
+def test_import_check_and_cache_need_no_torch() -> None:
+    code = (
+        "import sys, radweave.data.importers, radweave.data.check, radweave.data.cache.images\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,11 +12,11 @@ import torch
 
 from radweave.base.errors import InputError
 from radweave.data import read_ahead
+from radweave.data.augmentation import LightAugmentation
 from radweave.data.cache.ct import ScanRows
 from radweave.data.loader import Example, StudyLoader
 from radweave.data.order import ShuffleAll, ShuffleBlocks, mixed_order
 from radweave.data.read_ahead import read, runs
-from radweave.data.transforms import LightAugmentation
 
 BLOCKS = ShuffleBlocks(size=4, together=2)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from radweave.base.map_kinds import UNKNOWN
-from radweave.data.transforms import covered_by_square
+from radweave.data.preprocessing import covered_by_square
 from radweave.explain import embedded
 from radweave.explain.embedded import Embedded, embed, stored_of
 from radweave.explain.maps import RadiographSubject, ScanSubject

@@ -26,7 +26,7 @@ from radweave.base.study import RESEARCH_ONLY, LabelState, Report
 from radweave.cli import main
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
-from radweave.data.transforms import place_in_square, to_square
+from radweave.data.preprocessing import place_in_square, to_square
 from radweave.explain import explain_files, explain_study, write_explanation
 from radweave.explain.colours import LINE_AT, PALETTE, overlay_indices
 from radweave.explain.figures import choose

@@ -19,7 +19,7 @@ from radweave.cli import main
 from radweave.data.dataset import Dataset
 from radweave.data.familiarity import Familiarity, Verdict, fit_familiarity, load_familiarity, model, save_familiarity
 from radweave.data.familiarity.strangers import KINDS, stranger
-from radweave.data.transforms import to_square
+from radweave.data.preprocessing import to_square
 from radweave.explain import explain_files
 from radweave.export import export
 from radweave.generate.files import FileGroup, generate_files, group_images

@@ -27,9 +27,9 @@ from radweave.base.study import ImageRef, Study
 from radweave.contract.experiment import BuildContext
 from radweave.contract.stage import apply_finetune, set_train_mode, total_loss
 from radweave.contract.view import TrainingView
+from radweave.data.augmentation import LightAugmentation, NoAugmentation
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.data.transforms import LightAugmentation, NoAugmentation
 from radweave.memory.bank import Bank, patient_code
 from radweave.methods import resolve
 from radweave.methods.vdgen import ABLATIONS, VDGEN_PROMPT, paper, tiny

@@ -16,12 +16,12 @@ from radweave.base.batch import Batch
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_jsonl
 from radweave.cli import main
+from radweave.data.augmentation import LightAugmentation
 from radweave.data.cache.images import build_cache
 from radweave.data.ct import preprocess
 from radweave.data.dataset import Dataset
 from radweave.data.loader import StudyLoader, collate
 from radweave.data.reading.volumes import read_volume
-from radweave.data.transforms import LightAugmentation
 from radweave.generate.predictor import Predictor
 from radweave.methods import resolve
 from radweave.nn.views import encode_views

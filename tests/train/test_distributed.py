@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 
 from radweave.base.errors import InputError
 from radweave.base.json_files import read_json
+from radweave.data.augmentation import LightAugmentation
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, StudyLoader
-from radweave.data.transforms import LightAugmentation
 from radweave.generate.predictor import Predictor
 from radweave.generate.split import generate_split
 from radweave.runs.restore import restore

@@ -18,11 +18,11 @@ from radweave.base.ontology import LabelSetName
 from radweave.base.study import Modality, TargetText
 from radweave.contract.model import ReportModel
 from radweave.contract.stage import StageConfig
+from radweave.data.augmentation import AugmentationConfig, NoAugmentation
 from radweave.data.ct import CtPreprocessing
 from radweave.data.order import ShuffleAll, ShuffleConfig
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
 from radweave.data.told import InputSection, refuse_own_words
-from radweave.data.transforms import AugmentationConfig, NoAugmentation
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart

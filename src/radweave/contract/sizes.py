@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from radweave.contract.experiment import DataConfig, Stages
 from radweave.contract.stage import OptimizerConfig, StageConfig, Trainability, full
+from radweave.data.augmentation import LightAugmentation
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
-from radweave.data.transforms import LightAugmentation
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 
 TINY_XRAY = DataConfig(

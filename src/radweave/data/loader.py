@@ -15,11 +15,11 @@ from torch import Tensor
 
 from radweave.base.batch import Batch, Slice
 from radweave.base.study import ImageRef, LabelState, View
+from radweave.data.augmentation import AugmentationConfig, NoAugmentation
 from radweave.data.cache.ct import ScanRows
 from radweave.data.order import ShuffleAll, ShuffleConfig, mixed_order
 from radweave.data.prefetch import made_ahead
 from radweave.data.read_ahead import reading_ahead
-from radweave.data.transforms import AugmentationConfig, NoAugmentation
 
 STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from radweave.data.transforms import covered_by_square, place_in_square
+from radweave.data.preprocessing import covered_by_square, place_in_square
 
 if TYPE_CHECKING:
     from radweave.viewer.pixels import Read

@@ -31,8 +31,8 @@ from radweave.base.replacing import FolderKind
 from radweave.base.storage import remove_leftovers, write_folder, write_text
 from radweave.base.study import Record
 from radweave.contract.experiment import BuildContext, Experiment
+from radweave.data.preprocessing import PREPROCESSING_VERSION
 from radweave.data.tokenizer import load_tokenizer
-from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.drafting.run_calibration import load_calibration, save_calibration
 from radweave.drafting.store import BANK as DRAFTING_BANK
 from radweave.export.measured import scores_page

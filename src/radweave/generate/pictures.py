@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from radweave.base.errors import InputError
 from radweave.base.study import View
 from radweave.data.ct import CtPreprocessing, covered, preprocess, to_bytes
+from radweave.data.preprocessing import covered_by_square, to_square
 from radweave.data.reading.images import Radiograph, read_radiograph
 from radweave.data.reading.integrity import DOUBTFUL
 from radweave.data.reading.volumes import Volume, read_stored, to_standard
-from radweave.data.transforms import covered_by_square, to_square
 
 Picture = Radiograph | Volume
 

@@ -15,8 +15,8 @@ from radweave.base.ontology import CLASSES
 from radweave.contract.experiment import BuildContext, Experiment
 from radweave.contract.model import ReportModel
 from radweave.data.familiarity import Familiarity, load_familiarity
+from radweave.data.preprocessing import PREPROCESSING_VERSION
 from radweave.data.tokenizer import load_tokenizer
-from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.drafting.run_calibration import load_calibration
 from radweave.methods import load_method
 from radweave.outside.models import refuse_unusable_weights

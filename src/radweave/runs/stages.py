@@ -19,12 +19,12 @@ from radweave.contract.experiment import Experiment
 from radweave.contract.model import LearnsTargets, ReportModel, device_of, encoder_name, parts_of, refuse_unknown
 from radweave.contract.stage import StageConfig, apply_finetune, total_loss
 from radweave.contract.view import TrainingView
+from radweave.data.augmentation import NoAugmentation
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, refuse_shared_images
 from radweave.data.loader import Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
-from radweave.data.transforms import NoAugmentation
 from radweave.memory.backends import stated_recalls
 from radweave.memory.bank import save_bank
 from radweave.runs.drafts import Drafter

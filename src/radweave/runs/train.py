@@ -31,9 +31,9 @@ from radweave.data.familiarity import TrainingPictures, fit_familiarity, save_fa
 from radweave.data.kept_text import built_tokenizer
 from radweave.data.leaks.near_copies import near_copies
 from radweave.data.loader import VIEW_KINDS
+from radweave.data.preprocessing import PREPROCESSING_VERSION
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.data.told import Telling
-from radweave.data.transforms import PREPROCESSING_VERSION
 from radweave.methods import resolve
 from radweave.runs.cautions import cautions_of
 from radweave.runs.drafting import save_for_drafting

@@ -15,9 +15,9 @@ from radweave.base.provenance import code_hash, library_versions
 from radweave.base.study import Record
 from radweave.data.cache.arrays import stamp
 from radweave.data.dataset import Dataset
-from radweave.data.transforms import PREPROCESSING_VERSION
+from radweave.data.preprocessing import PREPROCESSING_VERSION
 
-READING: Final = ("radweave.data.reading", "radweave.data.transforms", "radweave.data.ct")
+READING: Final = ("radweave.data.reading", "radweave.data.preprocessing", "radweave.data.ct")
 """The rooms that make pixels of files."""
 
 

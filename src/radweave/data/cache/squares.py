@@ -133,8 +133,8 @@ def read_square(dataset: Dataset, ref: ImageRef, size: int) -> NDArray[np.uint8]
     Raises:
         InputError: if the file is missing, broken or no radiograph.
     """
+    from radweave.data.preprocessing import to_square
     from radweave.data.reading.images import read_radiograph
-    from radweave.data.transforms import to_square
 
     radiograph = read_radiograph(dataset.image_path(ref.path), original_size_wh=ref.original_size_wh, doubts=False)
     return to_square(radiograph.pixels, size)

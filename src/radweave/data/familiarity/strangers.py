@@ -15,7 +15,7 @@ from PIL import Image
 from scipy import ndimage
 
 from radweave.data.familiarity.descriptor import content, resized
-from radweave.data.transforms import place_in_square
+from radweave.data.preprocessing import place_in_square
 
 Bytes = NDArray[np.uint8]
 Grey = NDArray[np.float64]

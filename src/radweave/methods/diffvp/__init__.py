@@ -9,9 +9,9 @@ from __future__ import annotations
 from radweave.contract.experiment import DataConfig
 from radweave.contract.sizes import ALL_LINEAR, EYES_STAGE, MANY_FINDINGS, TINY_CT, TINY_XRAY, stage, warm
 from radweave.contract.stage import StageConfig, Trainability, full
+from radweave.data.augmentation import LightAugmentation
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
-from radweave.data.transforms import LightAugmentation
 from radweave.methods.diffvp.diagnosis import NoisyOrConfig
 from radweave.methods.diffvp.difference import DifferenceConfig
 from radweave.methods.diffvp.heads import ClassHeadConfig

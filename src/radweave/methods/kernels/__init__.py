@@ -8,7 +8,7 @@ from __future__ import annotations
 from radweave.contract.experiment import DataConfig
 from radweave.contract.sizes import TINY_XRAY
 from radweave.contract.tables import Table, parts_table
-from radweave.data.transforms import NoAugmentation
+from radweave.data.augmentation import NoAugmentation
 from radweave.methods.kernels.model import KernelsExperiment, KernelsModelConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.sources.descriptors import SIZE

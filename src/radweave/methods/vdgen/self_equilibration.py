@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.base.config import Config, Ratio
-from radweave.data.transforms import AugmentationConfig, LightAugmentation
+from radweave.data.augmentation import AugmentationConfig, LightAugmentation
 from radweave.nn.contrastive import gather_batch
 
 Augment = Callable[[Tensor], Tensor]
