@@ -57,3 +57,16 @@ def test_equal_scores_come_in_the_order_of_the_rows() -> None:
     index = make_index(torch.ones(10, 4))
     _, rows = index.search(torch.ones(1, 4), 4, study_ids=["q"], patient_ids=["q"])
     assert rows.tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_vectors_of_another_width_are_searched_as_their_values_are(dtype: torch.dtype, queries: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(5000, 8, generator=generator).to(dtype)
+    wanted = torch.randn(queries, 8, generator=generator)
+    ids = [f"q{number}" for number in range(queries)]
+    scores, rows = make_index(vectors).search(wanted, 5, study_ids=ids, patient_ids=ids)
+    best = (wanted.double() @ vectors.double().T).topk(5)
+    assert torch.equal(rows, best.indices)
+    assert torch.allclose(scores.double(), best.values, atol=1e-5)
