@@ -470,6 +470,35 @@ def test_priors_are_of_the_same_patient_and_earlier(
     assert list(kinds(plant(dataset, change).errors)) == ([kind] if kind else [])
 
 
+def test_many_files_at_once_tell_what_one_by_one_tells(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(rows: Rows) -> None:
+        for number, name in ((0, "1"), (4, "1"), (2, "gone")):
+            rows[number]["images"][0]["path"] = f"images/{name}.png"
+        rows[3]["images"][0]["sha256"] = "0" * 64
+
+    plant(dataset, change)
+    found = []
+    for cores in (1, 7):
+        monkeypatch.setattr("radweave.data.cache.workers.usable_cores", lambda cores=cores: cores)
+        found.append(check_dataset(dataset).to_json())
+    assert found[0] == found[1]
+    assert found[0]["leaks"]
+    assert len(found[0]["errors"]) >= 2
+
+
+def test_an_image_of_another_modality_is_not_opened(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+    monkeypatch.setattr("radweave.data.leaks.seen.content_hash", opened.append)
+
+    def change(rows: Rows) -> None:
+        for row in rows:
+            row["images"][0]["modality"] = "ct"
+
+    report = plant(dataset, change)
+    assert kinds(report.errors)["image of another modality than the data set"] == 6
+    assert not opened
+
+
 def test_import_check_and_cache_need_no_torch() -> None:
     code = (
         "import sys, radweave.data.importers, radweave.data.check, radweave.data.cache.images\n"

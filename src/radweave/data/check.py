@@ -10,29 +10,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from radweave.base.errors import InputError
 from radweave.base.study import SPLITS, ImageRef, Study
+from radweave.data.cache.workers import Item, Result, in_order
 from radweave.data.control_words import has_control_word
 from radweave.data.dataset import Dataset
-from radweave.data.leaks.file_hashes import content_hash
 from radweave.data.leaks.identity import comparable_id
 from radweave.data.leaks.near_copies import PAIRS
 from radweave.data.leaks.near_duplicates import TextIndex
-from radweave.data.leaks.pictures import SAME_WEAKEST, PictureIndex, flat_scan
+from radweave.data.leaks.pictures import SAME_WEAKEST, PictureIndex
+from radweave.data.leaks.seen import SeenImage, see_image
 from radweave.data.priors import prior_faults
-from radweave.data.reading.integrity import DOUBTFUL
 
 MOST_EXAMPLES = 10
 LENGTH_BINS = (0, 1, 10, 20, 40, 60, 80, 100, 150, 200, 300)
@@ -149,7 +145,11 @@ class _Check:
     priors: list[tuple[int, str]] = field(default_factory=list)
     leaked_lines: set[tuple[int, int]] = field(default_factory=set)
 
-    def add(self, line: int, study: Study) -> None:
+    def see(self, study: Study) -> list[SeenImage]:
+        """Look at the files of a study. Of what the check knows it reads and changes nothing: threads may do it."""
+        return [see_image(self.dataset, image, reads=self.reads_images) for image in study.images]
+
+    def add(self, line: int, study: Study, seen: Sequence[SeenImage]) -> None:
         split = study.split or _NO_SPLIT
         if not self._is_new(line, study.study_id, split):
             return
@@ -167,8 +167,8 @@ class _Check:
         if study.prior is not None:
             self.priors.append((position, study.prior))
         self._describe(line, study, split)
-        for image in study.images:
-            self._check_image(image, line, position, split)
+        for image, file in zip(study.images, seen, strict=True):
+            self._check_image(image, file, line, position, split)
 
     def _is_new(self, line: int, study_id: str, split: str) -> bool:
         """Whether the id is new in its split; reports it where it is not."""
@@ -211,27 +211,27 @@ class _Check:
         if any(has_control_word(text) for text in (*texts, *study.regions.values()) if text):
             self.warnings.add("text with a control word of a language model", line)
 
-    def _check_image(self, image: ImageRef, line: int, position: int, split: str) -> None:
+    def _check_image(self, image: ImageRef, seen: SeenImage, line: int, position: int, split: str) -> None:
         if image.modality != self.dataset.card.modality:
             self.errors.add("image of another modality than the data set", line)
             return
-        try:
-            path = self.dataset.image_path(image.path)
+        if seen.digest is not None:
             recorded = image.sha256
-            digest = content_hash(path) if self.reads_images or recorded is None else recorded
-            if recorded is not None and digest != recorded:
+            if recorded is not None and seen.digest != recorded:
                 self.errors.add("image bytes differ from the recorded hash", line)
-            places = self.files[bytes.fromhex(digest)[:16]]
+            places = self.files[bytes.fromhex(seen.digest)[:16]]
             is_new = not places
             self._compare_content("image", places, line, split, "same image in two splits")
-            if self.reads_images:
-                patient = self._look(path, image, position, split, is_new=is_new)
-                if patient is not None:
-                    self._compare_headers(patient, line, split)
-        except InputError as error:
-            self.errors.add(error.reason, line)
-        except OSError as error:
-            self.errors.add(f"image cannot be read: {error.strerror}", line)
+            for doubt in seen.doubts:
+                self.warnings.add(doubt, line)
+            if is_new and seen.content is not None:  # else an equal picture is that of the same file
+                places = self.voxels[seen.content]
+                self._compare_content("picture, in different files,", places, line, split, DIFFERENT_FILES)
+            self.pictures.add_looks(position, split, seen.looks)
+            if seen.patient is not None:
+                self._compare_headers(seen.patient, line, split)
+        if seen.error is not None:
+            self.errors.add(seen.error, line)
 
     def _compare_content(self, what: str, places: dict[str, int], line: int, split: str, leak: str) -> None:
         """Note the same content twice in a split, a leak across two. ``places``: where it was met before."""
@@ -241,38 +241,6 @@ class _Check:
             studies = "in two studies of a patient" if patient == other else "in studies of two patients"
             self.warnings.add(f"same {what} {'twice in a study' if first == line else studies}", first, line)
         self._meet(places, split, line, leak)
-
-    def _look(self, path: Path, image: ImageRef, position: int, split: str, *, is_new: bool) -> str | None:
-        """Decode an image and keep what its picture or its voxels look like; the header's patient, as a digest.
-
-        ``is_new``: no file of the same bytes was met, so that an equal picture is another file's.
-
-        Raises:
-            InputError: if it cannot be read.
-        """
-        values: NDArray[Any]
-        if image.modality == "xray":
-            from radweave.data.reading.images import read_radiograph
-
-            radiograph = read_radiograph(path)
-            flat, patient = np.asarray(radiograph.pixels), radiograph.patient_key
-            # Eight bits, as all that learns from them sees: pictures that differ by less are one.
-            values = (flat * np.float32(255)).astype(np.uint8)
-            for doubt in (text for text in radiograph.warnings if text.startswith(DOUBTFUL)):
-                self.warnings.add(re.sub(r"\d+", "N", doubt), self.line_of[position])
-        else:
-            from radweave.data.reading.volumes import read_volume
-
-            volume = read_volume(path)
-            values, flat, patient = volume.hu, flat_scan(volume.hu), volume.patient_key
-        if is_new:
-            content = hashlib.blake2b(str(values.shape).encode(), digest_size=16)
-            content.update(np.ascontiguousarray(values).data)
-            places = self.voxels[content.digest()]
-            line = self.line_of[position]
-            self._compare_content("picture, in different files,", places, line, split, DIFFERENT_FILES)
-        self.pictures.add(position, split, flat)
-        return patient
 
     def _compare_headers(self, patient: str, line: int, split: str) -> None:
         """Images of one study must be of one patient; across splits, shared ids may be a de-identifier's doing."""
@@ -343,8 +311,8 @@ def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | 
     """Check a dataset folder. Memory grows by about 3 kB a study, and 5 to 10 kB for each image that is read.
 
     Args:
-        read_images: hash and decode every image; else only look whether the file is there and compare the recorded
-            hashes.
+        read_images: hash and decode every image, as many at once as there are cores; else only look whether the file
+            is there and compare the recorded hashes.
         progress: called with the number of lines read so far, and of all.
 
     Raises:
@@ -356,11 +324,18 @@ def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | 
     if recorded is not None and dataset.manifest_path.is_file() and dataset.fingerprint() != recorded:
         check.warnings.add("the manifest was changed after it was written")
     total = 0 if progress is None else _lines(dataset.manifest_path)
-    for line, study in _studies(dataset.manifest_path, check.errors):
-        check.add(line, study)
+    studies = _studies(dataset.manifest_path, check.errors)
+    # A file that is only looked for takes less than handing it to a thread.
+    at_once = in_order if read_images else _one_by_one
+    for (line, study), seen in at_once(lambda numbered: check.see(numbered[1]), studies):
+        check.add(line, study, seen)
         if progress is not None:
             progress(line, total)
     return check.finish()
+
+
+def _one_by_one(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+    return ((item, work(item)) for item in items)
 
 
 def _lines(manifest: Path) -> int:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from radweave.base.cores import usable_cores
+from radweave.base.heap import keep_freed_pages
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -15,6 +16,7 @@ Result = TypeVar("Result")
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
     """Each item with its result, in the order of the items. A few are under way ahead, however many there are."""
+    keep_freed_pages()
     cores = usable_cores()
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(max_workers=cores) as pool:

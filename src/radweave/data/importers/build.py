@@ -214,7 +214,7 @@ def _read(image: RawImage) -> View:
     if image.modality == "xray":
         from radweave.data.reading.images import read_radiograph
 
-        return read_radiograph(image.file).view
+        return read_radiograph(image.file, doubts=False).view
     from radweave.data.reading.volumes import read_volume
 
     read_volume(image.file)

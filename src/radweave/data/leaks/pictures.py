@@ -11,7 +11,7 @@ Source: cells of edge directions follow Dalal and Triggs, "Histograms of Oriente
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -46,6 +46,7 @@ _LINES = 16
 
 Thumbnail = NDArray[np.uint8]
 Descriptor = NDArray[np.int8]
+Look = tuple[Thumbnail, Descriptor]
 
 
 def _cell_weights() -> NDArray[np.float32]:
@@ -137,6 +138,14 @@ def without_borders(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     return cut
 
 
+def looks_of(pixels: NDArray[np.float32]) -> tuple[Look, ...]:
+    """The picture (H, W) without its plain borders; with them too, where it has some."""
+    cut = without_borders(pixels)
+    has_borders = min(small / large for small, large in zip(cut.shape, pixels.shape, strict=True)) < 1 - _SMALLEST_CUT
+    thumbnails = [thumbnail(shown) for shown in ((cut, pixels) if has_borders else (cut,))]
+    return tuple((small, descriptor(small)) for small in thumbnails)
+
+
 def _first_busy(lines: NDArray[np.float32], plain: float) -> int:
     """The first line (L, N) whose values differ by more than ``plain``; L where there is none."""
     for start in range(0, len(lines), _LINES):
@@ -155,11 +164,10 @@ class Looks:
     thumbnails: list[Thumbnail] = field(default_factory=list)
     descriptors: list[Descriptor] = field(default_factory=list)
 
-    def add(self, item: int, pixels: NDArray[np.float32]) -> None:
-        small = thumbnail(pixels)
+    def add(self, item: int, look: Look) -> None:
         self.items.append(item)
-        self.thumbnails.append(small)
-        self.descriptors.append(descriptor(small))
+        self.thumbnails.append(look[0])
+        self.descriptors.append(look[1])
 
     def every(self, count: int) -> Looks:
         """Some ``count`` of these, evenly spread."""
@@ -184,11 +192,13 @@ class PictureIndex:
 
     def add(self, item: int, split: str, pixels: NDArray[np.float32]) -> None:
         """Add a picture (H, W), of any scale of grey values."""
-        looks = self.looks.setdefault(split, Looks())
-        cut = without_borders(pixels)
-        looks.add(item, cut)
-        if min(small / large for small, large in zip(cut.shape, pixels.shape, strict=True)) < 1 - _SMALLEST_CUT:
-            looks.add(item, pixels)
+        self.add_looks(item, split, looks_of(pixels))
+
+    def add_looks(self, item: int, split: str, looks: Iterable[Look]) -> None:
+        """Add a picture by what ``looks_of`` made of it."""
+        kept = self.looks.setdefault(split, Looks())
+        for look in looks:
+            kept.add(item, look)
 
     def pairs_across(self, split: str, other: str, *, weakest: float = SAME_WEAKEST) -> Iterator[Copy]:
         """Items of ``split``, each with an item of ``other`` that holds the same picture, if there is one.

@@ -23,11 +23,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from radweave.base.errors import InputError
+from radweave.base.heap import keep_freed_pages
 from radweave.data.reading import wire
 
 Task = Callable[[dict[str, Any]], wire.Message]
 
 GRACE_S = 2
+KEPT_BYTES = 64 << 20
+"""Freed memory that stays with the process: a full picture and its file."""
 
 
 def main() -> None:
@@ -36,6 +39,7 @@ def main() -> None:
     requests = os.dup(0)
     _silence()
     _limit(address_space_bytes=int(sys.argv[2]))
+    keep_freed_pages(KEPT_BYTES)
     tasks: Mapping[str, Task] = importlib.import_module(sys.argv[1]).TASKS
     _send(replies, {"ready": True}, {})
     while True:
