@@ -12,7 +12,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from radweave.base.study import SPLITS, ImageRef, Study
-from radweave.data.cache.workers import Item, Result, in_order
+from radweave.data.cache.workers import in_order, one_by_one
 from radweave.data.control_words import has_control_word
 from radweave.data.dataset import Dataset
 from radweave.data.leaks.identity import comparable_id
@@ -325,17 +325,12 @@ def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | 
         check.warnings.add("the manifest was changed after it was written")
     total = 0 if progress is None else _lines(dataset.manifest_path)
     studies = _studies(dataset.manifest_path, check.errors)
-    # A file that is only looked for takes less than handing it to a thread.
-    at_once = in_order if read_images else _one_by_one
+    at_once = in_order if read_images else one_by_one
     for (line, study), seen in at_once(lambda numbered: check.see(numbered[1]), studies):
         check.add(line, study, seen)
         if progress is not None:
             progress(line, total)
     return check.finish()
-
-
-def _one_by_one(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-    return ((item, work(item)) for item in items)
 
 
 def _lines(manifest: Path) -> int:

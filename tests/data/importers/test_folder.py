@@ -376,3 +376,24 @@ def test_options_that_do_not_exist_name_those_that_do(
 def test_an_unknown_kind_names_the_known_ones(source: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="iu-xray"):
         import_dataset("iu", source, tmp_path / "out")
+
+
+def test_images_are_read_side_by_side_and_told_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, told = tmp_path / "source", list[tuple[int, int]]()
+    write_images(folder, *(f"{number}.png" for number in range(70)))
+    for number in (3, 40, 66):
+        (folder / f"{number}.png").write_bytes(b"\x89PNG\r\n\x1a\n, and then nothing")
+    rows = [f"p{number},{number}.png,Clear.,train" for number in range(70)]
+    rows[5], rows[68] = "p5,gone.png,Clear.,train", "p68,68.png,,train"
+    write_table(folder, "patient_id,image,report,split", *rows)
+    for cores in (1, 7):
+        monkeypatch.setattr("radweave.data.cache.workers.usable_cores", lambda cores=cores: cores)
+        options = ImportOptions(verify=True)
+        import_dataset(
+            "folder", folder, tmp_path / f"by {cores}", options=options, progress=lambda *counts: told.append(counts)
+        )
+    left = [json.loads(line) for line in (tmp_path / "by 1" / "left_out.jsonl").read_text().splitlines()]
+    assert [row["study_id"] for row in left if "image" not in row] == ["3", "gone", "40", "66", "68"]
+    for file in ("manifest.jsonl", "dataset.json", "left_out.jsonl"):
+        assert (tmp_path / "by 1" / file).read_bytes() == (tmp_path / "by 7" / file).read_bytes()
+    assert told == [(done, 70) for done in range(1, 71)] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_file
 from radweave.base.json_files import write_jsonl
 from radweave.base.study import ImageRef, Study, TargetText, View
+from radweave.data.cache.workers import in_order, one_by_one
 from radweave.data.cleaning import Cleaner, cleaner
 from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, DatasetWriter, SourceFile
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
@@ -24,9 +26,13 @@ from radweave.data.targets import cleaned, sections_for, target_of_sections
 LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""
 
+STUDIES_AT_ONCE = 64
+"""Studies whose image files are read side by side."""
+
 Progress = Callable[[int, int], None]
 """Told of the studies gone through, and how many there are."""
 Verdict = tuple[str | None, View]
+Tell = Callable[[Iterator[RawStudy]], Iterator[RawStudy]]
 _SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
 
 
@@ -41,11 +47,10 @@ def build_dataset(
     Raises:
         InputError: if the output exists, the split is not known, or no study at all could be taken over.
     """
-    if progress is not None:
-        source = _told(source, progress)
+    tell = _teller(source, progress)
     verdicts: dict[Path, Verdict] = {}
     assign, provenance = splitter(
-        lambda: _kept(source, options, Problems(), verdicts), source.split_provenance, options
+        lambda: _kept(source, options, Problems(), verdicts, tell), source.split_provenance, options
     )
     problems = Problems()
     scrubber = Scrubber(read_names(options.scrub_names) if options.scrub_names else ()) if options.scrub else None
@@ -64,7 +69,7 @@ def build_dataset(
         hashes: dict[Path, str] = {}
         latest: dict[str, _Latest] = {}
         written = 0
-        for raw in _kept(source, options, problems, verdicts):
+        for raw in _kept(source, options, problems, verdicts, tell):
             raw = replace(raw, split=assign(raw))
             study = _study(raw if scrubber is None else _scrubbed(raw, scrubber), options, hashes, problems)
             if study is None:
@@ -87,16 +92,18 @@ def build_dataset(
     return Dataset.open(out)
 
 
-def _told(source: Source, progress: Progress) -> Source:
-    """The source, with somebody told of each study; texts alone are read to count them."""
+def _teller(source: Source, progress: Progress | None) -> Tell:
+    """Gives studies on, with somebody told of each; texts alone are read to count them."""
+    if progress is None:
+        return lambda studies: studies
     total = sum(1 for _ in source.studies(Problems()))
 
-    def studies(problems: Problems) -> Iterator[RawStudy]:
-        for done, raw in enumerate(source.studies(problems), start=1):
+    def tell(studies: Iterator[RawStudy]) -> Iterator[RawStudy]:
+        for done, raw in enumerate(studies, start=1):
             yield raw
             progress(done, total)
 
-    return replace(source, studies=studies)
+    return tell
 
 
 def _stored(options: ImportOptions) -> dict[str, Any]:
@@ -118,23 +125,20 @@ def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None
 
 
 def _kept(
-    source: Source, options: ImportOptions, problems: Problems, verdicts: dict[Path, Verdict]
+    source: Source, options: ImportOptions, problems: Problems, verdicts: dict[Path, Verdict], tell: Tell
 ) -> Iterator[RawStudy]:
     """Studies with what ``options.keep`` asks for, image files checked; the others are counted.
 
     ``verdicts`` keeps what was found of an image file, since studies may be gone through twice.
     """
     clean = cleaner(options.cleaning)
-    root = source.root.resolve()
     verify = options.verify if options.verify is not None else not source.is_known_set
-    for raw in source.studies(problems):
+    for raw in tell(_judged(source, verify, problems, verdicts)):
         if problem := _text_problem(raw):
             problems.leave_out_study(raw.study_id, problem)
             continue
         images = []
         for image in raw.images:
-            if image.file not in verdicts:
-                verdicts[image.file] = _judge(image, root, verify)
             reason, seen = verdicts[image.file]
             if image.view is View.UNKNOWN and seen is not View.UNKNOWN:
                 image = replace(image, view=seen)
@@ -154,6 +158,25 @@ def _kept(
             problems.leave_out_study(raw.study_id, "not in the source's split")
             continue
         yield replace(raw, images=tuple(images))
+
+
+def _judged(source: Source, verify: bool, problems: Problems, verdicts: dict[Path, Verdict]) -> Iterator[RawStudy]:
+    """The source's studies; by then ``verdicts`` holds what was found of their image files.
+
+    The files of some studies are read side by side. How many does not hang on the machine: what is left out is then
+    told in the same order everywhere.
+    """
+    root, studies = source.root.resolve(), source.studies(problems)
+    at_once = in_order if verify else one_by_one
+
+    def judge(raw: RawStudy) -> dict[Path, Verdict]:
+        files = {image.file: image for image in raw.images if image.file not in verdicts}
+        return {file: _judge(image, root, verify) for file, image in files.items()}
+
+    while some := list(islice(studies, STUDIES_AT_ONCE)):
+        for raw, found in at_once(judge, some):
+            verdicts.update(found)
+            yield raw
 
 
 def _scrubbed(raw: RawStudy, scrubber: Scrubber) -> RawStudy:
