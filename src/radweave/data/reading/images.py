@@ -174,7 +174,7 @@ def radiograph_from_raster(path: Path, raster: Raster, *, doubts: bool = True) -
     grey = upright_grey(path, raster, warnings)
     if grey.dtype == np.uint8:
         _refuse_unusable(path, grey)  # bytes are looked over in a tenth of the time
-        pixels = grey.astype(np.float32) / np.float32(255)
+        pixels = np.divide(grey, np.float32(255), dtype=np.float32)
     else:
         is_unit = grey.dtype == np.float32
         pixels = grey if is_unit else without_window(grey.astype(np.float32), (0.0, 65535.0), None, warnings)

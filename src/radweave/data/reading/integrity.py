@@ -29,7 +29,7 @@ INVERTED_UNKNOWN: Final = -0.25
 def integrity_warnings(pixels: NDArray[np.float32]) -> list[str]:
     """Warnings for an image (H, W) in [0, 1]; each begins with ``DOUBTFUL``."""
     warnings = []
-    if max(roughness(pixels, axis=0), roughness(pixels, axis=1)) > NOISE_RATIO:
+    if max(roughness(pixels)) > NOISE_RATIO:
         warnings.append(DOUBTFUL + "it looks like noise or a pattern, not like a radiograph")
     step = _step(len(pixels))
     for rows in (pixels[:: 16 * step], pixels[::step], pixels):  # few rows of most images have enough of them
@@ -46,19 +46,15 @@ def grey_levels(pixels: NDArray[np.float32]) -> int:
     return int(np.count_nonzero(np.bincount((pixels * 255).astype(np.uint8).reshape(-1), minlength=256)))
 
 
-def roughness(pixels: NDArray[np.float32], *, axis: int) -> float:
-    """Von Neumann's ratio along one axis, over rows that lie evenly in the image."""
+def roughness(pixels: NDArray[np.float32]) -> tuple[float, float]:
+    """Von Neumann's ratio down and along the rows, over rows that lie evenly in the image."""
     step = _step(len(pixels))
-    rows = pixels[::step]
+    rows, below = pixels[::step], pixels[1::step]
     variance = _mean_square(rows - rows.mean())
     if variance == 0:
-        return 0.0
-    if axis == 1:
-        differences = np.diff(rows, axis=1)
-    else:
-        below = pixels[1::step]
-        differences = below - rows[: len(below)]
-    return _mean_square(differences) / (2 * variance)
+        return 0.0, 0.0
+    down, along = below - rows[: len(below)], np.diff(rows, axis=1)
+    return _mean_square(down) / (2 * variance), _mean_square(along) / (2 * variance)
 
 
 def _mean_square(values: NDArray[np.float32]) -> float:
