@@ -70,3 +70,23 @@ def test_vectors_of_another_width_are_searched_as_their_values_are(dtype: torch.
     best = (wanted.double() @ vectors.double().T).topk(5)
     assert torch.equal(rows, best.indices)
     assert torch.allclose(scores.double(), best.values, atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+@pytest.mark.parametrize("chunk", [1000, 65_536])
+def test_more_ties_than_the_margin_holds_are_found_in_order_alone_and_together(noise: float, chunk: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.nn.functional.normalize(torch.randn(6000, 64, generator=generator), dim=1)
+    copies = torch.randperm(6000, generator=generator)[:300].sort().values
+    vectors[copies] = vectors[copies[0]] + noise * torch.randn(300, 64, generator=generator)
+    queries = vectors[copies[:1]] + 0.01 * torch.randn(40, 64, generator=generator)
+    ids = [f"s{copies[1]}", *(f"q{number}" for number in range(39))]
+    index = make_index(vectors, chunk_rows=chunk)
+    together = index.search(queries, 5, study_ids=ids, patient_ids=ids)[1]
+    exact = (queries.double()[:, None] * vectors[copies].double()).sum(2)
+    exact[0, 1] = -1.0  # its own study
+    wanted = copies[exact.sort(dim=1, descending=True, stable=True).indices[:, :5]]
+    assert torch.equal(together, wanted)
+    for number in range(40):
+        alone = index.search(queries[number : number + 1], 5, study_ids=[ids[number]], patient_ids=["q"])[1]
+        assert torch.equal(alone[0], wanted[number])

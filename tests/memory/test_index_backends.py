@@ -138,6 +138,14 @@ def test_the_largest_of_many_are_those_of_a_sort() -> None:
         assert all(len(set(row)) == count for row in places.tolist())
 
 
+def test_a_row_that_finds_itself_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, studies, patients = made_up(9, near_ties=False)
+    vectors = torch.nn.functional.normalize(vectors, dim=1)
+    index = FaissIndexConfig(factory="IVF8,Flat").build()(vectors, Owners(studies, patients))
+    monkeypatch.setattr(index, "_proposed", lambda queries, count: (queries @ vectors.T).topk(1).indices)
+    assert "finds 0.0% of the 10 nearest" in stated_recall(index)
+
+
 def test_an_approximate_index_says_what_it_misses() -> None:
     """Of one cell of eight it finds some of the exact rows, of all cells all."""
     vectors, studies, patients = made_up(9, near_ties=False)

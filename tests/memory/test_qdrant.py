@@ -98,8 +98,7 @@ def test_its_recall_is_stated(client: QdrantClient) -> None:
         SimpleNamespace(index=QdrantIndex(*made_up(), Graph(exact=True), client)),
     )
     assert list(stated_recalls([part, exact])) == [
-        "the index qdrant (m 16, ef_construct 100, hnsw_ef 128) finds 100.0% of 64 training studies and the 10 nearest "
-        "of each"
+        "the index qdrant (m 16, ef_construct 100, hnsw_ef 128) finds 100.0% of the 10 nearest of 64 training studies"
     ]
     wrong = torch.arange(ROWS).flip(0)
     index._proposed = lambda queries, count: wrong[:count].expand(len(queries), -1)  # type: ignore[method-assign]

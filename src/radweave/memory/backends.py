@@ -125,17 +125,24 @@ def recall(
     """
     studies, patients = ([name[part] for name in owners] for part in (0, 1))
     found, wanted = (one.search(queries, k, study_ids=studies, patient_ids=patients)[1] for one in (index, exact))
+    return _share(found, wanted)
+
+
+def _share(found: Int[Tensor, "batch k"], wanted: Int[Tensor, "batch k"]) -> float:
+    """How many of the wanted rows were found; -1 is none."""
     hits = (found[:, :, None] == wanted[:, None, :]).any(1) & (wanted >= 0)
     return float(hits.sum() / (wanted >= 0).sum().clamp(min=1))
 
 
 def stated_recall(index: ProposedIndex, k: int = 10) -> str:
-    """In one line, which share of the exact ``k`` nearest of some of its own rows an index finds."""
-    rows = torch.arange(0, len(index.vectors), max(1, len(index.vectors) // RECALL_ROWS))[:RECALL_ROWS]
-    nobody = [("", "")] * len(rows)  # a row finds itself; it counts on both sides
-    exact = ExactIndex(index.vectors, index.owners)
-    share = recall(index, exact, index.vectors[rows], k + 1, owners=nobody)
-    return f"the index {index.said} finds {share:.1%} of {len(rows)} training studies and the {k} nearest of each"
+    """In one line, which share of the exact ``k`` nearest of some of its own rows an index finds, themselves apart."""
+    asked = torch.arange(0, len(index.vectors), max(1, len(index.vectors) // RECALL_ROWS))[:RECALL_ROWS]
+    nobody = {"study_ids": [""] * len(asked), "patient_ids": [""] * len(asked)}
+    found, wanted = (
+        one.search(index.vectors[asked], k + 1, **nobody)[1] for one in (index, ExactIndex(index.vectors, index.owners))
+    )
+    others = (rows.masked_fill(rows == asked[:, None], -1) for rows in (found, wanted))
+    return f"the index {index.said} finds {_share(*others):.1%} of the {k} nearest of {len(asked)} training studies"
 
 
 def stated_recalls(parts: Iterable[object]) -> Iterator[str]:

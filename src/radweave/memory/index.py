@@ -16,12 +16,15 @@ from torch import Tensor
 from radweave.memory.bank import Owners
 
 MARGIN = 32
-"""Candidates beyond k that are scored again exactly, so that rounding in the first pass cannot lose a neighbour."""
+"""Candidates beyond k that are scored again exactly, so that rounding in the first pass loses no neighbour.
+
+Where even the last of them may only by rounding be behind the k-th, all rows so near are candidates.
+"""
 
 # Scores that are held at a time, and the fewest rows that they are of.
 _SCORES, _LEAST_ROWS = 1 << 22, 4096
 _GROUP = 64
-# Rows of 16 bits that are made 32 bits at a time: memory for more of them would be new to the process each time.
+# Rows that are copied in another width at a time: memory for more of them would be new to the process each time.
 _WIDENED = 2048
 
 
@@ -50,6 +53,7 @@ class ExactIndex:
         self.vectors = vectors
         self.chunk_rows = chunk_rows
         self.owners = owners
+        self._longest: float | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -71,7 +75,34 @@ class ExactIndex:
         queries = queries.detach().to(self.vectors.device)
         own = self.owners.of_queries(study_ids, patient_ids)
         scores, rows = self._candidates(queries, k + MARGIN, own)
-        return score_again(self.vectors, queries, rows.masked_fill(scores.isneginf(), -1), k)
+        best = score_again(self.vectors, queries, rows.masked_fill(scores.isneginf(), -1), k)
+        if k > 0 and k + MARGIN < len(self):
+            last, limits = scores[:, -1], scores[:, k - 1] - 2 * self._rounding(queries)
+            for number in ((last >= limits) & ~last.isneginf()).nonzero()[:, 0].tolist():
+                alone = slice(number, number + 1)
+                near = self._near(queries[alone], float(limits[number]), (own[0][alone], own[1][alone]))
+                for found, exact in zip(best, score_again(self.vectors, queries[alone], near, k), strict=True):
+                    found[alone] = exact
+        return best
+
+    def _rounding(self, queries: Tensor) -> Tensor:
+        """The most by which a float32 product of each query and any row can be off (Higham 2002, section 3.1)."""
+        if self._longest is None:
+            pieces = (self.vectors[start : start + _WIDENED] for start in range(0, len(self), _WIDENED))
+            self._longest = max(float(piece.float().norm(dim=1).max()) for piece in pieces)
+        steps = (queries.shape[1] + 4) * 2.0**-24
+        off: Tensor = queries.double().norm(dim=1) * self._longest * steps
+        return off.float().cpu()
+
+    def _near(self, query: Tensor, limit: float, own: tuple[Tensor, Tensor]) -> Int[Tensor, "one rows"]:
+        """All rows whose product with one query is ``limit`` or more, those of its own study and patient left out."""
+        found = []
+        for start in range(0, len(self), self.chunk_rows):
+            scores = _products(query.float(), self.vectors[start : start + self.chunk_rows]).cpu()
+            found.append((scores[0] >= limit).nonzero()[:, 0] + start)
+        rows = torch.cat(found)[None]
+        near: Tensor = rows[~self.owners.barred(own, rows)]
+        return near[None]
 
     def _candidates(self, queries: Tensor, count: int, own: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         best_scores = torch.empty(len(queries), 0)
@@ -173,7 +204,8 @@ def score_again(
     out_rows = torch.full((len(queries), k), -1, dtype=torch.long)
     for number, query in enumerate(queries.double()):
         allowed = rows[number][rows[number] >= 0].sort().values
-        exact = (vectors[allowed.to(vectors.device)].double() * query).sum(1).cpu()
+        pieces = (allowed[start : start + _WIDENED] for start in range(0, max(len(allowed), 1), _WIDENED))
+        exact = torch.cat([(vectors[piece.to(vectors.device)].double() * query).sum(1).cpu() for piece in pieces])
         order = exact.sort(descending=True, stable=True).indices[:k]
         out_scores[number, : len(order)] = exact[order]
         out_rows[number, : len(order)] = allowed[order]
