@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,15 +84,16 @@ class TextIndex:
             for number, row in enumerate(rows):
                 buckets[row.tobytes()].append(number)
             for bucket in buckets.values():
-                for pair in _pairs(bucket):
+                for pair in _near(np.array(bucket), signatures) if len(bucket) > 1 else ():
                     if pair not in seen:
                         seen.add(pair)
-                        if float(np.mean(signatures[pair[0]] == signatures[pair[1]])) >= NEAR:
-                            yield pair
+                        yield pair
 
 
-def _pairs(bucket: list[int], most: int = 200) -> Iterable[tuple[int, int]]:
-    """Pairs of a bucket. A huge one, of a stock phrase, is compared against its first members only."""
-    for position, first in enumerate(bucket[:most]):
-        for second in bucket[position + 1 :]:
-            yield first, second
+def _near(bucket: NDArray[np.int64], signatures: NDArray[np.uint32], most: int = 200) -> Iterator[tuple[int, int]]:
+    """Near pairs of a bucket. A huge one, of a stock phrase, is compared against its first members only."""
+    own = signatures[bucket]
+    for position in range(min(len(bucket) - 1, most)):
+        alike = (own[position + 1 :] == own[position]).mean(axis=1)
+        for other in np.flatnonzero(alike >= NEAR):
+            yield int(bucket[position]), int(bucket[position + 1 + other])

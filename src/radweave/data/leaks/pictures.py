@@ -261,11 +261,15 @@ def _candidates(mine: list[Descriptor], theirs: list[Descriptor]) -> Iterator[tu
         place = np.zeros((len(rows), CANDIDATES), np.int64)
         for begin in range(0, len(theirs), _CHUNK):
             likeness = rows @ _unit(theirs[begin : begin + _CHUNK]).T
+            # Few rows of later chunks hold anything nearer than what was found before.
+            nearer = np.flatnonzero(likeness.max(axis=1) > best[:, -1])
+            likeness = likeness[nearer]
             nearest = np.argpartition(-likeness, min(CANDIDATES, likeness.shape[1]) - 1, axis=1)[:, :CANDIDATES]
-            both = np.concatenate([best, np.take_along_axis(likeness, nearest, 1)], axis=1)
+            both = np.concatenate([best[nearer], np.take_along_axis(likeness, nearest, 1)], axis=1)
             kept = np.argsort(-both, axis=1, kind="stable")[:, :CANDIDATES]
-            best = np.take_along_axis(both, kept, 1)
-            place = np.take_along_axis(np.concatenate([place, nearest + begin], axis=1), kept, 1)
+            best[nearer] = np.take_along_axis(both, kept, 1)
+            places = np.concatenate([place[nearer], nearest + begin], axis=1)
+            place[nearer] = np.take_along_axis(places, kept, 1)
         for row in range(len(plain)):
             pairs = [
                 (-float(best[line, n]), int(place[line, n]), line >= len(plain))
