@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +19,17 @@ from radweave.base.errors import InputError
 from radweave.cli import app
 from radweave.data.cache import ct, squares, unfinished
 from radweave.data.cache.images import build_cache, build_part, cache_key
-from radweave.data.cache.parts import Part
+from radweave.data.cache.parts import Part, parts_of
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 from radweave.phantom.dataset import write_phantom_dataset
 from radweave.phantom.study import PhantomOptions
+from radweave.runs import train as training
 from toys import write_toy_dataset
 
 SIZE = 16
 PARTS = [Part(number, 3) for number in (1, 2, 3)]
+SCANS = CtPreprocessing(size=(4, 16, 16), fit="resize")
 
 
 @pytest.fixture
@@ -33,6 +38,11 @@ def dataset(tmp_path: Path) -> Dataset:
     images = sorted((made.path / "images").iterdir())
     images[2].write_bytes(b"no image")
     return made
+
+
+def scans_in(folder: Path) -> Dataset:
+    small = PhantomOptions(prevalence="balanced", volume_size=16, slices=8)
+    return write_phantom_dataset(folder / "data", modality="ct", num_studies=8, seed=0, options=small)
 
 
 def files_of(dataset: Dataset) -> dict[str, bytes]:
@@ -112,9 +122,7 @@ def test_scans_in_parts_are_those_of_one_and_never_all_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scan is let go when it is written; of a finished cache nothing is read but what is asked for."""
-    small = PhantomOptions(prevalence="balanced", volume_size=16, slices=8)
-    dataset = write_phantom_dataset(tmp_path / "data", modality="ct", num_studies=8, seed=0, options=small)
-    options = CtPreprocessing(size=(4, 16, 16), fit="resize")
+    dataset, options = scans_in(tmp_path), SCANS
     held, most, prepare, store = [0], [0], ct.CtCache.prepare, ct.CtCache.store
 
     def prepared(cache: ct.CtCache, path: Path) -> NDArray[np.int16] | NDArray[np.uint8]:
@@ -143,6 +151,7 @@ def test_scans_in_parts_are_those_of_one_and_never_all_in_memory(
     monkeypatch.setattr(np, "load", loaded)
     cache = build_cache(dataset, size=16, ct=options)
     assert {name: data for name, data in files_of(dataset).items() if name.startswith("scans/")} == in_parts
+    assert not list((dataset.path / ".cache").glob("*.parts")), "locks go with the parts"
     assert set(opened) == {"r"}
     opened.clear()
     again = build_cache(dataset, size=16, ct=options)
@@ -186,3 +195,71 @@ def test_who_asks_at_the_same_time_waits_and_maps_the_same_file(
     assert all(isinstance(cache.pixels, np.memmap) for cache in caches)
     inodes = {Path(str(cache.pixels.filename)).stat().st_ino for cache in caches if isinstance(cache.pixels, np.memmap)}
     assert len(inodes) == 1
+
+
+@contextmanager
+def under_way(dataset: Dataset, part: Part, ct: CtPreprocessing | None = None) -> Iterator[Callable[[], int]]:
+    """A part that stands still after an image, until it is asked for how many images it has."""
+    stands, goes = threading.Event(), threading.Event()
+
+    def wait(done: int, total: int) -> None:
+        stands.set()
+        assert goes.wait(60)
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        made = pool.submit(build_part, dataset, part, size=SIZE, ct=ct, progress=wait)
+        try:
+            assert stands.wait(60)
+            yield lambda: (goes.set(), made.result().images)[1]  # type: ignore[func-returns-value]
+        finally:
+            goes.set()
+
+
+@pytest.mark.parametrize("modality", ["xray", "ct"])
+def test_the_whole_leaves_a_part_that_is_being_made(tmp_path: Path, modality: str, dataset: Dataset) -> None:
+    """It removes the finished part; the other one ends as if it were alone, and removes itself."""
+    scans = SCANS if modality == "ct" else None
+    data = dataset if scans is None else scans_in(tmp_path / "scans")
+    parts = parts_of(data.path / ".cache" / cache_key(data, SIZE, scans))
+    with under_way(data, PARTS[1], scans) as end:
+        build_part(data, PARTS[0], size=SIZE, ct=scans)
+        cache = build_cache(data, size=SIZE, ct=scans)
+        assert {path.stem for path in parts.iterdir()} == {"2-of-3"}
+        assert end() == len(PARTS[1].cut(range(len(cache.rows) + len(cache.unreadable))))
+    assert not parts.exists()
+
+
+def test_a_part_that_was_killed_beside_the_whole_goes_when_the_cache_is_opened(dataset: Dataset) -> None:
+    build_cache(dataset, size=SIZE)
+    parts = parts_of(dataset.path / ".cache" / cache_key(dataset, SIZE, None))
+    (parts / "2-of-3.building").mkdir(parents=True)
+    (parts / "2-of-3.lock").touch()
+    build_cache(dataset, size=SIZE)
+    assert not parts.exists()
+
+
+@pytest.mark.parametrize("parts", [[[]], [["--part", "1/2"], ["--part", "2/2"]]], ids=["whole", "parts"])
+def test_the_command_makes_the_cache_of_a_limited_training(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[list[str]]
+) -> None:
+    class EnoughError(Exception):
+        pass
+
+    def opened(of: Dataset, **options: Any) -> None:
+        opens.append(cache_key(of, options["size"], None))
+        build_cache(of, **options)
+        raise EnoughError
+
+    words, opens = [f"data.image_size={SIZE}", "data.limit=2"], list[str]()
+    read = counted(monkeypatch)
+    for part in parts:
+        done = CliRunner().invoke(app, ["data", "cache", "baseline", str(dataset.path), *words, *part])
+        assert done.exit_code == 0, done.output
+    wanted = [ref.path for study in Dataset.open(dataset.path, limit=2).studies() for ref in study.images]
+    assert sorted(read) == sorted(wanted)
+    read.clear()
+    monkeypatch.setattr(training, "build_cache", opened)
+    with pytest.raises(EnoughError):
+        training.train("baseline", dataset.path, tmp_path / "run", overrides=words)
+    assert read == []
+    assert [path.parent.name for path in (dataset.path / ".cache").glob("*/pixels.npy")] == opens

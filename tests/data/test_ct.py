@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import ndimage
 
 from image_files import edit, thorax_hu, write_series
 from radweave.base.errors import InputError
 from radweave.base.overrides import override
 from radweave.data.cache import ct as ct_cache
+from radweave.data.cache.arrays import TRIES
 from radweave.data.cache.ct import CtCache
 from radweave.data.ct import (
     CT2REP,
@@ -162,6 +164,40 @@ def test_two_writers_leave_one_whole_file(tmp_path: Path) -> None:
         thread.join()
     files = [name for _, _, names in os.walk(tmp_path / "cache") for name in names]
     assert files == [cache.place(tmp_path / "s").name]
+
+
+@pytest.mark.parametrize("is_put_back", [False, True])
+@pytest.mark.parametrize("times", [1, 2, 99])
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, is_put_back: bool
+) -> None:
+    """No pixels lie under the hash of another file, and a file that is never at rest is refused."""
+    plane = write_series(tmp_path / "s")[1]  # of three slices the one in the middle is seen
+    first = plane.read_bytes()
+    options = CtPreprocessing(size=(8, 8, 8), fit="resize")
+    cache, prepare, replaced = CtCache(tmp_path / "cache", options), CtCache.prepare, [0]
+
+    def while_replaced(self: CtCache, path: Path) -> NDArray[np.int16] | NDArray[np.uint8]:
+        if replaced[0] == times:
+            return prepare(self, path)
+        replaced[0] += 1
+        edit(plane, RescaleIntercept=-100 * replaced[0])
+        scan = prepare(self, path)
+        if is_put_back:
+            plane.write_bytes(first)
+        return scan
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CtCache, "prepare", while_replaced)
+        if times > TRIES:
+            with pytest.raises(InputError, match="changes while it is read"):
+                cache.get(tmp_path / "s")
+            assert replaced == [TRIES]
+            assert not list((tmp_path / "cache").rglob("*.npy"))
+        else:
+            np.testing.assert_array_equal(cache.get(tmp_path / "s"), cache.prepare(tmp_path / "s"))
+    plane.write_bytes(first)
+    np.testing.assert_array_equal(cache.get(tmp_path / "s"), cache.prepare(tmp_path / "s"))
 
 
 def test_nothing_is_cached_of_a_scan_that_cannot_be_read(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def cache(
         str | None, typer.Option(metavar="I/N", help="Only this part, for N processes or machines that share a disk.")
     ] = None,
 ) -> None:
-    """Decode all images into the data set's cache, as the training with the same options would.
+    """Decode into the data set's cache the images that the training with the same options would.
 
     A job that was stopped goes on. With --part 1/8 to 8/8, eight processes on any machines make a part each; the same
     line without --part then puts them together.
@@ -37,7 +37,8 @@ def cache(
 
     chosen = None if part is None else Part.of(part)
     data = resolve(method, preset, overrides or (), config).data
-    opened = Dataset.open(dataset)
+    # As ``radweave.runs.train`` opens it: the limit is part of the cache's key.
+    opened = Dataset.open(dataset, limit=data.limit).aimed(data.target)
     advice = "the same command goes on where it was"
     with resumable(advice), bar("reading images") as progress:
         if chosen is None:

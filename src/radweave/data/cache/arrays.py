@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+TRIES: Final = 3
+"""How often images are read that change meanwhile."""
 
 
 def stamp(path: Path) -> str:

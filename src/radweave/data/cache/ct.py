@@ -1,7 +1,8 @@
 """Preprocessed scans on disk, memory-mapped, so that a scan is read and resampled once.
 
-A cached scan is found again by the content of its file and the options; a change of either makes a new one. Files
-are written aside and renamed, so that two processes may fill one folder, and a job that was stopped goes on.
+A cached scan is found again by the content of its file and the options; a change of either makes a new one. A file
+that is replaced between its hashing and its reading is read again. What is made is written aside and renamed, so that
+two processes may fill one folder, and a job that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_file, sha256_json
 from radweave.base.storage import write_aside
+from radweave.data.cache.arrays import TRIES, stamp
 from radweave.data.cache.index import made_by
 from radweave.data.ct import CtPreprocessing, preprocess, to_bytes
 from radweave.data.reading.series import series_files
@@ -45,12 +47,31 @@ class CtCache:
         """The scan of ``path`` (a file or a series folder), memory-mapped; read and preprocessed if it is new.
 
         Raises:
-            InputError: as ``read_volume``.
+            InputError: as ``find``.
+            ValueError: as ``preprocess``.
+            CannotWriteError: if it cannot be written.
         """
-        place = self.place(path)
-        if not self.is_whole(place):  # new, cut or foreign
-            self.store(place, self.prepare(path))
+        place, scan = self.find(path)
+        if scan is not None:
+            self.store(place, scan)
         return self._open(place)
+
+    def find(self, path: Path) -> tuple[Path, NDArray[np.int16] | NDArray[np.uint8] | None]:
+        """Where the scan of ``path`` lies, or, prepared now, the place where it is to be stored.
+
+        Raises:
+            InputError: as ``read_volume``, or if the file changes whenever it is read.
+            ValueError: as ``preprocess``.
+        """
+        for _ in range(TRIES):
+            # Stamps tell of a file that was replaced and put back, its hash of a replacement that the clock missed.
+            before, place = stamp(path), self.place(path)
+            if self.is_whole(place):  # neither new nor cut nor foreign
+                return place, None
+            scan = self.prepare(path)
+            if self.place(path) == place and stamp(path) == before:
+                return place, scan
+        raise InputError("image changes while it is read", file=path)
 
     def is_whole(self, place: Path) -> bool:
         """Whether a cached scan lies at ``place``, with all the bytes that were written."""

@@ -29,9 +29,10 @@ from radweave.base.storage import temporary_folder
 from radweave.base.study import ImageRef, Modality
 from radweave.data.cache import scans as prepared_scans
 from radweave.data.cache import squares
+from radweave.data.cache.arrays import TRIES
 from radweave.data.cache.ct import ScanRows
 from radweave.data.cache.index import Found, made_by
-from radweave.data.cache.parts import Part
+from radweave.data.cache.parts import Part, remove_parts
 from radweave.data.cache.scans import fill_scans, find_scans
 from radweave.data.cache.squares import fill_squares, find_squares
 from radweave.data.ct import CtPreprocessing
@@ -40,8 +41,6 @@ from radweave.data.dataset import Dataset
 Progress = Callable[[int, int], None]
 NAMES: Final[dict[Modality, str]] = {"xray": "radiographs", "ct": "CT volumes"}
 LOGGER: Final = logging.getLogger(__name__)
-TRIES: Final = 3
-"""How often images are read that change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +110,7 @@ def build_cache(
         found = _find(dataset, folder, size, scans)
     if found.index is None or not found.is_whole:
         raise InputError("image files change while they are read", file=dataset.path)
+    remove_parts(folder)
     return PixelCache(found.pixels, found.index.rows, found.index.unreadable, found.index.digest, found.index.sums)
 
 
@@ -124,7 +124,8 @@ def build_part(
 ) -> PartMade:
     """Read a part of the images beside the cache, for ``build_cache`` to find; a part that was stopped goes on.
 
-    Parts may be made at the same time by processes on other machines that see the same disk.
+    Parts may be made at the same time by processes on other machines that see the same disk. A part that ends when the
+    whole cache is there is removed.
 
     Raises:
         InputError: as ``build_cache``.
@@ -138,10 +139,14 @@ def build_part(
     if _find(dataset, folder, size, scans).is_whole:
         return PartMade(0, {}, is_needed=False)
     with one_at_a_time(part.place(folder)):
+        if _find(dataset, folder, size, scans).is_whole:  # another process may have made it meanwhile
+            return PartMade(0, {}, is_needed=False)
         if scans is None:
             unreadable = squares.fill_part(dataset, refs, folder, size, part, progress)
         else:
             unreadable = prepared_scans.fill_part(dataset, refs, folder, scans, part, progress)
+    if _find(dataset, folder, size, scans).is_whole:  # who made it left this part in peace
+        remove_parts(folder)
     return PartMade(len(part.cut(refs)), unreadable)
 
 

@@ -2,14 +2,19 @@
 
 DATASET/.cache/KEY.parts/3-of-8.building/   rows and journal of a part, as ``unfinished`` writes them
 
+DATASET/.cache/KEY.parts/3-of-8.lock        held by who makes this part
+
 A part that was stopped goes on. Whoever makes the whole cache takes the rows of all parts, as far as their images are
 as they were and the rows have their checksums, and reads the rest: any number of parts gives the same bytes as none.
+The parts then go; one that is still being made goes at its own end.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -18,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
+from radweave.base.locks import exclusive
 from radweave.data.cache.arrays import checksum
 from radweave.data.cache.unfinished import JOURNAL, PIXELS, Entry, journal
 
@@ -57,6 +63,20 @@ class Part:
 def parts_of(cache: Path) -> Path:
     """The folder of all parts of a cache."""
     return cache.with_name(f"{cache.name}.parts")
+
+
+def remove_parts(cache: Path) -> None:
+    """Remove the parts of a cache and their locks, but none whose lock is held or cannot be taken."""
+    folder = parts_of(cache)
+    if folder.is_symlink():
+        return
+    for place in {path.with_suffix("") for path in folder.glob("*-of-*.*") if path.suffix in (".building", ".lock")}:
+        lock = place.with_suffix(".lock")
+        with suppress(OSError, InputError), exclusive(lock, wait=False):
+            shutil.rmtree(place.with_suffix(".building"), ignore_errors=True)
+            lock.unlink()
+    with suppress(OSError):  # a part is being made, or there was none
+        folder.rmdir()
 
 
 class _Row(NamedTuple):

@@ -118,9 +118,7 @@ def fill_part(
 def _kept(dataset: Dataset, ref: ImageRef, cached: CtCache) -> Path | str:
     """Where a scan lies prepared, now at the latest, or the reason why it cannot be read."""
     try:
-        path = dataset.image_path(ref.path)
-        place = cached.place(path)
-        scan = None if cached.is_whole(place) else cached.prepare(path)
+        place, scan = cached.find(dataset.image_path(ref.path))
     except ValueError as error:  # what cannot be read costs its study; what cannot be written is raised below
         return error.reason if isinstance(error, InputError) else str(error)
     if scan is not None:

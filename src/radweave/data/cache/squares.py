@@ -6,7 +6,6 @@ DATASET/.cache/KEY/pixels.npy    (N, size, size) uint8
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from radweave.base.storage import write_folder
 from radweave.base.study import ImageRef
 from radweave.data.cache.arrays import checksum, open_rows, stamp
 from radweave.data.cache.index import CacheIndex, Found, changed_sources, read_index
-from radweave.data.cache.parts import Made, Part, parts_of
+from radweave.data.cache.parts import Made, Part
 from radweave.data.cache.unfinished import PIXELS, Entry, unfinished
 from radweave.data.cache.workers import in_order
 from radweave.data.dataset import Dataset
@@ -80,7 +79,6 @@ def fill_squares(
         with write_folder(folder, overwrite=True) as partial:
             rows.finish().rename(partial / PIXELS)
             write_json(partial / "index.json", _index(rows.entries, stamp(partial / PIXELS)).model_dump())
-    shutil.rmtree(parts_of(folder), ignore_errors=True)
 
 
 def fill_part(
