@@ -4,7 +4,7 @@
         [--rows import check ...] [--again] [--table]
 
 Studies are made up: reports of some 60 words, one picture of 32 x 32 each. ``--text-sizes`` are those of evaluate and
-label, which need no pictures. The rows ``full ...`` are of pictures of 2,544 x 3,056; they are measured at two small
+label, which need no pictures. The rows ``full ...`` are of pictures of 2,544 x 3,056; they are measured at two
 numbers, and what one picture costs is the difference.
 
 Each row at each size runs in a process of its own. CPU seconds are those of that process and all that it started,
@@ -29,7 +29,8 @@ from typing import Any
 from size_rows import ROWS
 
 HERE = Path(__file__).resolve()
-FULL_SIZES = [4, 20]
+FULL_SIZES = [80, 160]
+"""Beyond the 60 pictures that a check compares with their nearest, whatever there are."""
 Results = dict[str, dict[str, dict[str, dict[str, Any]]]]
 
 

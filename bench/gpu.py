@@ -1,6 +1,7 @@
 """What only an accelerator can tell, in one command: does it compute what the CPU does, in how much memory, how fast.
 
     python bench/gpu.py --out gpu                       # on a machine with a CUDA device
+    python bench/gpu.py --out gpu --compiled all --minutes 60                  # every method compiled as well
     python bench/gpu.py --out gpu --device standin --minutes 60   # the same program on the tests' stand-in, to its end
 
 Needs no network and no data: data sets are made up. Parts run one after the other; one that fails is written down with
@@ -43,7 +44,7 @@ from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset  # noqa: E402
 
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.05, "compiled": 0.01}
 COMPILED = "baseline"
-"""The method that trains compiled too: the compiler takes longer than all other parts would."""
+"""The method that trains compiled too, unless told: the compiler takes longer than all other parts would."""
 PEAK_BF16 = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Dense bfloat16 operations a second that the vendor states, by a word of the device's name."""
 PEAK_BYTES = {"H100": 3.35e12, "H200": 4.8e12, "A100": 2.0e12}
@@ -68,6 +69,7 @@ class Job:
     work: Path
     smallest: bool
     only: tuple[str, ...]
+    compiled: tuple[str, ...] = (COMPILED,)
 
     @property
     def is_cuda(self) -> bool:
@@ -160,7 +162,7 @@ def train_part(method: str) -> Callable[[Job], dict[str, Any]]:
         kinds: dict[str, tuple[str, ...]] = {"float32": ()}
         if not job.smallest:
             kinds["bfloat16"] = ("stages.*.precision=bfloat16",)
-        if job.is_cuda and method == COMPILED and not job.smallest:
+        if job.is_cuda and method in job.compiled and not job.smallest:
             kinds["compiled"] = ("stages.*.compiled=networks",)
         figures: dict[str, Any] = {}
         for kind, options in kinds.items():
@@ -447,16 +449,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--smallest", action="store_true", help="the least of every part")
     parser.add_argument("--methods", default="", help="some methods alone, with commas")
+    parser.add_argument("--compiled", default=COMPILED, help="methods that train compiled too, with commas; or all")
     parser.add_argument("--minutes", type=float, default=7.0)
     given = parser.parse_args(arguments)
     torch.backends.cudnn.allow_tf32 = False  # float32 is compared with the CPU's
     only = tuple(filter(None, given.methods.split(",")))
+    compiled = tuple(TOY_SIZES) if given.compiled == "all" else tuple(given.compiled.split(","))
     with tempfile.TemporaryDirectory() as work, standing_in() as standin:
         if given.device != STANDIN and not torch.cuda.is_available():
             print(f"there is no CUDA device here; --device {STANDIN} runs the program without one", file=sys.stderr)
             return 2
         device = standin if given.device == STANDIN else torch.device(given.device)
-        parts = run_parts(Job(device, Path(work), given.smallest, only), given.out, given.minutes)
+        parts = run_parts(Job(device, Path(work), given.smallest, only, compiled), given.out, given.minutes)
     return int(any(part.failed for part in parts))
 
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from image_files import write_dicom
 from radweave.base.study import ImageRef, Study, View
 from radweave.cli.data import app
+from radweave.data.cache.workers import in_order
 from radweave.data.check import CheckReport, check_dataset
 from radweave.data.dataset import DatasetCard, DatasetWriter
 from radweave.data.leaks.near_duplicates import TextIndex, normalised
@@ -477,11 +478,15 @@ def test_many_files_at_once_tell_what_one_by_one_tells(dataset: Path, monkeypatc
         rows[3]["images"][0]["sha256"] = "0" * 64
 
     plant(dataset, change)
-    found = []
+    found, threads, called = [], [], []
+    monkeypatch.setattr("radweave.data.check.in_order", lambda *given: called.append(1) or in_order(*given))
     for cores in (1, 7):
         monkeypatch.setattr("radweave.data.cache.workers.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("radweave.data.check.LARGE_BYTES", 1 << 20 if cores == 1 else 1)
         found.append(check_dataset(dataset).to_json())
+        threads.append(len(called))
     assert found[0] == found[1]
+    assert threads == [0, 1]
     assert found[0]["leaks"]
     assert len(found[0]["errors"]) >= 2
 

@@ -162,6 +162,52 @@ def test_an_approximate_index_says_what_it_misses() -> None:
         FaissIndexConfig(factory="Flat", search="nonsense=3").build()
 
 
+WRONG = [
+    ("IDMap,Flat", "", "factory"),
+    ("IDMap2,IVF1024,PQ8", "", "factory"),
+    ("IVF1024,Flat", "nprobe=0", "search"),
+    ("IVF1024,Flat", "nprobe=-3", "search"),
+    ("OPQ16_64,IVF65536_HNSW32,PQ16", "nprobe=0", "search"),
+    ("Flat,RFlat", "k_factor_rf=0", "search"),
+]
+
+
+@pytest.mark.parametrize(("factory", "search", "field"), WRONG)
+def test_what_faiss_cannot_fill_or_search_is_refused_before_there_is_a_bank(
+    factory: str, search: str, field: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        FaissIndexConfig(factory=factory, search=search).build()
+    assert caught.value.field == f"index.{field}"
+    assert caught.value.got == (search or factory)
+    assert caught.value.expected
+    assert ".cpp" not in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("factory", "search"),
+    [
+        ("IVF65536_HNSW32,Flat", "nprobe=16"),
+        ("OPQ16_64,IVF1024,PQ16x4fs", "nprobe=16"),
+        ("PCA32,IVF1024,SQ8,RFlat", "k_factor_rf=4"),
+        ("HNSW32_PQ8", "efSearch=128"),
+        ("PQ8x10", "ht=12"),
+    ],
+)
+def test_what_a_large_bank_can_have_is_not_refused_for_want_of_rows(
+    factory: str, search: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    FaissIndexConfig(factory=factory, search=search).build()
+    assert "WARNING" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("factory", "search", "field"), [("IDMap,Flat", "", "factory"), *WRONG[2:4]])
+def test_what_only_the_bank_shows_names_the_field_as_well(factory: str, search: str, field: str) -> None:
+    vectors, studies, patients = made_up(11, near_ties=False)
+    with pytest.raises(InputError, match=rf"index\.{field}"):
+        FaissIndex(vectors, Owners(studies, patients), factory.replace("1024", "4"), search)
+
+
 MEASURE = """
 import sys
 from pathlib import Path

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 from pydantic import ValidationError
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._guards import TracingContext
 
 from radweave.base.errors import InputError, UnusableModelError
 from radweave.nn import slots
@@ -192,6 +195,43 @@ def test_a_step_can_be_compiled_and_writes_the_same(monkeypatch: pytest.MonkeyPa
     compiled = DecodingConfig(max_new_tokens=MOST, compile="default")
     assert written(writer, compiled, [0, 1, 2], [3, 4, 5], [6]) == plain
     assert len(captured) == 1
+
+
+@pytest.mark.parametrize("memory", [False, True], ids=["prompt", "memory beside it"])
+def test_a_compiled_step_writes_into_arrays_whose_addresses_stay(memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch records a CUDA graph of a step only if each input that it writes into is marked so."""
+    seen: list[tuple[set[int], set[int]]] = []
+
+    def compiler(graph: torch.fx.GraphModule, _: object) -> object:
+        facts = TracingContext.get().fw_metadata
+        assert facts is not None
+        written_into = {at for at, given in enumerate(facts.input_info) if given.mutates_data}
+        seen.append((written_into, set(facts.static_input_indices)))
+        return make_boxed_func(graph.forward)
+
+    torch.manual_seed(0)
+    config = (BertDecoderConfig if memory else LlamaConfig)(hidden_size=32, num_layers=2, num_heads=4)
+    writer = config.build(vocab_size=WORDS, bos_id=1, eos_id=2, pad_id=0).eval()
+    step = torch.compile(slots._forward, backend=aot_autograd(fw_compiler=compiler), fullgraph=True, dynamic=False)
+    monkeypatch.setattr(slots, "_compiled", lambda mode: step)
+    monkeypatch.setattr(slots, "refuse_without_compiler", lambda device: None)
+    given, decoding = prompts([0, 1, 2], memory=memory), DecodingConfig(max_new_tokens=4, min_new_tokens=4)
+    with torch.inference_mode():  # as drafts are written
+        plain = next(writer.write(iter([given]), decoding))[0]
+        compiled = decoding.model_copy(update={"compile": "reduce-overhead"})
+        assert next(writer.write(iter([given]), compiled))[0] == plain
+    ((written_into, static),) = seen
+    assert len(written_into) == 4, "keys and values of two layers"
+    assert written_into <= static
+
+
+@pytest.mark.parametrize("cache", ["static", "growing"])
+def test_a_batch_of_no_study_has_no_report_wherever_it_comes(writer: CausalLanguageModel, cache: str) -> None:
+    decoding, empty = WAYS["greedy"].model_copy(update={"cache": cache}), prompts([0]).only([])
+    found = list(writer.write(iter([empty, empty, prompts([0, 1]), empty, prompts([2])]), decoding))
+    one, other = (next(writer.write(iter([prompts(rows)]), decoding)) for rows in ([0, 1], [2]))
+    assert found == [([], []), ([], []), one, ([], []), other]
+    assert list(writer.write(iter([empty]), decoding)) == [([], [])]
 
 
 @pytest.mark.slow

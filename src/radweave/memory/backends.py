@@ -6,6 +6,7 @@ returns the same rows and scores. They are extras, for banks that a scan is too 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -25,6 +26,12 @@ RECALL_ROWS = 64
 TRIED_WIDTH = 13_440
 """A factory string is tried at this width: what is divided by a power of two up to 128, by 3, 5 or 7 can be made."""
 
+_TRIED_ROWS = torch.randn(256, 64, generator=torch.Generator().manual_seed(0)).numpy()
+# Of a factory string: cells, codes that are fitted to many rows, and changes of the vectors that come first.
+_CELLS = re.compile(r"(?:IVF|IMI)[^,_]*")
+_CODES = re.compile(r"(?<![A-Za-z_])(?:PQ|P?RQ|P?LSQ)[^,]*")
+_TRANSFORMS = re.compile(r"(?<![A-Za-z_])(?:OPQ|PCA|ITQ)[^,]*,")
+
 
 class FaissIndex(ProposedIndex):
     """Search by a FAISS index of inner products, made by ``faiss.index_factory`` from ``factory``."""
@@ -36,14 +43,20 @@ class FaissIndex(ProposedIndex):
         factory: str = "Flat",
         search: str = "",
     ) -> None:
+        """Make the index.
+
+        Raises:
+            InputError: if FAISS cannot make it, fit it to these vectors, fill it, or look at it as ``search`` says.
+        """
         super().__init__(vectors, owners)
         self.said, self.is_exact = factory, factory == "Flat"
         values = vectors.detach().cpu().float().contiguous().numpy()
         self._index = _made(vectors.shape[1], factory)
         if not self._index.is_trained:
             _fit(self._index, values, factory)
-        self._index.add(values)
+        _add(self._index, values, factory)
         _set(self._index, search)
+        _look(self._index, values[:1], 1, search or factory, "search" if search else "factory")
 
     def _proposed(self, queries: Float[Tensor, "batch dim"], count: int) -> Int[Tensor, "batch count"]:
         _, found = self._index.search(queries.numpy(), count)
@@ -80,10 +93,12 @@ class FaissIndexConfig(Config):
         """What makes the index of a bank.
 
         Raises:
-            InputError: if the extra is not installed, or FAISS does not know the factory string.
+            InputError: if the extra is not installed, FAISS does not know the factory string, or an index of that kind
+                takes no rows or cannot look at them as ``search`` says.
         """
         refuse_without("faiss", "this index", field="index.kind", got="faiss")
         _set(_made(TRIED_WIDTH, self.factory), self.search)  # before hours of training, not after
+        _try(self.factory, self.search)
         return partial(FaissIndex, factory=self.factory, search=self.search)
 
 
@@ -170,6 +185,65 @@ def _set(index: Any, search: str) -> None:
         raise InputError(
             "this FAISS index has no such parameter", field="index.search", got=search, expected="such as nprobe=16"
         ) from error
+
+
+def _try(factory: str, search: str) -> None:
+    """Fill and search a small index of this kind, which what would have to be fitted to many rows is left out of.
+
+    Raises:
+        InputError: if that cannot be done.
+    """
+    if "_PQ" in factory:
+        return  # a graph over codes: minutes, however small
+    small = _CELLS.sub("IVF1", _CODES.sub("Flat", _TRANSFORMS.sub("", factory)))
+    try:
+        index = _made(_TRIED_ROWS.shape[1], small)
+        _set(index, search)
+        if not index.is_trained:
+            index.train(_TRIED_ROWS)
+    except (InputError, RuntimeError):
+        return  # no small one can be had: what is wrong with it is said when the bank is there
+    _add(index, _TRIED_ROWS, factory)
+    _look(index, _TRIED_ROWS[:1], 3, search or factory, "search" if search else "factory")
+
+
+def _add(index: Any, values: Any, factory: str) -> None:
+    """Add rows to an index.
+
+    Raises:
+        InputError: if it does not take them, as one that wants a number with each does not.
+    """
+    try:
+        index.add(values)
+    except RuntimeError as error:
+        raise InputError(
+            f"FAISS cannot add rows to this index: {_reason(error)}",
+            field="index.factory",
+            got=factory,
+            expected="such as Flat or IVF1024,Flat, without IDMap",
+        ) from error
+
+
+def _look(index: Any, queries: Any, count: int, got: str, field: Literal["search", "factory"]) -> None:
+    """Search an index once.
+
+    Raises:
+        InputError: if it cannot be searched so.
+    """
+    try:
+        index.search(queries, count)
+    except RuntimeError as error:
+        raise InputError(
+            f"FAISS cannot search this index so: {_reason(error)}",
+            field=f"index.{field}",
+            got=got,
+            expected="such as nprobe=16, and no less than 1" if field == "search" else "such as Flat or IVF1024,Flat",
+        ) from error
+
+
+def _reason(error: RuntimeError) -> str:
+    """What FAISS says, without where in its code it says so."""
+    return re.sub(r"(?s).*\.\w+:\d+: (?:Error: )?", "", str(error))[:120]
 
 
 def _fit(index: Any, values: Any, factory: str) -> None:

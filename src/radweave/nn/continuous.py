@@ -107,7 +107,7 @@ def write_in_slots(
     """Reports for batches of prompts, in order; see ``radweave.nn.decoding.write``.
 
     With ``draws`` each study has its likeliest report and that many drawn ones, one after the other. ``seats`` is how
-    many reports are written at once, if that is more than the first batch has.
+    many reports are written at once, if that is more than the first batch has that holds a study.
     """
     room: Room | None = None
     unfinished: deque[list[Study]] = deque()
@@ -123,6 +123,8 @@ def write_in_slots(
                 length = len(study.prompt.embeds) + decoding.max_new_tokens
                 refuse_too_long(model.config, length, "decoding.max_new_tokens")
             unfinished.append(studies)
+            if not studies:
+                break
             if room is None:
                 room = _room(model, decoding, seats=max(seats, sum(len(study.jobs) for study in studies)))
             room.waiting.extend((study, job) for study in studies for job in study.jobs)

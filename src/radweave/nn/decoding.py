@@ -69,7 +69,7 @@ class DecodingConfig(Config):
 
     ``cache`` is ``static``, rows of fixed shape that finished reports leave and waiting ones enter, where the language
     model's family is known to it, or ``growing``, transformers' own, batch by batch. ``compile`` compiles a step of the
-    static one with torch: ``reduce-overhead`` records CUDA graphs on a GPU. On a CPU it needs a C++ compiler.
+    static one with torch: ``reduce-overhead`` records CUDA graphs on a GPU. A CPU needs a C++ compiler, a GPU Triton.
     """
 
     kind: Literal["likelihood", "expected_utility"] = "likelihood"
@@ -136,24 +136,41 @@ def write(
         UnusableModelError: if the model scores a token with anything but a finite number.
     """
     from radweave.nn.continuous import write_in_slots
-    from radweave.nn.slots import fits
 
-    static = decoding.cache == "static" and fits(model.config) and not (decoding.do_sample and decoding.num_beams > 1)
-    if static:
+    if _is_static(model, decoding):
         yield from write_in_slots(model, batches, decoding, eos_id=eos_id)
         return
-    if decoding.compile != "none":
+    refuse_uncompilable(model, decoding)
+    for prompts in batches:
+        if not len(prompts):
+            yield [], []
+            continue
+        # Torch draws for all rows at once: a study's draws are its own only where it is alone.
+        parts = [prompts.only([row]) for row in range(len(prompts))] if decoding.do_sample else [prompts]
+        written = [generate_ids(model, part, decoding, eos_id=eos_id, pad_id=pad_id) for part in parts]
+        yield [row for ids, _ in written for row in ids], [row for _, scores in written for row in scores]
+
+
+def _is_static(model: Any, decoding: DecodingConfig) -> bool:
+    """Whether reports are written in rows of fixed shape."""
+    from radweave.nn.slots import fits
+
+    return decoding.cache == "static" and fits(model.config) and not (decoding.do_sample and decoding.num_beams > 1)
+
+
+def refuse_uncompilable(model: Any, decoding: DecodingConfig) -> None:
+    """Refuse to compile a step that this language model does not have.
+
+    Raises:
+        InputError: if ``compile`` is asked for, and reports are not written in rows of fixed shape.
+    """
+    if decoding.compile != "none" and not _is_static(model, decoding):
         raise InputError(
             "the step of this language model cannot be compiled",
             field="decoding.compile",
             got=decoding.compile,
             expected="none for this family, for beams that are drawn, and where attention is of another kind",
         )
-    for prompts in batches:
-        # Torch draws for all rows at once: a study's draws are its own only where it is alone.
-        parts = [prompts.only([row]) for row in range(len(prompts))] if decoding.do_sample else [prompts]
-        written = [generate_ids(model, part, decoding, eos_id=eos_id, pad_id=pad_id) for part in parts]
-        yield [row for ids, _ in written for row in ids], [row for _, scores in written for row in scores]
 
 
 def write_draws(

@@ -183,11 +183,14 @@ class SlotCache:
         width = self.columns if self.compiled else width
         idle = [0] * (count - len(tokens))
         given = torch.tensor([[*tokens, *idle], [*places, *idle]], device=self.device)
+        if not self.compiled:  # a view has no mark of an address that stays
+            for layer, columns in (
+                *((one, width) for one in self.layers),
+                *((one, self.reach) for one in self.crossed),
+            ):
+                layer.cut(count, columns)
         for layer in self.layers:
-            layer.cut(count, width)
             layer.stand(self.numbers[:count], given[1])
-        for layer in self.crossed:
-            layer.cut(count, self.reach)
         logits = self._forward(self.model, given[0], given[1], *self._caches(), self.absent[:count], width)
         self.scores[:count] = logits
 
@@ -220,6 +223,9 @@ class SlotCache:
             if layers:
                 arrays[0][:, :, : layers[number].whole_keys.shape[2]] = layers[number].whole_keys
                 arrays[1][:, :, : layers[number].whole_values.shape[2]] = layers[number].whole_values
+            if self.compiled:  # torch records no CUDA graph of a step that writes into inputs which could move
+                for each in arrays:
+                    torch._dynamo.mark_static_address(each)
             wide.append(_Rows(*arrays))
         layers[:] = wide
 

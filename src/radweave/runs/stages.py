@@ -27,6 +27,7 @@ from radweave.data.loader import Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.memory.backends import stated_recalls
 from radweave.memory.bank import save_bank
+from radweave.runs.compilers import computes_on, refuse_uncompiled_decoding
 from radweave.runs.drafts import Drafter
 from radweave.runs.kept_features import build_features, weights_hash
 from radweave.runs.kept_stages import load_artefact, save_artefact
@@ -101,11 +102,12 @@ class Training:
 
 
 def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None:
-    """Refuse stages that this model cannot run, before the first one does.
+    """Refuse stages that this model cannot run, and a step of decoding that cannot be compiled, before any stage runs.
 
     Raises:
-        InputError: naming the stage's field.
+        InputError: naming the field of the stage or of the decoding.
     """
+    refuse_uncompiled_decoding(experiment.decoding, model)
     trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
     for name, stage in experiment.named_stages().items():
         if _is_passed_over(experiment, name, stage):
@@ -116,7 +118,7 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
             refuse_unknown("losses", tuple(stage.losses), model.terms)
             apply_finetune(model, stage.finetune)
             if stage.compiled != "nothing":
-                refuse_no_compiler(device_of(model))
+                refuse_no_compiler(computes_on(model))
         except InputError as error:
             field = f"stages.{name}.{error.field}"
             raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
