@@ -471,6 +471,22 @@ def test_priors_are_of_the_same_patient_and_earlier(
     assert list(kinds(plant(dataset, change).errors)) == ([kind] if kind else [])
 
 
+def test_pictures_that_differ_by_less_than_eight_bits_are_one(dataset: Path) -> None:
+    """Of 16 bits each, one value apart in a hundred pixels."""
+    deep = picture(9).astype(np.uint16) * 257 + 40
+    other = deep.copy()
+    other[20:30, 20:30] += 1
+    files = [add_image(dataset, f"deep{number}.png", png(pixels)) for number, pixels in enumerate((deep, other))]
+
+    def change(rows: Rows) -> None:
+        for number, file in enumerate(files):
+            rows[number]["images"] = [file]
+
+    report = plant(dataset, change)
+    assert (report.leaks, report.errors) == ([], [])
+    assert kinds(report.warnings)["same picture, in different files, in studies of two patients"] == 1
+
+
 def test_many_files_at_once_tell_what_one_by_one_tells(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def change(rows: Rows) -> None:
         for number, name in ((0, "1"), (4, "1"), (2, "gone")):
