@@ -1,4 +1,4 @@
-"""Memory that a step frees, or a picture, and the next asks for again."""
+"""Memory that one step or picture frees and the next asks for again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def keep_freed_pages(kept: int = KEPT) -> bool:
     glibc gives a block of some megabytes back to the system as soon as it is freed. A training step, or the reading of
     a picture, frees and asks for the same blocks each time, and each page is then cleared by the system once more. For
     the rest of the process up to ``kept`` bytes more than it needs may be resident. All threads share one heap from
-    then on: of its own one would keep little. ``MALLOC_`` variables that the user set are overruled.
+    then on, since a thread's own heap would keep little. ``MALLOC_`` variables that the user set are overruled.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -151,7 +151,7 @@ class _Check:
     leaked_lines: set[tuple[int, int]] = field(default_factory=set)
 
     def see(self, study: Study) -> list[SeenImage]:
-        """Look at the files of a study. Of what the check knows it reads and changes nothing: threads may do it."""
+        """Look at the files of a study. It changes nothing of the check, so that threads may do it."""
         return [see_image(self.dataset, image, reads=self.reads_images) for image in study.images]
 
     def add(self, line: int, study: Study, seen: Sequence[SeenImage]) -> None:

@@ -18,13 +18,13 @@ from radweave.memory.bank import Owners
 MARGIN = 32
 """Candidates beyond k that are scored again exactly, so that rounding in the first pass loses no neighbour.
 
-Where even the last of them may only by rounding be behind the k-th, all rows so near are candidates.
+Where rounding alone may put the last of them behind the k-th, every row that near is a candidate.
 """
 
 # Scores that are held at a time, and the fewest rows that they are of.
 _SCORES, _LEAST_ROWS = 1 << 22, 4096
 _GROUP = 64
-# Rows that are copied in another width at a time: memory for more of them would be new to the process each time.
+# Rows that are converted to another width at a time: memory for more would be new to the process each time.
 _WIDENED = 2048
 
 

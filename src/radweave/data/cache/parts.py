@@ -1,7 +1,6 @@
 """A cache that several processes make, each a part of the images, on one machine or on many that share a disk.
 
 DATASET/.cache/KEY.parts/3-of-8.building/   rows and journal of a part, as ``unfinished`` writes them
-
 DATASET/.cache/KEY.parts/3-of-8.lock        held by who makes this part
 
 A part that was stopped goes on. Whoever makes the whole cache takes the rows of all parts, as far as their images are

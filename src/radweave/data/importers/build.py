@@ -93,7 +93,7 @@ def build_dataset(
 
 
 def _teller(source: Source, progress: Progress | None) -> Tell:
-    """Gives studies on, with somebody told of each; texts alone are read to count them."""
+    """What passes studies on and tells ``progress`` of each. Texts alone are read to count them."""
     if progress is None:
         return lambda studies: studies
     total = sum(1 for _ in source.studies(Problems()))

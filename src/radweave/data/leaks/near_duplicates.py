@@ -91,7 +91,10 @@ class TextIndex:
 
 
 def _near(bucket: NDArray[np.int64], signatures: NDArray[np.uint32], most: int = 200) -> Iterator[tuple[int, int]]:
-    """Near pairs of a bucket. A huge one, of a stock phrase, is compared against its first members only."""
+    """Near pairs of a bucket (texts,); a huge one, of a stock phrase, is compared against its first members only.
+
+    ``signatures`` are (all texts, hashes).
+    """
     own = signatures[bucket]
     for position in range(min(len(bucket) - 1, most)):
         alike = (own[position + 1 :] == own[position]).mean(axis=1)
