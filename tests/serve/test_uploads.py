@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import stat
+import struct
 import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -52,6 +54,70 @@ def _understated() -> bytes:
     return bytes(data)
 
 
+def _end(data: bytes, *, entries: int, length: int, start: int, large: bool, comment: bytes = b"") -> bytes:
+    """``data`` behind which an end record states this; a ``large`` one states it in ZIP64, and 1 file in the other."""
+    if not large:
+        return data + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, entries, entries, length, start, len(comment)) + comment
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, entries, entries, length, start)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(data), 1)
+    return _end(data + record + locator, entries=1, length=60, start=start, large=False, comment=comment)
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    """The members of an archive and its list of them."""
+    at = data.rfind(b"PK\5\6")
+    start = int.from_bytes(data[at + 16 : at + 20], "little")
+    return data[:start], data[start:at]
+
+
+def _same_bytes(count: int, *, shifted: bool = False) -> bytes:
+    """One packed member that is listed as ``count`` files; ``shifted``: each member holds the next as its content."""
+    if not shifted:
+        members, listed = _split(zipped(("00000.png", bytes(60_000))))
+        lists = b"".join(listed.replace(b"00000", b"%05d" % number) for number in range(count))
+        return _end(members + lists, entries=count, length=len(lists), start=len(members), large=False)
+    inner = zipped(("b.png", IMAGE), packed=False)
+    members, listed = _split(zipped(("a.png", _split(inner)[0]), packed=False))
+    at = members.find(b"PK\3\4", 4)
+    lists = listed + _split(inner)[1][:42] + at.to_bytes(4, "little") + _split(inner)[1][46:]
+    return _end(members + lists, entries=2, length=len(lists), start=len(members), large=False)
+
+
+def _many_in_zip64(count: int) -> bytes:
+    members, listed = _split(zipped(*[(f"{number:05}.png", b"") for number in range(count)]))
+    return _end(members + listed, entries=count, length=len(listed), start=len(members), large=True)
+
+
+def _two_ends() -> bytes:
+    """A whole archive, and behind it another list of the same files."""
+    first = zipped(("a.png", IMAGE))
+    listed = _split(first)[1]
+    return _end(first + listed, entries=1, length=len(listed), start=len(first) - 1, large=False)
+
+
+def _in_its_list() -> bytes:
+    """A stored member whose content goes on into the list of members."""
+    data = bytearray(zipped(("a.png", IMAGE), packed=False))
+    at = data.rfind(b"PK\1\2")
+    data[at + 20 : at + 28] = 2 * (len(IMAGE) + 30).to_bytes(4, "little")
+    return bytes(data)
+
+
+def _flagged(flag: int) -> bytes:
+    data = bytearray(zipped(("a.png", IMAGE)))
+    data[data.rfind(b"PK\1\2") + 8] |= flag
+    return bytes(data)
+
+
+def _of_mode(mode: int, name: str = "a.png") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        member = zipfile.ZipInfo(name)
+        member.external_attr = (mode | 0o644) << 16
+        archive.writestr(member, IMAGE)
+    return buffer.getvalue()
+
+
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "slip": (lambda: zipped(("../../evil.png", b"x")), "leads out of it"),
     "absolute": (lambda: zipped(("/etc/evil.png", b"x")), "leads out of it"),
@@ -63,6 +129,18 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "very many": (lambda: zipped(*[(f"{number}.png", b"") for number in range(300)]), "at most 20"),
     "understated": (_understated, "another size|damaged"),
     "cut": (lambda: zipped(("a.png", b"x"))[:-30], "damaged"),
+    "one part, many files": (lambda: _same_bytes(15), "overlap"),
+    "one member in another": (lambda: _same_bytes(2, shifted=True), "overlap"),
+    "many in ZIP64": (lambda: _many_in_zip64(300), "at most 20"),
+    "two ends": (_two_ends, "damaged"),
+    "behind its end": (lambda: zipped(("a.png", IMAGE)) + b"x" * 9, "damaged"),
+    "in its list": (_in_its_list, "overlap"),
+    "encrypted": (lambda: _flagged(1), "encrypted"),
+    "encrypted strongly": (lambda: _flagged(0x40), "encrypted"),
+    "patched": (lambda: _flagged(0x20), "encrypted"),
+    "device": (lambda: _of_mode(stat.S_IFCHR), "a link"),
+    "folder as a link": (lambda: _of_mode(stat.S_IFLNK, "a.png/"), "a link"),
+    "one name twice": (lambda: zipped(("a.png", IMAGE), ("b.png", IMAGE)).replace(b"b.png", b"a.png"), "twice"),
 }
 
 
@@ -75,6 +153,89 @@ def test_a_hostile_archive(kind: str, started: tuple[TestClient, Station]) -> No
     assert any(word in answer.json()["error"].__str__() for word in reason.split("|")), answer.text
     assert left_behind(station.settings) == []
     assert client.get("/api/v1/studies").json()["total"] == 0
+
+
+def test_archives_together_keep_to_the_limits_of_an_upload(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    for count, size, reason in ((7, 4, "at most 20"), (1, 400_000, "at most 1048576")):
+        data = zipped(*[(f"{number}.png", IMAGE + bytes(size)) for number in range(count)])
+        assert upload(client, ("a.zip", data)).status_code == 202
+        answer = upload(client, ("a.zip", data), ("b.zip", data), ("c.zip", data))
+        assert (answer.status_code, reason in answer.text) == (400, True), answer.text
+    before = left_behind(station.settings)
+    assert upload(client, ("a.zip", zipped(("a.png", IMAGE))), ("b.zip", _same_bytes(3))).status_code == 400
+    assert left_behind(station.settings) == before
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_too_many_files_are_seen_before_they_are_listed(
+    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from radweave.base.errors import InputError
+    from radweave.serve.archive_parse import list_members
+
+    members, listed = _split(zipped(*[(f"{number:05}.png", b"") for number in range(300)]))
+    data = _end(members + listed, entries=300, length=len(listed), start=len(members), large=large)
+    (tmp_path / "a.zip").write_bytes(data)
+    monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("listed"))
+    with pytest.raises(InputError, match="at most 20"):
+        list_members({"path": str(tmp_path / "a.zip"), **LIMITS.model_dump()})
+
+
+def test_archives_that_are_odd_and_whole_are_taken(started: tuple[TestClient, Station]) -> None:
+    client, _ = started
+    streamed = io.BytesIO()
+    with zipfile.ZipFile(Unseekable(streamed), "w", zipfile.ZIP_DEFLATED) as archive:  # sizes stand behind the members
+        archive.writestr("a/a.png", IMAGE)
+        archive.comment = b"made by a stream"
+    members, listed = _split(zipped(("a.png", IMAGE), ("b.png", IMAGE)))
+    of_zip64 = _end(members + listed, entries=2, length=len(listed), start=len(members), large=True, comment=b"x")
+    folders = io.BytesIO()
+    with zipfile.ZipFile(folders, "w") as archive:
+        archive.mkdir("a")
+        archive.writestr("a/a.png", IMAGE)
+    nested = zipped(("inner.zip", zipped(("b.png", IMAGE))), ("a.png", IMAGE), ("z.zip", zipped(("b.png", IMAGE))))
+    for data, count in ((streamed.getvalue(), 1), (of_zip64, 2), (folders.getvalue(), 1), (nested, 3)):
+        answer = upload(client, ("a.zip", data))
+        assert (answer.status_code, len(answer.json().get("studies", ()))) == (202, count), answer.text
+
+
+class Unseekable(io.RawIOBase):
+    """A stream that only goes on."""
+
+    def __init__(self, below: io.BytesIO) -> None:
+        self._below = below
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        return self._below.write(data)
+
+
+def test_nothing_but_refused_files_is_refused_whole(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    junk = [(f"{number}.png", b"junk") for number in range(17)]
+    answer = upload(client, ("all.zip", zipped(*junk)))
+    assert (answer.status_code, "17 files cannot be taken, the first of them: 0.png" in answer.text) == (400, True)
+    assert left_behind(station.settings) == []
+    assert len(upload(client, ("few.zip", zipped(*junk[:16]))).json()["studies"]) == 16
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_many_refused_files_are_one_refusal(packed: bool, started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    files = [(f"{number}.txt", b"junk") for number in range(18)]
+    one = [("all.zip", zipped(("good.png", IMAGE), *files))] if packed else [("good.png", IMAGE), *files]
+    answer = upload(client, *one)
+    assert answer.status_code == 202, answer.text
+    states = {
+        row["state"]: row for row in (wait_for(client, name, "drafted", "refused") for name in answer.json()["studies"])
+    }
+    assert len(answer.json()["studies"]) == 2
+    assert states["refused"]["name"] == one[0][0]
+    assert "18 files cannot be taken" in states["refused"]["reason"]
+    assert [path.stem for path in left_behind(station.settings) if path.is_file()] in (["file00000"], ["file00001"])
 
 
 def test_limits_of_a_request_are_named(started: tuple[TestClient, Station]) -> None:

@@ -7,16 +7,18 @@ is whole or absent: its folder is written aside and renamed.
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from radweave.base.errors import InputError, printable
 from radweave.base.storage import write_folder
 from radweave.base.study import Modality
+from radweave.data.reading import wire
 from radweave.data.reading.sandbox import Sandbox
 from radweave.generate.files import IMAGE_SUFFIXES, SCAN_SUFFIXES, FileGroup, group_images
 from radweave.serve.settings import Limits
@@ -25,7 +27,10 @@ from radweave.serve.store import NewStudy
 _ZIP = b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _AT_ONCE = 64 << 20
-_ARCHIVE_S = 60.0
+_ARCHIVES_S = 120.0
+"""What listing and unpacking all archives of an upload may take."""
+_MOST_REFUSED = 16
+"""Refused files of an upload that become a study each; more are one refusal."""
 _SUFFIXES = (*SCAN_SUFFIXES, *IMAGE_SUFFIXES)
 
 
@@ -75,26 +80,63 @@ def take_in(
         if not laid:
             raise InputError("the archive holds no file", field="files")
         groups = _groups(partial, modality, one_study=one_study)
-        studies = [_study(_bounded(group, limits, modality), laid, partial, folder) for group in groups]
+        lying = {path.name: path for path in partial.rglob("file*")}
+        studies = [_study(_bounded(group, limits, modality), laid, partial, folder, lying) for group in groups]
+        studies = _joined(studies, PurePosixPath(incoming[0].name).name, partial, folder)
     return folder, studies
 
 
+def _joined(studies: list[NewStudy], name: str, partial: Path, folder: Path) -> list[NewStudy]:
+    """The studies, very many refused files as one: they would fill the work list, and say one thing.
+
+    Raises:
+        InputError: where nothing else came.
+    """
+    refused = [study for study in studies if study.refused is not None]
+    if len(refused) <= _MOST_REFUSED:
+        return studies
+    reason = f"{len(refused)} files cannot be taken, the first of them: {refused[0].refused}"
+    if len(refused) == len(studies):
+        raise InputError(reason, field="files")
+    for study in refused:
+        for path, _ in study.files:
+            (partial / path.relative_to(folder)).unlink()
+    return [study for study in studies if study.refused is None] + [NewStudy(printable(name), refused=reason)]
+
+
 def _lay(incoming: Sequence[Incoming], folder: Path, limits: Limits) -> dict[str, str]:
-    """Copy files under names of ours; path below ``folder`` -> the name each came with."""
+    """Copy files under names of ours; path below ``folder`` -> the name each came with.
+
+    No archive is unpacked before all of them together are known to keep to the limits.
+    """
     laid: dict[str, str] = {}
     places: dict[str, Path] = {}
+    archives: list[tuple[str, Path]] = []
     for one in incoming:
-        path = _place(one.name, folder, places, len(laid))
+        path = _place(one.name, folder, places, len(laid) + len(archives))
         one.copy_to(path)
         with path.open("rb") as file:
             start = file.read(4)
-        if start not in (_ZIP, _EMPTY_ZIP):
+        if start in (_ZIP, _EMPTY_ZIP):
+            archives.append((one.name, path))
+        else:
             laid[path.relative_to(folder).as_posix()] = one.name
-            continue
-        for name, data in _unpacked(path, limits):
-            if len(laid) >= limits.files:
-                raise InputError("too many files", field="files", expected=f"at most {limits.files}")
-            member = _place(f"{one.name}/{name}", folder, places, len(laid))
+    ends = time.monotonic() + _ARCHIVES_S
+    listed = [(name, path, _members(path, limits, ends)) for name, path in archives]
+    count = len(laid) + sum(len(members) for _, _, members in listed)
+    if count > limits.files:
+        raise InputError("too many files", field="files", got=count, expected=f"at most {limits.files}")
+    total = sum(size for _, _, members in listed for _, _, size in members)
+    if total > limits.archive_bytes:
+        raise InputError(
+            "the archives are too large when unpacked",
+            field="archive_bytes",
+            got=f"{total} bytes",
+            expected=f"at most {limits.archive_bytes}",
+        )
+    for above, path, members in listed:
+        for name, data in _unpacked(path, members, ends):
+            member = _place(f"{above}/{name}", folder, places, len(laid))
             member.write_bytes(data)
             laid[member.relative_to(folder).as_posix()] = name
         path.unlink()
@@ -112,23 +154,34 @@ def _place(name: str, folder: Path, places: dict[str, Path], number: int) -> Pat
     return places[above] / f"file{number:05}{suffix}"
 
 
-def _unpacked(path: Path, limits: Limits) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each file in an archive; what is no file of a study (``__MACOSX``, hidden) is passed over."""
-    asked = {"path": str(path), **limits.model_dump(include={"files", "archive_bytes", "archive_ratio"})}
+def _members(path: Path, limits: Limits, ends: float) -> list[tuple[int, str, int]]:
+    """Place, name and size of each file in an archive; hidden ones and ``__MACOSX`` left out."""
+    request = limits.model_dump(include={"files", "archive_bytes", "archive_ratio"})
+    header, _ = _from_child("list", path, request, ends)
+    return [(place, name, size) for place, (name, size) in enumerate(header["members"]) if _is_wanted(name)]
+
+
+def _unpacked(path: Path, members: list[tuple[int, str, int]], ends: float) -> Iterator[tuple[str, memoryview]]:
+    """Name and bytes of each of these members, many small ones at once."""
+    members = list(members)
+    while members:
+        some = [members.pop(0)]
+        total = some[0][2]
+        while members and total + members[0][2] <= _AT_ONCE:
+            total += members[0][2]
+            some.append(members.pop(0))
+        _, arrays = _from_child("read", path, {"places": [place for place, _, _ in some]}, ends)
+        for place, name, _ in some:
+            yield name, arrays[str(place)].data
+
+
+def _from_child(task: str, path: Path, request: dict[str, Any], ends: float) -> wire.Message:
+    left = ends - time.monotonic()
+    if left <= 0:
+        raise InputError("unpacking takes too long", field="files", expected=f"at most {_ARCHIVES_S:g} s")
     try:
-        found, _ = _child().call("list", asked, timeout_s=_ARCHIVE_S)
-        members = [(place, name, size) for place, (name, size) in enumerate(found["members"]) if _is_wanted(name)]
-        while members:
-            some = [members.pop(0)]
-            total = some[0][2]
-            while members and total + members[0][2] <= _AT_ONCE:
-                total += members[0][2]
-                some.append(members.pop(0))
-            request = {"path": str(path), "places": [place for place, _, _ in some]}
-            _, arrays = _child().call("read", request, timeout_s=_ARCHIVE_S)
-            for place, name, _ in some:
-                yield name, arrays[str(place)].tobytes()
-    except InputError as error:
+        return _child().call(task, {"path": str(path), **request}, timeout_s=left)
+    except InputError as error:  # without the file's place
         raise InputError(error.reason, field=error.field, got=error.got, expected=error.expected) from None
 
 
@@ -165,9 +218,9 @@ def _bounded(group: FileGroup, limits: Limits, modality: Modality) -> FileGroup:
     return replace(group, refused=reason)
 
 
-def _study(group: FileGroup, laid: dict[str, str], partial: Path, folder: Path) -> NewStudy:
-    """A group as a study, its files where they lie in the end."""
-    images = group.images or tuple(path for path in partial.rglob("*") if path.name == group.name)
+def _study(group: FileGroup, laid: dict[str, str], partial: Path, folder: Path, lying: Mapping[str, Path]) -> NewStudy:
+    """A group as a study, its files where they lie in the end; ``lying`` has where each file lies now, by its name."""
+    images = group.images or tuple(lying[name] for name in (group.name,) if name in lying)
     below = [image.relative_to(partial) for image in images]
     names = [laid.get(path.as_posix()) or _inside(path, laid) for path in below]
     refused = group.refused
