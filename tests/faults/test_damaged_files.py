@@ -159,6 +159,55 @@ def test_a_flipped_bit_in_an_archive_of_reports_is_found(tmp_path: Path, suffix:
         list(tar_texts(path, ".txt"))
 
 
+def tar_header(size: int, kind: bytes) -> bytes:
+    member = tarfile.TarInfo("a.txt")
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def tar_part(content: bytes, kind: bytes) -> bytes:
+    return tar_header(len(content), kind) + content + bytes(-len(content) % 512)
+
+
+HOSTILE_TARS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "a name of 40 MB": (lambda: gzip.compress(tar_part(bytes(40 << 20), b"L")), "unpacks to more"),
+    "settings of 40 MB": (lambda: gzip.compress(tar_part(b"9" * (40 << 20), b"x")), "unpacks to more"),
+    "4 MB of settings, twice": (lambda: gzip.compress(tar_part(b"12 a=bcdefg\n" * 330_000, b"x") * 2), "unpacks to"),
+    "settings of settings": (lambda: gzip.compress(tar_part(b"12 a=bcdefg\n", b"x") * 3000), "RecursionError"),
+    "names of names": (lambda: gzip.compress(tar_part(b"b", b"L") * 3000), "RecursionError"),
+    "a map of words": (lambda: tar_part(b"25 GNU.sparse.map=1,word\n", b"x") + tar_part(b"x", b"0"), "ValueError"),
+    "a length of 5,000 digits": (lambda: tar_part(b"9" * 5000 + b" a=b\n", b"x"), "ValueError"),
+    "empty parts": (lambda: gzip.compress(b"") * 1000 + gzip.compress(tar_part(b"x", b"0")), "too many empty parts"),
+    "many members": (lambda: gzip.compress(tar_header(0, b"0") * 50_001), "too many"),
+    "a device": (lambda: tar_header(0, b"3"), "a link or a device"),
+    "a large member": (lambda: gzip.compress(tar_part(bytes(5 << 20), b"0")), "too large"),
+    "cut": (lambda: gzip.compress(tar_part(bytes(9000), b"0"))[:-12], "too early"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_TARS)
+def test_a_hostile_tar_file_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
+    make, reason = HOSTILE_TARS[kind]
+    path = tmp_path / "reports.tgz"
+    path.write_bytes(make())
+    with pytest.raises(InputError, match=reason) as caught:
+        list(tar_texts(path, ".txt"))
+    assert caught.value.file == str(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tar_file_within_the_limits_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "reports.tgz"
+    names = ("n" * 900 + ".txt", "\u0107.txt")
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 3 << 20
+            archive.addfile(member, io.BytesIO(b"x" * member.size))
+    path.write_bytes(path.read_bytes() + gzip.compress(b""))
+    assert [(name, len(data)) for name, data in tar_texts(path, ".txt")] == [(name, 3 << 20) for name in names]
+
+
 def jpeg(**options: object) -> bytes:
     grey = Image.fromarray(np.rint(chest(240, 200, noise=0.02) * 255).astype(np.uint8))
     picture = grey.convert(str(options.pop("mode", "L")))
