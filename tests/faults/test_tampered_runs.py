@@ -18,6 +18,7 @@ from radweave.base.errors import InputError
 from radweave.data.leaks.identity import comparable_id
 from radweave.data.tokenizer import BpeTokenizerConfig, decode, encode
 from radweave.generate.predictor import Predictor
+from radweave.outside.files import refuse_hostile
 from radweave.outside.tokenizer_files import refuse_endless_steps, refuse_long_texts
 from radweave.runs.drafts import EMPTY
 from radweave.runs.folder import hash_files, read_card_alone
@@ -127,7 +128,13 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
         "post_processor": {"type": "TemplateProcessing", "special_tokens": {"<s>": {"ids": [1] * 1000}}}
     },
     "a long added token": {"added_tokens": [{"id": 1, "content": "z" * 5000}]},
-    "many added tokens": {"added_tokens": [{"id": 1, "content": "z"}] * 20_001},
+    "many added tokens": {"added_tokens": [{"id": 1, "content": "z"}] * 10_001},
+    "many special tokens": {
+        "post_processor": {"type": "TemplateProcessing", "special_tokens": {f"<{n}>": {} for n in range(10_001)}}
+    },
+    "many words": {"model": {"type": "BPE", "vocab": {str(n): n for n in range(1_000_001)}}},
+    "many merges": {"model": {"type": "BPE", "vocab": {}, "merges": [0] * 1_000_001}},
+    "a tree of tokens": {"added_tokens": [[0] * 9_999] * 11},
     "a long word": {"model": {"type": "BPE", "vocab": {"z" * 5000: 1}}},
     "a giant padding": {"padding": {"strategy": {"Fixed": 2_000_000_000}}},
 }
@@ -142,6 +149,44 @@ def test_a_tokenizer_that_takes_for_ever_is_refused(what: str, run: Path) -> Non
     rewrite_card(run, files=hash_files(run))
     with pytest.raises(InputError, match=r"tokenizer\.json"):
         restore(run)
+
+
+TOKEN_FILES: dict[str, Callable[[int], dict[str, Any]]] = {
+    "special_tokens_map.json": lambda count: {"additional_special_tokens": [f"<{n}>" for n in range(count)]},
+    "tokenizer_config.json": lambda count: {"additional_special_tokens": [f"<{n}>" for n in range(count)]},
+    "tokenizer_config.json, by id": lambda count: {
+        "added_tokens_decoder": {str(n): {"content": f"<{n}>", "special": True, "lstrip": False} for n in range(count)}
+    },
+    "tokenizer_config.json, by name": lambda count: {"extra_special_tokens": {f"t{n}": f"<{n}>" for n in range(count)}},
+    "added_tokens.json": lambda count: {f"<{n}>": n for n in range(count)},
+}
+
+
+@pytest.mark.parametrize("what", TOKEN_FILES)
+def test_very_many_tokens_are_refused_in_every_file_that_may_list_them(what: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    path = tmp_path / what.partition(",")[0]
+    path.write_text(json.dumps(TOKEN_FILES[what](6_500)))
+    refuse_hostile(tmp_path, "tokenizer", what="a tokenizer")
+    for count in (10_001, 100_000):
+        path.write_text(json.dumps(TOKEN_FILES[what](count)))
+        with pytest.raises(InputError, match="too many tokens") as caught:
+            refuse_hostile(tmp_path, "tokenizer", what="a tokenizer")
+        assert caught.value.file == str(path)
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "vocab.txt", "tokenizer.model", "vocab.json", "tokenizer.json"])
+def test_a_giant_file_of_a_tokenizer_is_refused_unread(name: str, tmp_path: Path) -> None:
+    with (tmp_path / name).open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(InputError, match="too large for a tokenizer"):
+        refuse_hostile(tmp_path, "tokenizer", what="a tokenizer")
+
+
+def test_a_vocabulary_of_a_million_words_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps({str(n): n for n in range(1_000_001)}))
+    with pytest.raises(InputError, match=r"vocab\.json: too many words"):
+        refuse_hostile(tmp_path, "tokenizer", what="a tokenizer")
 
 
 def test_published_tokenizers_are_let_through(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from radweave.base.errors import InputError
 from radweave.outside.open_clip import SETTINGS, has_open_clip_layout, open_clip_weights
-from radweave.outside.tokenizer_files import refuse_endless_steps, refuse_long_texts
+from radweave.outside.tokenizer_files import MAX_BYTES, refuse_endless_steps, refuse_long_texts, refuse_many_words
 from radweave.outside.whole_files import refuse_stub
 
 Files = Literal["shape", "tokenizer", "weights"]
@@ -92,6 +92,11 @@ def refuse_hostile(folder: Path, files: Files, *, what: str) -> None:
             file=folder / "adapter_config.json",
             expected="a whole model, with its adapters merged",
         )
+    for name in (*_WORDS, "merges.txt") if files == "tokenizer" else ():
+        if (folder / name).is_file() and (size := (folder / name).stat().st_size) > MAX_BYTES:
+            raise InputError(
+                "too large for a tokenizer", file=folder / name, got=f"{size} bytes", expected=f"at most {MAX_BYTES}"
+            )
     for name in _JSON[files]:
         path = folder / name
         if not path.is_file():
@@ -101,6 +106,8 @@ def refuse_hostile(folder: Path, files: Files, *, what: str) -> None:
             _refuse_shape(content, path)
         elif name == "tokenizer.json":
             refuse_endless_steps(content, path)
+        elif name == "vocab.json":
+            refuse_many_words(content, path)
         elif name == "tokenizer_config.json":
             _refuse_other_files(content, path)
         if name in _TOKENS:

@@ -7,7 +7,7 @@ terabytes; a pattern with nested repeats takes for ever. Neither is in any publi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,12 @@ MAX_BYTES: Final = 64 << 20
 _MAX_TEXT: Final = 4096
 _MAX_PROMPT: Final = 1 << 20
 _MAX_STEPS: Final = 32
-_MAX_ADDED: Final = 20_000
+_MAX_ADDED: Final = 10_000
+"""Added tokens; Gemma 3 has 6,415. The time to load them grows with their number squared, wherever they are listed."""
+_MAX_ENTRIES: Final = 10 * _MAX_ADDED
+"""Values in all, but for words and merges: an added token has seven."""
+_MAX_WORDS: Final = 1_000_000
+"""Words, or merges; XLM-V has 901,629 words, Gemma 3 514,906 merges."""
 _MAX_GROWTH: Final = 8
 """How many letters all replacements together may make of one."""
 _MAX_TEMPLATE: Final = 64
@@ -73,25 +78,44 @@ def refuse_endless_steps(content: dict[str, Any], path: Path) -> None:
     refuse_long_texts(rest, path)
     vocab = model.get("vocab") if isinstance(model, dict) else None
     words = vocab if isinstance(vocab, dict) else [row[0] for row in vocab or [] if isinstance(row, list) and row]
-    if any(len(str(word)) > _MAX_TEXT for word in words):
-        raise InputError("a word is too long", file=path, field="model.vocab", expected=f"at most {_MAX_TEXT} letters")
-    if len(content.get("added_tokens") or ()) > _MAX_ADDED:
-        raise InputError("too many added tokens", file=path, field="added_tokens", expected=f"at most {_MAX_ADDED}")
+    refuse_many_words(words, path, "model.vocab")
+    merges = model.get("merges") if isinstance(model, dict) else None
+    if isinstance(merges, list) and len(merges) > _MAX_WORDS:
+        raise InputError("too many merges", file=path, field="model.merges", expected=f"at most {_MAX_WORDS}")
     padding = content.get("padding")
     fixed = (padding.get("strategy") or {}) if isinstance(padding, dict) else {}
     if isinstance(fixed, dict) and not 0 <= _number(fixed.get("Fixed")) <= _MAX_PADDED:
         raise InputError("pads to a giant length", file=path, field="padding", expected=f"at most {_MAX_PADDED}")
 
 
+def refuse_many_words(words: Collection[Any], path: Path, field: str | None = None) -> None:
+    """Refuse a vocabulary of very many words, or of a very long one.
+
+    Raises:
+        InputError: naming the limit.
+    """
+    if len(words) > _MAX_WORDS:
+        raise InputError("too many words", file=path, field=field, got=len(words), expected=f"at most {_MAX_WORDS}")
+    if any(len(str(word)) > _MAX_TEXT for word in words):
+        raise InputError("a word is too long", file=path, field=field, expected=f"at most {_MAX_TEXT} letters")
+
+
 def refuse_long_texts(content: Any, path: Path) -> None:
-    """Refuse a text, or a name of a field, that is far longer than any token.
+    """Refuse a text, or a name of a field, that is far longer than any token, and more tokens than any tokenizer adds.
 
     Raises:
         InputError: naming the field.
     """
     waiting: list[tuple[str, Any]] = [("", content)]
+    entries = 0
     while waiting:
         place, value = waiting.pop()
+        count = len(value) if isinstance(value, (dict, list)) else 0
+        entries += count
+        if count > _MAX_ADDED or entries > _MAX_ENTRIES:
+            raise InputError(
+                "too many tokens", file=path, field=place or None, got=entries, expected=f"at most {_MAX_ADDED}"
+            )
         if isinstance(value, dict):
             for key, inner in value.items():
                 if len(key) > _MAX_TEXT:
