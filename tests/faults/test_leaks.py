@@ -148,6 +148,12 @@ CHANGES: dict[str, tuple[Callable[[Pixels], Pixels], str]] = {
     "cut": (lambda p: p[6:-6, 6:-6], "cut, moved or turned"),
     "moved": (moved, "cut, moved or turned"),
     "turned": (turned, "cut, moved or turned"),
+    "quarter": (lambda p: np.rot90(p), "turned by 90 degrees"),
+    "half a turn": (lambda p: p[::-1, ::-1], "turned by 180 degrees"),
+    "three quarters, cut": (lambda p: np.rot90(p[6:-6, 4:-8], 3) ** 0.8, "turned by 90 degrees, cut, moved or turned"),
+    "upside down": (lambda p: 1 - p[::-1], "mirrored, turned by 180 degrees, inverted"),
+    "transposed": (lambda p: moved(p.T), "mirrored, turned by 90 degrees, cut, moved or turned"),
+    "other diagonal": (lambda p: p[::-1, ::-1].T, "mirrored, turned by 90 degrees"),
     "several": (lambda p: turned(1 - p[:, ::-1]), "mirrored, inverted, cut, moved or turned"),
 }
 
@@ -220,9 +226,11 @@ def ct_copies(folder: Path, *changes: Callable[[Pixels], Pixels]) -> CheckReport
 
 def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
     changes: list[Callable[[Pixels], Pixels]] = [lambda v: v[:, 2:, 2:], lambda v: v[:, :, ::-1] + 20]
-    report = ct_copies(tmp_path, *changes, lambda v: np.rot90(v, axes=(1, 2)))
+    turns: list[Callable[[Pixels], Pixels]] = [lambda v: np.rot90(v, axes=(1, 2)), lambda v: v[::-1].swapaxes(1, 2)]
+    report = ct_copies(tmp_path, *changes, *turns, lambda v: np.rot90(v, axes=(0, 1)))
     assert report.errors == []
-    assert sum(fault.count for fault in report.leaks) == 2
+    assert sum(fault.count for fault in report.leaks) == 4
+    assert sum("turned by 90 degrees" in fault.kind for fault in report.leaks) == 2
     assert any("mirrored" in fault.kind for fault in report.leaks)
 
 

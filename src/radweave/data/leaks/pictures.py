@@ -1,8 +1,9 @@
 """Which radiographs show the same picture, though their files differ: saved anew, cut, turned, mirrored, inverted.
 
 A picture is kept as a thumbnail of 64 x 64 grey values and a descriptor: in 8 x 8 cells, how strong edges of 8
-directions are. Edges have no sign, so an inverted picture has the same descriptor, and a mirrored one a permutation of
-it. The nearest descriptors of the other split are candidates; ``registration`` then decides about each of them.
+directions are. Edges have no sign, so an inverted picture has the same descriptor, and one that is mirrored or turned
+by quarters a permutation of it. The nearest descriptors of the other split are candidates; ``registration`` then
+decides about each of them.
 
 Plain borders are cut off first. As that may fail, a picture with borders is kept with them too.
 
@@ -37,7 +38,7 @@ _FEWEST_PAIRS = 20
 _CELLS = 8
 _DIRECTIONS = 8
 _LEVELS = 127 / 0.3
-_CHUNK = 2048
+_CHUNK = 1024
 _PLAIN = 0.03
 # Air to bone: what lies outside says more of the scanner than of the patient.
 _WINDOW_HU = (-1000, 400)
@@ -60,6 +61,12 @@ def _cell_weights() -> NDArray[np.float32]:
 _WEIGHTS: Final = _cell_weights()
 # Mirrored, an edge of direction d (of 8 in half a turn) has direction -d.
 _MIRRORED: Final = (-np.arange(_DIRECTIONS)) % _DIRECTIONS
+
+Pose = tuple[bool, int]
+"""How a picture lies: mirrored or not, then turned left by so many quarters. A square has these eight symmetries."""
+
+UPRIGHT: Final[tuple[Pose, ...]] = ((False, 0), (True, 0))
+TURNED: Final[tuple[Pose, ...]] = tuple((mirrored, quarters) for mirrored in (False, True) for quarters in (1, 2, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +119,13 @@ def descriptor(small: Thumbnail) -> Descriptor:
     return levels
 
 
-def _mirrored(descriptors: NDArray[np.float32]) -> NDArray[np.float32]:
+def _posed(descriptors: NDArray[np.float32], pose: Pose) -> NDArray[np.float32]:
+    """Descriptors of the pictures in this pose; a quarter of a turn is half of the directions."""
+    mirrored, quarters = pose
     cells = descriptors.reshape(-1, _DIRECTIONS, _CELLS, _CELLS)
-    return cells[:, _MIRRORED, :, ::-1].reshape(len(descriptors), -1)
+    cells = cells[:, _MIRRORED, :, ::-1] if mirrored else cells
+    turned = np.roll(np.rot90(cells, quarters, axes=(2, 3)), quarters * _DIRECTIONS // 2, axis=1)
+    return turned.reshape(len(descriptors), -1)
 
 
 def flat_scan(volume: NDArray[Any]) -> NDArray[np.float32]:
@@ -178,9 +189,9 @@ class Looks:
             [self.descriptors[row] for row in rows],
         )
 
-    def picture(self, row: int, *, mirrored: bool = False) -> NDArray[np.float32]:
-        small = self.thumbnails[row][:, ::-1] if mirrored else self.thumbnails[row]
-        picture: NDArray[np.float32] = (small / 255).astype(np.float32)
+    def picture(self, row: int, pose: Pose = UPRIGHT[0]) -> NDArray[np.float32]:
+        small = self.thumbnails[row][:, ::-1] if pose[0] else self.thumbnails[row]
+        picture: NDArray[np.float32] = (np.rot90(small, pose[1]) / 255).astype(np.float32)
         return picture
 
 
@@ -207,10 +218,10 @@ class PictureIndex:
         """
         mine, theirs = self.looks.get(split, Looks()), self.looks.get(other, Looks())
         found: set[int] = set()
-        for row, candidate, mirrored, likeness in _compared(mine, theirs, found):
+        for row, candidate, pose, likeness in _compared(mine, theirs, found):
             if likeness.typical >= SAME_TYPICAL and likeness.weakest >= weakest:
                 found.add(mine.items[row])
-                changes = _changes(likeness.alignment, mirrored=mirrored)
+                changes = _changes(likeness.alignment, pose)
                 yield Copy(mine.items[row], theirs.items[candidate], changes)
 
     def least_likeness(self, patient_of: Callable[[int], object]) -> float:
@@ -233,51 +244,72 @@ class PictureIndex:
         return 1 - (1 - float(np.percentile(values, 90))) * 0.25
 
 
-def _compared(mine: Looks, theirs: Looks, done: set[int]) -> Iterator[tuple[int, int, bool, Likeness]]:
-    """Candidate pairs (row, row of ``theirs``, whether mirrored) with their likeness; items in ``done`` are passed."""
+def _compared(mine: Looks, theirs: Looks, done: set[int]) -> Iterator[tuple[int, int, Pose, Likeness]]:
+    """Candidate pairs (row, row of ``theirs``, pose of the first) with their likeness; items in ``done`` are passed."""
     if not (mine.items and theirs.items):
         return
     for row, nearest in _candidates(mine.descriptors, theirs.descriptors):
-        queries: dict[bool, Query] = {}
-        for candidate, mirrored in nearest:
+        queries: dict[Pose, Query] = {}
+        for candidate, pose in nearest:
             if mine.items[row] in done:
                 break
-            if mirrored not in queries:
-                queries[mirrored] = Query(mine.picture(row, mirrored=mirrored))
-            yield row, candidate, mirrored, queries[mirrored].likeness(theirs.picture(candidate))
+            if pose not in queries:
+                queries[pose] = Query(mine.picture(row, pose))
+            yield row, candidate, pose, queries[pose].likeness(theirs.picture(candidate))
 
 
-def _changes(alignment: Alignment, *, mirrored: bool) -> tuple[str, ...]:
-    names = {"mirrored": mirrored, "inverted": alignment.inverted, "cut, moved or turned": not alignment.is_still}
+def _changes(alignment: Alignment, pose: Pose) -> tuple[str, ...]:
+    mirrored, quarters = pose
+    names = {
+        "mirrored": mirrored,
+        "turned by 90 degrees": quarters in (1, 3),
+        "turned by 180 degrees": quarters == 2,
+        "inverted": alignment.inverted,
+        "cut, moved or turned": not alignment.is_still,
+    }
     return tuple(name for name, is_so in names.items() if is_so)
 
 
-def _candidates(mine: list[Descriptor], theirs: list[Descriptor]) -> Iterator[tuple[int, list[tuple[int, bool]]]]:
-    """Per row of ``mine`` the nearest rows of ``theirs``, each with whether it is near as mirrored, nearest first."""
+def _candidates(mine: list[Descriptor], theirs: list[Descriptor]) -> Iterator[tuple[int, list[tuple[int, Pose]]]]:
+    """Per row of ``mine`` the nearest rows of ``theirs``, each with the pose in which it is near, nearest first.
+
+    Turned poses have places of their own behind the others: an upright copy is never crowded out by them.
+    """
     for start in range(0, len(mine), _CHUNK):
         plain = _unit(mine[start : start + _CHUNK])
-        rows = np.concatenate([plain, _mirrored(plain)])
-        best = np.full((len(rows), CANDIDATES), -1.0, np.float32)
-        place = np.zeros((len(rows), CANDIDATES), np.int64)
-        for begin in range(0, len(theirs), _CHUNK):
-            likeness = rows @ _unit(theirs[begin : begin + _CHUNK]).T
-            # Few rows of later chunks hold anything nearer than what was found before.
-            nearer = np.flatnonzero(likeness.max(axis=1) > best[:, -1])
-            likeness = likeness[nearer]
-            nearest = np.argpartition(-likeness, min(CANDIDATES, likeness.shape[1]) - 1, axis=1)[:, :CANDIDATES]
-            both = np.concatenate([best[nearer], np.take_along_axis(likeness, nearest, 1)], axis=1)
-            kept = np.argsort(-both, axis=1, kind="stable")[:, :CANDIDATES]
-            best[nearer] = np.take_along_axis(both, kept, 1)
-            places = np.concatenate([place[nearer], nearest + begin], axis=1)
-            place[nearer] = np.take_along_axis(places, kept, 1)
+        groups = [_nearest(plain, theirs, poses) for poses in (UPRIGHT, TURNED)]
         for row in range(len(plain)):
-            pairs = [
-                (-float(best[line, n]), int(place[line, n]), line >= len(plain))
-                for line in (row, row + len(plain))
-                for n in range(CANDIDATES)
-                if best[line, n] >= CANDIDATE
-            ]
-            yield start + row, [(candidate, mirrored) for _, candidate, mirrored in sorted(pairs)[:CANDIDATES]]
+            yield start + row, [pair for group in groups for pair in group[row]]
+
+
+def _nearest(
+    plain: NDArray[np.float32], theirs: list[Descriptor], poses: tuple[Pose, ...]
+) -> list[list[tuple[int, Pose]]]:
+    """Per row of ``plain`` (rows, 512), its ``CANDIDATES`` nearest of ``theirs`` over these poses."""
+    rows = np.concatenate([_posed(plain, pose) for pose in poses])
+    best = np.full((len(rows), CANDIDATES), -1.0, np.float32)
+    place = np.zeros((len(rows), CANDIDATES), np.int64)
+    for begin in range(0, len(theirs), _CHUNK):
+        likeness = rows @ _unit(theirs[begin : begin + _CHUNK]).T
+        # Few rows of later chunks hold anything nearer than what was found before.
+        nearer = np.flatnonzero(likeness.max(axis=1) >= np.maximum(best[:, -1], CANDIDATE))
+        likeness = likeness[nearer]
+        nearest = np.argpartition(-likeness, min(CANDIDATES, likeness.shape[1]) - 1, axis=1)[:, :CANDIDATES]
+        both = np.concatenate([best[nearer], np.take_along_axis(likeness, nearest, 1)], axis=1)
+        kept = np.argsort(-both, axis=1, kind="stable")[:, :CANDIDATES]
+        best[nearer] = np.take_along_axis(both, kept, 1)
+        places = np.concatenate([place[nearer], nearest + begin], axis=1)
+        place[nearer] = np.take_along_axis(places, kept, 1)
+    found = []
+    for row in range(len(plain)):
+        pairs = [
+            (-float(best[line, n]), int(place[line, n]), pose)
+            for line, pose in zip(range(row, len(rows), len(plain)), poses, strict=True)
+            for n in range(CANDIDATES)
+            if best[line, n] >= CANDIDATE
+        ]
+        found.append([(candidate, pose) for _, candidate, pose in sorted(pairs)[:CANDIDATES]])
+    return found
 
 
 def _unit(descriptors: list[Descriptor]) -> NDArray[np.float32]:
