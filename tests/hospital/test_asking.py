@@ -323,7 +323,7 @@ def test_nothing_goes_to_a_place_that_the_plan_does_not_name(where: str) -> None
 
 
 def test_a_list_that_unpacks_to_more_than_may_be_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("radweave.hospital.asking_web.MOST_LIST_BYTES", 100)
+    monkeypatch.setattr("radweave.hospital.sending.ROW_BYTES", 1)
     with web(AskedArchive(dicom_image(tmp_path / "a.dcm"))) as archive:
         asks = WebArchive(Web(url=archive.url), lambda *_: None)
         with pytest.raises(NotAnsweredError, match="too long"):

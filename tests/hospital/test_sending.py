@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import ssl
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from pydicom.dataset import Dataset
 from reports import finished
 
 from radweave.hospital import sending
+from radweave.hospital.asking import Asked
 from radweave.hospital.formats import FORMATS
 from radweave.hospital.plan import Dicom, Target, Tls, Web
 from radweave.hospital.sending import NotKeptError, send, session_for
@@ -71,12 +73,14 @@ def test_a_receipt_of_c_store_is_a_status(
 def test_a_session_uses_no_proxy_of_the_environment_and_the_plan_s_authority(tmp_path: Any) -> None:
     (tmp_path / "password").write_text("secret\n")
     web = Web(url="https://a", user="u", password_file=tmp_path / "password", authority=tmp_path / "ca.pem")
-    session = session_for(web)
-    assert not session.trust_env
-    assert session.verify == str(tmp_path / "ca.pem")
-    assert session.auth == ("u", "secret")
-    with pytest.raises(NotKeptError, match="password file"):
-        session_for(web.model_copy(update={"password_file": tmp_path / "none"}))
+    asked = Asked(time.monotonic() + 60, 1)
+    with session_for(web, asked) as session:
+        assert not session.trust_env
+        assert session.verify == str(tmp_path / "ca.pem")
+        assert session.auth == ("u", "secret")
+    without = web.model_copy(update={"password_file": tmp_path / "none"})
+    with pytest.raises(NotKeptError, match="password file"), session_for(without, asked):
+        pass
 
 
 def test_both_sides_of_a_connection_must_bear_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def rows(database: Database) -> list[Any]:
 def look(database: Database, monkeypatch: pytest.MonkeyPatch, outcome: str | Exception) -> list[Any]:
     """The rows after one look of a sender whose archive does this."""
 
-    def send(target: Target, data: bytes) -> str:
+    def send(target: Target, data: bytes, is_stopped: Any) -> str:
         assert [row.state for row in rows(database)] == ["waiting"], "nothing is noted before there is a receipt"
         if isinstance(outcome, Exception):
             raise outcome
@@ -79,7 +79,7 @@ def test_a_draft_is_not_sent_behind_the_report_that_was_signed(
 ) -> None:
     both = TARGET.model_copy(update={"events": ("drafted", "signed")})
     sent: list[str] = []
-    monkeypatch.setattr(sender, "send", lambda target, data: sent.append(data.decode()) or "kept")
+    monkeypatch.setattr(sender, "send", lambda target, data, is_stopped: sent.append(data.decode()) or "kept")
     monkeypatch.setattr(Sender, "_object", lambda self, row: row.event.encode())
     with database.writing() as connection:
         (study,) = connection.execute(sa.select(arrivals.c.study_id)).scalars()

@@ -7,24 +7,32 @@ answer. Objects are laid down unread; they are parsed later, in the limited proc
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
+import socket
+import threading
 import time
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 Count = Callable[[str, int], None]
+Row = TypeVar("Row")
 MOST_BYTES: Final = 2 << 30
 """Of all objects of one answer."""
-MOST_LIST_BYTES: Final = 64 << 20
-"""Of an answer that names studies or series; unpacked, for a short one may unpack to a long one."""
+ROW_BYTES: Final = 1 << 14
+"""Of each study or series that an answer may name; unpacked, for a short answer may unpack to a long one."""
+CONNECT_S: Final = 3.0
+"""For each step until a connection stands, and for its polite end. In between it is cut where it must end."""
 FREE_BYTES: Final = 1 << 30
 """Of a disk that is left free."""
 WILDCARDS: Final = frozenset("*?\\")
 """A key that holds one of these asks for other patients too (PS3.4 C.2.2.2.4)."""
+_LOOK_S: Final = 0.1
 _UID: Final = re.compile(r"[0-9]+(\.[0-9]+)+")
 _DATE: Final = re.compile(r"(\d{4})\.?(\d{2})\.?(\d{2})")
 _TIME: Final = re.compile(r"(\d{2}):?(\d{2})?:?(\d{2})?(\.\d{1,6})?")
@@ -43,22 +51,61 @@ class Asked:
     is_stopped: Callable[[], bool] = bool
 
     @property
+    def over(self) -> str | None:
+        """Why no more may come of it; None as long as it may."""
+        if time.monotonic() >= self.deadline:
+            return "the archive did not answer in time"
+        return "the server stops" if self.is_stopped() else None
+
+    @property
     def left_s(self) -> float:
         """Seconds that are left.
 
         Raises:
             NotAnsweredError: if none is.
         """
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise NotAnsweredError("the archive did not answer in time")
-        if self.is_stopped():
-            raise NotAnsweredError("the server stops")
-        return left
+        self.refuse_late()
+        return max(_LOOK_S, self.deadline - time.monotonic())
 
     def refuse_late(self) -> None:
         """See ``left_s``."""
-        _ = self.left_s
+        if (why := self.over) is not None:
+            raise NotAnsweredError(why)
+
+
+@contextmanager
+def cut_late(asked: Asked) -> Iterator[Callable[[socket.socket], None]]:
+    """Take the connections of a question, and cut them when it must end, whoever waits for them.
+
+    A read has a limit of its own, which a peer that drips never reaches.
+    """
+    held: list[socket.socket] = []
+    ended = threading.Event()
+
+    def take(connection: socket.socket) -> None:
+        # A second descriptor of the same connection stays valid where its owner closes or encrypts the first.
+        held.append(socket.socket(fileno=os.dup(connection.fileno())))
+
+    def cut() -> None:
+        for one in held:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def watch() -> None:
+        while not ended.wait(_LOOK_S):
+            if asked.over is not None:
+                cut()
+
+    watching = threading.Thread(target=watch, name="cut-late", daemon=True)
+    watching.start()
+    try:
+        yield take
+    finally:
+        ended.set()
+        watching.join()
+        cut()
+        for one in held:
+            one.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +180,20 @@ def found_series(said: Mapping[str, str]) -> FoundSeries | None:
         return None
     instances = _number(said.get("NumberOfSeriesRelatedInstances", ""))
     return FoundSeries(uid, said.get("Modality", "").strip(), said.get("BodyPartExamined", "").strip(), instances)
+
+
+def readable(rows: Iterable[Any], read: Callable[[Any], Row | None], count: Count) -> list[Row]:
+    """What the rows of an answer say; a row that says nothing, or cannot be read in any way, is counted."""
+    found: list[Row] = []
+    for row in rows:
+        one = None
+        with suppress(Exception):  # what an archive says may fail in any way
+            one = read(row)
+        if one is None:
+            count("archive_rows_unreadable", 1)
+        else:
+            found.append(one)
+    return found
 
 
 def _readable(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,9 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]
 )
 
 from radweave.hospital.asking import (
+    CONNECT_S,
+    MOST_BYTES,
+    ROW_BYTES,
     SERIES_KEYS,
     STUDY_KEYS,
     Asked,
@@ -28,17 +32,20 @@ from radweave.hospital.asking import (
     found_series,
     found_study,
     is_uid,
+    readable,
     refuse_full,
 )
 from radweave.hospital.plan import AskedDicom
 from radweave.hospital.receiver import SYNTAXES
-from radweave.hospital.sending import client_context
+from radweave.hospital.sending import associated
 
 _SUCCESS, _WARNING, _CANCELLED = 0x0000, 0xB000, 0xFE00
 _PENDING: Final = (0xFF00, 0xFF01)
 """The second one says that a key was passed over, which counts as a warning."""
 _NOT_KEPT: Final = 0xA700
 _MESSAGE: Final = 1
+_MORE_S: Final = 2.0
+"""How long an archive may go on with an answer that was cancelled."""
 _STORED: Final = (
     "1.2.840.10008.5.1.4.1.1.1", "1.2.840.10008.5.1.4.1.1.1.1", "1.2.840.10008.5.1.4.1.1.1.1.1",
     "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.7",
@@ -64,11 +71,11 @@ class DicomArchive:
 
     def studies(self, keys: Mapping[str, str], asked: Asked) -> list[FoundStudy]:
         wanted = {**dict.fromkeys(STUDY_KEYS, ""), **keys}
-        return [one for said in self._find("STUDY", wanted, asked) if (one := found_study(said)) is not None]
+        return readable(self._find("STUDY", wanted, asked), found_study, self._count)
 
     def series(self, study: str, asked: Asked) -> list[FoundSeries]:
         wanted = {**dict.fromkeys(SERIES_KEYS, ""), "StudyInstanceUID": study}
-        return [one for said in self._find("SERIES", wanted, asked) if (one := found_series(said)) is not None]
+        return readable(self._find("SERIES", wanted, asked), found_series, self._count)
 
     def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
         keys = {"StudyInstanceUID": study, "SeriesInstanceUID": series}
@@ -88,31 +95,38 @@ class DicomArchive:
     def _find(self, level: str, keys: Mapping[str, str], asked: Asked) -> list[dict[str, str]]:
         model = StudyRootQueryRetrieveInformationModelFind
         found: list[dict[str, str]] = []
-        with self._association([model], asked) as association:
+        before, more, more_until = None, 0, 0.0
+        with self._association([model], asked, 2 * asked.most * ROW_BYTES) as association:
             for status, answer in association.send_c_find(_identifier(level, keys), model, msg_id=_MESSAGE):
+                if len(found) == asked.most:  # what is on its way still comes, a while, and is passed over
+                    more += 1
+                    if status.get("Status") not in _PENDING:
+                        break
+                    if more > asked.most or time.monotonic() > more_until:
+                        association.acse_timeout = CONNECT_S
+                        association.abort()
+                        break
+                    continue
                 if not self._goes_on(status):
                     break
-                self._cancel_late(association, model, asked)
-                if len(found) < asked.most and answer is not None:
-                    found.append({keyword: _text(answer, keyword) for keyword in keys})
-                    if len(found) == asked.most:  # what is on its way still comes, and is passed over
-                        self._count("archive_answers_cut", 1)
-                        association.send_c_cancel(_MESSAGE, query_model=model)
+                asked.refuse_late()
+                if answer is None:
+                    # One that cannot be decoded comes twice, with the same status.
+                    self._count("archive_rows_unreadable", int(status is not before))
+                    before = status
+                    continue
+                found.append({keyword: _text(answer, keyword) for keyword in keys})
+                if len(found) == asked.most:
+                    self._count("archive_answers_cut", 1)
+                    more_until = time.monotonic() + _MORE_S
+                    association.send_c_cancel(_MESSAGE, query_model=model)
         return found
-
-    def _cancel_late(self, association: Association, model: str, asked: Asked) -> None:
-        try:
-            asked.refuse_late()
-        except NotAnsweredError:
-            self._count("archive_failures", 1)
-            association.send_c_cancel(_MESSAGE, query_model=model)
-            raise
 
     def _move(self, keys: Mapping[str, str], asked: Asked) -> None:
         model = StudyRootQueryRetrieveInformationModelMove
-        with self._association([model], asked) as association:
+        with self._association([model], asked, MOST_BYTES) as association:
             said = association.send_c_move(_identifier("SERIES", keys), self._called, model, msg_id=_MESSAGE)
-            self._retrieved(association, said, model, asked)
+            self._retrieved(said, asked)
 
     def _get(self, keys: Mapping[str, str], folder: Path, asked: Asked) -> None:
         def store(event: evt.Event) -> int:
@@ -124,13 +138,11 @@ class DicomArchive:
             return _SUCCESS
 
         model = StudyRootQueryRetrieveInformationModelGet
-        with self._association([model], asked, [(evt.EVT_C_STORE, store)]) as association:
+        with self._association([model], asked, MOST_BYTES, [(evt.EVT_C_STORE, store)]) as association:
             said = association.send_c_get(_identifier("SERIES", keys), model, msg_id=_MESSAGE)
-            self._retrieved(association, said, model, asked)
+            self._retrieved(said, asked)
 
-    def _retrieved(
-        self, association: Association, said: Iterator[tuple[Dataset, Dataset | None]], model: str, asked: Asked
-    ) -> None:
+    def _retrieved(self, said: Iterator[tuple[Dataset, Dataset | None]], asked: Asked) -> None:
         """Wait for the end of a retrieval, and count its parts that failed or were kept with a remark.
 
         Raises:
@@ -139,7 +151,7 @@ class DicomArchive:
         failed = 0
         for status, _ in said:
             if self._goes_on(status, parts=True):
-                self._cancel_late(association, model, asked)
+                asked.refuse_late()
                 continue
             for keyword, name in _COUNTED:
                 self._count(name, int(status.get(keyword) or 0))
@@ -159,42 +171,46 @@ class DicomArchive:
             return True
         if code in (_SUCCESS, _CANCELLED) or (parts and code == _WARNING):
             return False
-        self._count("archive_failures", 1)
         shown = "gives no status" if code is None else f"answers with status 0x{code:04X}"
         raise NotAnsweredError(f"the archive {shown}")
 
     @contextmanager
-    def _association(self, models: Sequence[str], asked: Asked, handlers: Sequence[Any] = ()) -> Iterator[Association]:
-        peer, left = self._peer, asked.left_s
-        entity = AE(ae_title=peer.calling)
-        entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = entity.connection_timeout = left
+    def _association(
+        self, models: Sequence[str], asked: Asked, most: int, handlers: Sequence[Any] = ()
+    ) -> Iterator[Association]:
+        entity = AE(ae_title=self._peer.calling)
         for model in models:
             entity.add_requested_context(model)
         for stored in _STORED if handlers else ():
             entity.add_requested_context(stored, list(SYNTAXES))
-        roles: list[Any] = [build_role(stored, scp_role=True) for stored in _STORED] if handlers else []
-        tls = None if peer.tls is None else (client_context(peer.tls), peer.host)
+        roles = [build_role(stored, scp_role=True) for stored in _STORED] if handlers else None
+        asked.refuse_late()
         self._count("archive_questions", 1)
-        association = entity.associate(
-            peer.host, peer.port, ae_title=peer.ae_title, tls_args=tls, evt_handlers=list(handlers),
-            ext_neg=roles or None,
-        )  # fmt: skip
-        if not association.is_established:
-            self._count("archive_failures", 1)
-            why = "refused the association" if association.is_rejected else "cannot be reached or does not answer this"
-            raise NotAnsweredError(f"the archive {why}")
+        reason = ""
         try:
-            yield association
-        except (NotAnsweredError, OSError):
-            association.abort()
+            with associated(
+                entity, self._peer, asked, most, silent_s=asked.left_s, handlers=handlers, roles=roles
+            ) as association:
+                if not association.is_established:
+                    why = (
+                        "refused the association" if association.is_rejected else "cannot be reached or does not answer"
+                    )
+                    raise NotAnsweredError(f"the archive {why}")
+                try:
+                    yield association
+                except BaseException:
+                    association.acse_timeout = CONNECT_S
+                    association.abort()
+                    raise
+            return
+        except OSError:
             raise
+        except NotAnsweredError as error:
+            reason = str(error)
         except Exception as error:  # what does not fit the protocol may fail in any way
-            association.abort()
-            self._count("archive_failures", 1)
-            raise NotAnsweredError(f"the archive's answer cannot be read ({type(error).__name__})") from None
-        finally:
-            if association.is_established:
-                association.release()
+            reason = f"the archive's answer cannot be read ({type(error).__name__})"
+        self._count("archive_failures", 1)
+        raise NotAnsweredError(asked.over or reason)
 
 
 def _identifier(level: str, keys: Mapping[str, str]) -> Dataset:
@@ -211,6 +227,6 @@ def _text(answer: Dataset, keyword: str) -> str:
     """A value as text; "" where it cannot be had."""
     try:
         value = answer.get(keyword)
+        return "" if value is None else str(value)
     except Exception:  # pydicom converts on access, and a damaged value may raise nearly anything
         return ""
-    return "" if value is None else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -12,8 +12,6 @@ from dicomweb_client.api import DICOMwebClient
 from pydicom.datadict import tag_for_keyword
 
 from radweave.hospital.asking import (
-    MOST_BYTES,
-    MOST_LIST_BYTES,
     SERIES_KEYS,
     STUDY_KEYS,
     Asked,
@@ -21,14 +19,15 @@ from radweave.hospital.asking import (
     FoundSeries,
     FoundStudy,
     NotAnsweredError,
+    Row,
     found_series,
     found_study,
+    readable,
     refuse_full,
 )
 from radweave.hospital.plan import Web
 from radweave.hospital.sending import NotKeptError, session_for
 
-_OBJECTS: Final = 'multipart/related; type="application/dicom"; transfer-syntax=*'
 _CHUNK: Final = 1 << 18
 T = TypeVar("T")
 
@@ -46,16 +45,14 @@ class WebArchive:
             )
             return found
 
-        rows = self._asked(ask, asked)
-        return [study for row in rows if (study := found_study(_words(row, STUDY_KEYS))) is not None]
+        return self._rows(ask, lambda row: found_study(_words(row, STUDY_KEYS)), asked)
 
     def series(self, study: str, asked: Asked) -> list[FoundSeries]:
         def ask(client: DICOMwebClient) -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = client.search_for_series(study, fields=list(SERIES_KEYS), limit=asked.most)
             return found
 
-        rows = self._asked(ask, asked)
-        return [series for row in rows if (series := found_series(_words(row, SERIES_KEYS))) is not None]
+        return self._rows(ask, lambda row: found_series(_words(row, SERIES_KEYS)), asked)
 
     def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
         def ask(client: DICOMwebClient) -> int:
@@ -70,16 +67,22 @@ class WebArchive:
 
         return self._asked(ask, asked)
 
+    def _rows(
+        self, ask: Callable[[DICOMwebClient], list[dict[str, Any]]], read: Callable[[Any], Row | None], asked: Asked
+    ) -> list[Row]:
+        rows = self._asked(ask, asked)
+        if len(rows) > asked.most:  # what was asked for is a limit that not every archive knows
+            self._count("archive_answers_cut", 1)
+        return readable(rows[: asked.most], read, self._count)
+
     def _asked(self, ask: Callable[[DICOMwebClient], T], asked: Asked) -> T:
         self._count("archive_questions", 1)
         try:
-            with _Session(session_for(self._web), asked) as session:
+            with session_for(self._web, asked) as session:
                 client = DICOMwebClient(self._web.url, session=session, chunk_size=_CHUNK)
                 client.set_http_retry_params(retry=False)  # who asks does so again later
                 return ask(client)
-        except NotAnsweredError as error:
-            reason = str(error)
-        except NotKeptError as error:
+        except (NotAnsweredError, NotKeptError) as error:
             reason = str(error)
         except requests.HTTPError as error:
             status = error.response.status_code if error.response is not None else "no status"
@@ -91,38 +94,7 @@ class WebArchive:
         except Exception as error:  # an answer that is none may fail in any way
             reason = f"the archive's answer cannot be read ({type(error).__name__})"
         self._count("archive_failures", 1)
-        raise NotAnsweredError(reason)
-
-
-class _Session(requests.Session):
-    """Asks for objects as they are kept, and reads no answer longer than may be: neither in bytes nor in seconds."""
-
-    def __init__(self, plain: requests.Session, asked: Asked) -> None:
-        super().__init__()
-        self.trust_env, self.verify, self.auth = plain.trust_env, plain.verify, plain.auth
-        self.max_redirects = plain.max_redirects
-        self._asked_for = asked
-
-    def get(self, url: str | bytes, **more: Any) -> requests.Response:  # type: ignore[override]
-        headers = dict(more.pop("headers", None) or {})
-        most = MOST_LIST_BYTES
-        if headers.get("Accept", "").startswith("multipart/related"):
-            headers["Accept"], most = _OBJECTS, MOST_BYTES
-        left = self._asked_for.left_s
-        answer = super().get(url, headers=headers, **{**more, "stream": True, "timeout": left})
-        whole = answer.iter_content
-
-        def bounded(chunk_size: int | None = 1, decode_unicode: bool = False) -> Iterator[bytes]:
-            total = 0
-            for chunk in whole(chunk_size):
-                total += len(chunk)
-                if total > most:
-                    raise NotAnsweredError("the archive's answer is too long")
-                self._asked_for.refuse_late()
-                yield chunk
-
-        answer.iter_content = bounded  # type: ignore[method-assign]
-        return answer
+        raise NotAnsweredError(asked.over or reason)
 
 
 def _words(row: Any, keywords: Sequence[str]) -> dict[str, str]:

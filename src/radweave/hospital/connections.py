@@ -142,6 +142,8 @@ class Connections:
         if one is not None and self._all.pop(id(one.socket), None) is not None and one.association is not None:
             del self._of[one.association]
             self._ending.append(one.association)
+            if not one.peer:  # its thread would wait for a request that cannot come any more
+                one.association.dul.to_user_queue.put(None)  # type: ignore[arg-type]
 
     def _cut(self, one: _Connection, why: str | None) -> None:
         self._leave(one)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,9 +26,12 @@ LONGEST_REQUEST: Final = 1 << 18
 """Of an association: 128 contexts with all their syntaxes are below 100 KB."""
 LONGEST_MESSAGE: Final = 1 << 20
 """Of an accepted association; 16 KB is what is agreed on."""
+AHEAD: Final = 16
+"""Messages that are read before those that came earlier are worked off."""
 _REQUEST: Final = 0x01
 _HEAD: Final = 6
 _LOOK_S: Final = 0.1
+_AHEAD_S: Final = 0.002
 _CLEARED: Final = 64
 """After so many associations that ended their memory is collected: each is a ring of objects that hold each other."""
 
@@ -49,33 +54,40 @@ class _Bounded(RequestHandler):
     def _create_association(self) -> Association:
         association = super()._create_association()
         self.server.connections.join(self.request, association)
-        connection = association.dul.socket
-        assert connection is not None
-        whole = connection.recv
-
-        def recv(size: int) -> bytearray:
-            if size > LONGEST_MESSAGE:
-                raise OSError("a message is longer than was agreed on")
-            return whole(size)
-
-        connection.recv = recv  # type: ignore[method-assign,assignment]
-        self._say_no_traceback(association)
+        bound(association)
+        # Both threads may raise anything on bytes that a stranger sends, and a traceback may quote them.
+        for thread in (association, association.dul):
+            thread.run = self._without_traceback(thread.run)  # type: ignore[method-assign]
         return association
 
-    def _say_no_traceback(self, association: Association) -> None:
-        """Count and name what the library cannot do with a message, which would end its thread with a traceback.
+    def _without_traceback(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Count and name what the library cannot do with a message."""
 
-        Its reactor may raise anything on bytes that a stranger sends, and what it says may quote them.
-        """
-        react = association.dul.run
-
-        def run() -> None:
+        def quiet() -> None:
             try:
-                react()
+                run()
             except Exception as error:
                 self.server.count(_named(error))
 
-        association.dul.run = run  # type: ignore[method-assign]
+        return quiet
+
+
+def bound(association: Association, most: float = math.inf) -> None:
+    """Let an association read no message longer than agreed on, ``most`` bytes in all, and few messages ahead."""
+    connection = association.dul.socket
+    assert connection is not None
+    whole, total = connection.recv, 0
+
+    def recv(size: int) -> bytearray:
+        nonlocal total
+        total += size
+        if size > LONGEST_MESSAGE or total > most:
+            raise OSError("a message is longer than was agreed on")
+        while association.dimse.msg_queue.qsize() >= AHEAD and not association._kill:
+            time.sleep(_AHEAD_S)
+        return whole(size)
+
+    connection.recv = recv  # type: ignore[method-assign,assignment]
 
 
 class Door(ThreadedAssociationServer):
@@ -134,6 +146,12 @@ class Door(ThreadedAssociationServer):
         if self.connections.leave(request):  # else it was cut by us, and is counted
             self.count(why)
         self.shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Name what went wrong with a connection, instead of a traceback with its address."""
+        error = sys.exception()
+        if isinstance(error, Exception):
+            self.count(_named(error))
 
     def close_request(self, request: Any) -> None:
         self.connections.leave(request)

@@ -106,7 +106,7 @@ def _taken(
     folder.mkdir(parents=True)
     for one in _first(wanted):
         archive.fetch(found.study_instance_uid, one.uid, folder, asked)
-    images = _objects(folder, study, found, plan, count)
+    images = _objects(folder, study, found, plan, asked, count)
     views = [(view, one) for one in images if (view := _view(one, plan.routes)) is not None]
     if not views:
         return None
@@ -115,7 +115,7 @@ def _taken(
     reports.mkdir()
     for one in [each for each in series if each.modality == _REPORT][:SERIES]:
         archive.fetch(found.study_instance_uid, one.uid, reports, asked)
-    report = _signed(_objects(reports, study, found, plan, count))
+    report = _signed(_objects(reports, study, found, plan, asked, count))
     views.sort(key=lambda pair: (not pair[0].is_frontal, pair[1].path.name))
     this, then = (date.fromisoformat(day) for day in (study.study_date, views[0][1].identity.study_date))
     files = [one.path for _, one in views]
@@ -139,14 +139,18 @@ def _laid(files: Sequence[Path], folder: Path) -> Path:
     return folder
 
 
-def _objects(folder: Path, study: Identity, found: FoundStudy, plan: Priors, count: Count) -> list[_Object]:
+def _objects(
+    folder: Path, study: Identity, found: FoundStudy, plan: Priors, asked: Asked, count: Count
+) -> list[_Object]:
     """The readable files of a folder.
 
     Raises:
         _OtherPatientError: if one of them is not of this earlier study of the same patient.
+        NotAnsweredError: if there is no time to read them all.
     """
     objects = []
     for file in sorted(folder.glob("*.dcm")):
+        asked.refuse_late()
         try:
             (identity,), _ = read_identities([file])
         except (InputError, ValueError):

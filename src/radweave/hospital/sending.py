@@ -9,18 +9,32 @@ from __future__ import annotations
 import io
 import socket
 import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import requests
 from dicomweb_client.api import DICOMwebClient
 from pydicom import dcmread
 from pydicom.dataset import Dataset
-from pynetdicom import AE
+from pynetdicom import AE, evt
+from pynetdicom.association import Association
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool
 
 from radweave.base.errors import InputError
+from radweave.hospital.asking import CONNECT_S, MOST_BYTES, ROW_BYTES, Asked, NotAnsweredError, cut_late
+from radweave.hospital.door import LONGEST_MESSAGE, bound
 from radweave.hospital.plan import Dicom, Target, Tls, Web
 
 TIMEOUT_S: Final = 60
+"""How long an archive may say nothing."""
+LONGEST_S: Final = 300.0
+"""How long it may take to send an object."""
+_RECEIPT_ROWS: Final = 64
+"""A receipt may be as long as an answer with so many rows."""
+_OBJECTS: Final = 'multipart/related; type="application/dicom"; transfer-syntax=*'
 _KEPT: Final = 0x0000
 _WARNED: Final = (0xB000, 0xB006, 0xB007)
 """PS3.4 Table B.2-1: kept, with a remark."""
@@ -30,45 +44,109 @@ class NotKeptError(Exception):
     """The archive is away, or did not keep the object. ``str`` is for users and names no value of it."""
 
 
-def send(target: Target, data: bytes) -> str:
-    """Send an object; the receipt in words.
+def send(target: Target, data: bytes, is_stopped: Callable[[], bool] = bool) -> str:
+    """Send an object; the receipt in words. The connection is cut where it takes too long, or once ``is_stopped``.
 
     Raises:
         NotKeptError: if there is no receipt for it.
     """
     dataset = dcmread(io.BytesIO(data))
-    if target.web is not None:
-        return _store_web(target.web, dataset)
-    assert target.dicom is not None
-    return _store_dicom(target.dicom, dataset)
+    asked = Asked(time.monotonic() + LONGEST_S, _RECEIPT_ROWS, is_stopped)
+    try:
+        if target.web is not None:
+            return _store_web(target.web, dataset, asked)
+        assert target.dicom is not None
+        return _store_dicom(target.dicom, dataset, asked)
+    except (NotAnsweredError, NotKeptError) as error:
+        raise NotKeptError(asked.over or str(error)) from None
 
 
-def session_for(web: Web) -> requests.Session:
+@contextmanager
+def session_for(web: Web, asked: Asked) -> Iterator[requests.Session]:
     """A session with the plan's credentials, through no proxy of the environment.
+
+    It follows no redirection, asks for objects as they are kept, and reads no answer longer than may be: neither in
+    bytes nor in seconds.
 
     Raises:
         NotKeptError: if the password cannot be read.
     """
-    session = requests.Session()
-    session.trust_env = False
-    session.max_redirects = 0  # nothing goes to a place that the plan does not name
-    if web.authority is not None:
-        session.verify = str(web.authority)
-    if web.user is not None:
-        try:
-            password = "" if web.password_file is None else web.password_file.read_text(encoding="utf-8").strip()
-        except OSError:
-            raise NotKeptError("the password file cannot be read") from None
-        session.auth = (web.user, password)
-    return session
+    with cut_late(asked) as take, _Session(asked) as session:
+        session.trust_env = False
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _Adapter(asked, take))
+        if web.authority is not None:
+            session.verify = str(web.authority)
+        if web.user is not None:
+            try:
+                password = "" if web.password_file is None else web.password_file.read_text(encoding="utf-8").strip()
+            except OSError:
+                raise NotKeptError("the password file cannot be read") from None
+            session.auth = (web.user, password)
+        yield session
 
 
-def _store_web(web: Web, dataset: Dataset) -> str:
-    with session_for(web) as session:
+class _Adapter(HTTPAdapter):
+    """Hands on each connection as soon as it stands."""
+
+    def __init__(self, asked: Asked, take: Callable[[socket.socket], None]) -> None:
+        self._asked, self._take = asked, take
+        super().__init__()
+
+    def get_connection_with_tls_context(self, *args: Any, **more: Any) -> HTTPConnectionPool:
+        pool = super().get_connection_with_tls_context(*args, **more)
+        asked, take = self._asked, self._take
+
+        class Taken(pool.ConnectionCls):  # type: ignore[misc,name-defined]
+            def connect(self) -> None:
+                super().connect()
+                take(self.sock)
+                self.sock.settimeout(asked.left_s)  # the limit until now was that of connecting
+
+        pool.ConnectionCls = Taken
+        return pool
+
+
+class _Session(requests.Session):
+    """See ``session_for``."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__()
+        self._asked_for = asked
+
+    def request(self, method: str, url: str, **more: Any) -> requests.Response:  # type: ignore[override]
+        headers = dict(more.pop("headers", None) or {})
+        most = self._asked_for.most * ROW_BYTES
+        if headers.get("Accept", "").startswith("multipart/related"):
+            headers["Accept"], most = _OBJECTS, MOST_BYTES
+        left = self._asked_for.left_s
+        more |= {"headers": headers, "stream": True, "timeout": (min(CONNECT_S, left), left), "allow_redirects": False}
+        answer = super().request(method, url, **more)
+        if answer.is_redirect:  # nothing goes to a place that the plan does not name
+            raise requests.TooManyRedirects
+        whole = answer.iter_content
+
+        def bounded(chunk_size: int | None = 1, decode_unicode: bool = False) -> Iterator[bytes]:
+            total = 0
+            for chunk in whole(chunk_size):
+                total += len(chunk)
+                if total > most:
+                    raise NotAnsweredError("the archive's answer is too long")
+                self._asked_for.refuse_late()
+                yield chunk
+
+        answer.iter_content = bounded  # type: ignore[method-assign]
+        return answer
+
+
+def _store_web(web: Web, dataset: Dataset, asked: Asked) -> str:
+    with session_for(web, asked) as session:
         try:
             client = DICOMwebClient(web.url, session=session)
             client.set_http_retry_params(retry=False)  # the outbox tries again, without holding up other archives
             answer = client.store_instances([dataset])
+        except NotAnsweredError:
+            raise
         except requests.HTTPError as error:
             status = error.response.status_code if error.response is not None else "no status"
             raise NotKeptError(f"the archive answers with HTTP {status}") from None
@@ -125,23 +203,57 @@ def _loaded(context: ssl.SSLContext, tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def _store_dicom(peer: Dicom, dataset: Dataset) -> str:
+@contextmanager
+def associated(
+    entity: AE,
+    peer: Dicom,
+    asked: Asked,
+    most: float,
+    *,
+    silent_s: float,
+    handlers: Sequence[Any] = (),
+    roles: Any = None,
+) -> Iterator[Association]:
+    """What comes of asking ``peer`` for an association, which may be none; it is released, or cut with ``asked``.
+
+    Not more than ``most`` bytes are read of it.
+    """
+    with cut_late(asked) as take:
+
+        def connected(event: evt.Event) -> None:
+            connection = event.assoc.dul.socket
+            assert connection is not None
+            assert connection.socket is not None
+            take(connection.socket)
+            bound(event.assoc, most + LONGEST_MESSAGE)
+
+        left = min(silent_s, asked.left_s)
+        entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = left
+        entity.connection_timeout = min(left, CONNECT_S)
+        association = entity.associate(
+            peer.host, peer.port, ae_title=peer.ae_title, ext_neg=roles,
+            tls_args=None if peer.tls is None else (client_context(peer.tls), peer.host),
+            evt_handlers=[(evt.EVT_CONN_OPEN, connected), *handlers],
+        )  # fmt: skip
+        try:
+            yield association
+        finally:
+            association.acse_timeout = CONNECT_S
+            if association.is_established:
+                association.release()
+
+
+def _store_dicom(peer: Dicom, dataset: Dataset, asked: Asked) -> str:
     entity = AE(ae_title=peer.calling)
-    entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = TIMEOUT_S
-    entity.connection_timeout = TIMEOUT_S
     entity.add_requested_context(dataset.SOPClassUID, dataset.file_meta.TransferSyntaxUID)
-    tls = None if peer.tls is None else (client_context(peer.tls), peer.host)
-    association = entity.associate(peer.host, peer.port, ae_title=peer.ae_title, tls_args=tls)
-    if not association.is_established:
-        why = "refused the association" if association.is_rejected else "cannot be reached or does not take this kind"
-        raise NotKeptError(f"the archive {why}")
-    try:
-        answer = association.send_c_store(dataset)
-    except Exception as error:
-        raise NotKeptError(f"the object was not sent ({type(error).__name__})") from None
-    finally:
-        association.release()
-    status = answer.get("Status")
+    with associated(entity, peer, asked, _RECEIPT_ROWS * ROW_BYTES, silent_s=TIMEOUT_S) as association:
+        if not association.is_established:
+            why = "refused the association" if association.is_rejected else "cannot be reached or takes no such kind"
+            raise NotKeptError(f"the archive {why}")
+        try:
+            status = association.send_c_store(dataset).get("Status")
+        except Exception as error:
+            raise NotKeptError(f"the object was not sent ({type(error).__name__})") from None
     if status != _KEPT and status not in _WARNED:
         shown = "no status" if status is None else f"status 0x{status:04X}"
         raise NotKeptError(f"the archive did not keep it ({shown})")

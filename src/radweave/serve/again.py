@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from typing import Final
 
 from radweave.serve.events import say_failure
+
+STOP_S: Final = 8.0
+"""How long a look that is under way may go on when the server stops. What it leaves is as after a kill."""
 
 
 class Again(ABC):
@@ -28,10 +32,10 @@ class Again(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the look that is under way."""
+        """End after the look that is under way, or after ``STOP_S`` without it."""
         self._stopping.set()
         if self._thread.ident:
-            self._thread.join()
+            self._thread.join(STOP_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

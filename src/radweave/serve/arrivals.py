@@ -50,6 +50,7 @@ class Arrivals(Again):
         self._submit, self._count, self._seeker, self._clean = submit, count, seeker, clean
         self._studies = folder / "studies"
         self._studies.mkdir(parents=True, exist_ok=True)
+        self._since: dict[str, tuple[object, float]] = {}
         super().__init__("arrivals", pause_s=PAUSE_S, failed="arrivals-failed")
 
     def stop(self) -> None:
@@ -59,21 +60,47 @@ class Arrivals(Again):
 
     def look(self) -> int:
         """Sort what came, and submit the studies to which nothing came for a while; 0, for what is left must wait."""
-        for place in sorted(self._folder.iterdir()):
-            if place.is_dir() and place != self._studies and not place.name.endswith(OPEN):
-                self._sort(place)
-        for study in sorted(self._studies.iterdir()):
-            files = sorted(file for file in study.iterdir() if not file.name.startswith("."))
-            newest = max((file.stat().st_mtime for file in (study, *files)), default=0.0)
-            if time.time() - newest >= self._quiet_s and self._take(study.name, files):
-                shutil.rmtree(study, ignore_errors=True)
+        places = [one for one in sorted(self._folder.iterdir()) if one != self._studies and not one.name.endswith(OPEN)]
+        self._each([one for one in places if one.is_dir()], self._sort)
+        there = sorted(self._studies.iterdir())
+        self._since = {study.name: self._since[study.name] for study in there if study.name in self._since}
+        self._each(there, self._hand_on)
         return 0
+
+    def _each(self, places: Sequence[Path], work: Callable[[Path], None]) -> None:
+        """Work on each; one that fails, again and again, holds up no other."""
+        failures: list[Exception] = []
+        for place in places:
+            if self._stopping.is_set():
+                return
+            try:
+                work(place)
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _hand_on(self, study: Path) -> None:
+        files = sorted(file for file in study.iterdir() if not file.name.startswith("."))
+        seen = [(file.name, file.stat().st_mtime_ns) for file in files]
+        if self._is_quiet(study.name, seen) and self._take(study.name, files):
+            shutil.rmtree(study, ignore_errors=True)
+
+    def _is_quiet(self, name: str, files: object) -> bool:
+        """Whether nothing came to a study for a while, by a clock that nobody sets: since this server saw it last."""
+        before, since = self._since.get(name, (None, 0.0))
+        if before != files:
+            since = time.monotonic()
+            self._since[name] = files, since
+        return time.monotonic() - since >= self._quiet_s
 
     def _sort(self, place: Path) -> None:
         """Lay each object that may pass into its study's folder; the same instance twice is there once."""
         query, asked, _ = place.name.rpartition(OF_QUERY)
         routes = self._routes.get(query if asked else "", (Route(),))
         for came in sorted(place.glob("*.dcm")):
+            if self._stopping.is_set():  # the next server goes on with the rest
+                return
             file = self._cleaned(came)
             if file is None:
                 continue

@@ -38,10 +38,12 @@ def seen(connection: sa.Connection, query: str, study: FoundStudy, quiet_s: floa
         values = {"state": "seen", "instances": study.instances, "since": time, "tries": 0, "due": time}
         connection.execute(asked.insert().values(query=query, study=name, **values))
         return quiet_s <= 0
-    if row.instances != study.instances:
+    # No wait is longer than this: the clock was set back since.
+    is_due = not time < row.due <= time + timedelta(seconds=LONGEST_PAUSE_S)
+    if row.instances != study.instances or row.since > time:
         _change(connection, query, name, state="seen", instances=study.instances, since=time)
-        return quiet_s <= 0 and row.due <= time
-    return bool(row.since + timedelta(seconds=quiet_s) <= time and row.due <= time)
+        return quiet_s <= 0 and is_due
+    return bool(row.since + timedelta(seconds=quiet_s) <= time and is_due)
 
 
 def fetched(connection: sa.Connection, query: str, study: FoundStudy) -> str | None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import threading
+import time
 import traceback
+import warnings
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +22,7 @@ from radweave.serve.schema import now
 FIELDS: Final = frozenset(
     {"method", "route", "status", "milliseconds", "study", "studies", "error", "place", "seconds", "count", "pid"}
 )
+SAME_S: Final = 60.0
 _lock = threading.Lock()
 
 
@@ -39,11 +43,41 @@ def say_failure(event: str, error: BaseException, **fields: str | int | float | 
 
 class JsonHandler(logging.Handler):
     """What libraries log, as lines of the same kind: who and how bad, not what, for that may quote a request. ``kind``
-    is a record's own name of its error.
+    is a record's own name of its error. The same line is written once a minute, with the count of those since.
     """
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._written: dict[tuple[str, str, str | None], list[float]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         place = f"{record.name}:{record.lineno}"
         kind = type(error).__name__ if error else getattr(record, "kind", None)
-        say(f"library-{record.levelname.lower()}", place=place, error=kind)
+        # All keys are places and kinds in code, so that there are few.
+        since = self._written.setdefault((record.levelname, place, kind), [-math.inf, 0])
+        since[1] += 1
+        if time.monotonic() - since[0] < SAME_S:
+            return
+        count = int(since[1])
+        since[:] = time.monotonic(), 0
+        say(f"library-{record.levelname.lower()}", place=place, error=kind, **({} if count == 1 else {"count": count}))
+
+
+def quiet(*names: str) -> None:
+    """Let these libraries write lines as above alone, and let nothing of this process quote what a peer sent.
+
+    Python would print a warning with the value that it is about, and keep it for good; and a thread's traceback.
+    """
+    handler = JsonHandler(logging.ERROR)
+    for name in names:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+    warnings.simplefilter("ignore")
+    threading.excepthook = _thread_failed
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    error = failed.exc_value
+    if error is not None:
+        logging.getLogger(__name__).error("a thread failed", exc_info=error)

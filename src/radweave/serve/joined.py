@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from radweave.base.errors import InputError
@@ -11,7 +11,7 @@ from radweave.base.extras import refuse_without
 from radweave.hospital.plan import Dicom, Plan, Query, Receive, Web
 from radweave.serve import store
 from radweave.serve.database import Database
-from radweave.serve.events import JsonHandler
+from radweave.serve.events import quiet
 from radweave.serve.metrics import Metrics
 from radweave.serve.settings import Settings
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from radweave.hospital.receiver import Receiver
     from radweave.serve.arrivals import Clean, Submit
 
-_QUOTING: Final = ("pynetdicom", "dicomweb_client", "pydicom", "highdicom", "urllib3", "radweave.hospital")
+_QUOTING: Final = ("pynetdicom", "dicomweb_client", "pydicom", "highdicom", "urllib3", "radweave.hospital",
+                   "radweave.serve.events")  # fmt: skip
 """What logs by the standard library. A log of the others may quote a header or an address with a patient's id."""
 
 
@@ -32,7 +33,7 @@ class Joined:
         self._parts: list[_Part] = []
         if plan.is_empty:
             return
-        _quiet()
+        quiet(*_QUOTING)
         from radweave.hospital.receiver import Receiver
         from radweave.serve.arrivals import Arrivals
         from radweave.serve.poller import Poller
@@ -74,8 +75,11 @@ class Joined:
             part.start()
 
     def stop(self) -> None:
-        for part in self._parts:
-            part.stop()
+        """Stop all at once: each may wait a while for its peer."""
+        if self._parts:
+            with ThreadPoolExecutor(len(self._parts)) as at_once:
+                for stopped in [at_once.submit(part.stop) for part in self._parts]:
+                    stopped.result()
 
 
 class _Part(Protocol):
@@ -148,9 +152,3 @@ def _refuse_taken(host: str, port: int) -> None:
             probe.bind((host, port))
     except OSError as error:
         raise InputError(f"cannot listen: {error.strerror}", field="receive.port", got=port) from None
-
-
-def _quiet() -> None:
-    for name in _QUOTING:
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [JsonHandler(logging.ERROR)], False

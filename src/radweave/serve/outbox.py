@@ -81,9 +81,14 @@ def _enqueue(connection: sa.Connection, target: str, name: str, event: str) -> i
 
 
 def due(connection: sa.Connection, targets: Sequence[Target], most: int) -> Sequence[sa.Row[Any]]:
-    """The rows whose turn it is, the oldest first."""
+    """The rows whose turn it is, the oldest first.
+
+    One that waits since a time that is to come waits no longer: the clock was set back.
+    """
+    time = now()
+    is_due = sa.or_(outbox.c.due <= time, outbox.c.changed > time)
     asked = sa.select(outbox).where(
-        outbox.c.state == "waiting", outbox.c.due <= now(), outbox.c.target.in_([target.name for target in targets])
+        outbox.c.state == "waiting", is_due, outbox.c.target.in_([target.name for target in targets])
     )
     return connection.execute(asked.order_by(outbox.c.due, outbox.c.study_id, outbox.c.format).limit(most)).all()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,16 +20,23 @@ from radweave.serve.metrics import Metrics
 from radweave.serve.schema import studies
 
 PAUSE_S: Final = 0.5
+CUT_S: Final = 4.0
+"""How long after a stop an object may still be sent."""
 _AT_ONCE: Final = 16
 
 
 class Sender(Again):
-    """Sends to ``targets``. Where it is stopped it ends after the object that is being sent."""
+    """Sends to ``targets``. Where it is stopped it ends after the object that is being sent, or cuts it."""
 
     def __init__(self, database: Database, targets: tuple[Target, ...], metrics: Metrics) -> None:
         self._database, self._metrics = database, metrics
         self._targets = {target.name: target for target in targets}
+        self._end = math.inf
         super().__init__("sender", pause_s=PAUSE_S, failed="sending-failed")
+
+    def stop(self) -> None:
+        self._end = time.monotonic() + CUT_S
+        super().stop()
 
     def look(self) -> int:
         """Enqueue what is ready and try what is due; how many rows were tried."""
@@ -50,7 +59,8 @@ class Sender(Again):
             self._count("reports_superseded", row)
             return
         try:
-            receipt = send(self._targets[row.target], self._object(row))
+            data = self._object(row)
+            receipt = send(self._targets[row.target], data, lambda: time.monotonic() >= self._end)
         except InputError as error:  # no report can be made of it, now or later
             with self._database.writing() as connection:
                 outbox.refused(

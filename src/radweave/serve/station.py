@@ -92,7 +92,9 @@ class Station:
         self.inference = Inference(settings, self.database, self.metrics, target=target)
         self._growing = Growing(settings, self.database, self.metrics, self.modality, self.inference.wake)
         self._joined = Joined(plan, settings, self.database, self.metrics, self._take_arrived)
-        self._watcher = None if settings.watch is None else Watcher(settings.watch, self._take_watched)
+        self._watcher: Watcher | None = None
+        if settings.watch is not None:
+            self._watcher = Watcher(settings.watch, self._take_watched, self.metrics.count)
 
     def start(self) -> None:
         """Remove what killed uploads left, put the data set's studies on the work list, begin to draft."""
