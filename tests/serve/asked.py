@@ -139,7 +139,7 @@ def web(archive: AskedArchive) -> Iterator[AskedArchive]:
 
 
 @contextmanager
-def dicom(archive: AskedArchive, **more: Any) -> Iterator[AskedArchive]:
+def dicom(archive: AskedArchive, *, heeds_cancel: bool = True, **more: Any) -> Iterator[AskedArchive]:
     """The archive as a DICOM node called ARCHIVE."""
 
     def keys_of(event: evt.Event) -> tuple[str, dict[str, str]]:
@@ -153,7 +153,7 @@ def dicom(archive: AskedArchive, **more: Any) -> Iterator[AskedArchive]:
             yield 0xA700, None
             return
         for answer in archive.found(level, keys):
-            if event.is_cancelled:
+            if heeds_cancel and event.is_cancelled:
                 archive.cancelled += 1
                 yield 0xFE00, None
                 return

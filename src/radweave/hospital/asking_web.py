@@ -81,7 +81,9 @@ class WebArchive:
             with session_for(self._web, asked) as session:
                 client = DICOMwebClient(self._web.url, session=session, chunk_size=_CHUNK)
                 client.set_http_retry_params(retry=False)  # who asks does so again later
-                return ask(client)
+                answer = ask(client)
+                asked.refuse_late()  # what was cut may look like an answer
+                return answer
         except (NotAnsweredError, NotKeptError) as error:
             reason = str(error)
         except requests.HTTPError as error:
