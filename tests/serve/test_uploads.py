@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import stat
 import struct
 import time
@@ -363,3 +365,37 @@ def test_what_is_laid_into_a_folder_comes_in_once(started: tuple[TestClient, Sta
     states = {row["name"]: row["state"] for row in client.get("/api/v1/studies").json()["studies"]}
     assert states["bad.zip"] == "refused"
     assert sorted(path.name for path in folder.iterdir()) == ["a.png", "bad.zip"]
+
+
+def test_a_name_that_is_not_utf8_or_a_file_that_cannot_be_read_costs_nothing_after_it(
+    started: tuple[TestClient, Station],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    client, station = started
+    folder = tmp_path / "watched"
+    (folder / "d").mkdir(parents=True)
+    for name in (b"a.png", b"b\xff.png", b"c.png", b"d/e\xfe.png", b"f.png", b"g\xfd.zip", b"h.png"):
+        content = zipped(("../x.png", b"x")) if name.endswith(b"zip") else IMAGE
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(content)
+    honest = shutil.copyfile
+
+    def copyfile(source: Path, target: Path) -> Path:
+        if Path(source).name == "c.png":
+            raise PermissionError(13, "Permission denied", "Doe^Jane")
+        return honest(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    watcher = Watcher(folder, station._take_watched, station.metrics.count)
+    for _ in range(4):
+        assert watcher.look() == 0
+    found = {row["name"]: row["state"] for row in client.get("/api/v1/studies").json()["studies"]}
+    assert found.keys() == {"a.png", "b�.png", "e�.png", "f.png", "g�.zip", "h.png"}
+    assert found["g�.zip"] == "refused"
+    figures = client.get("/metrics").text
+    assert "radweave_watched_names_not_utf8_total 3" in figures
+    assert "radweave_watched_failures_total 1" in figures
+    said = capfd.readouterr().err
+    assert said.count("watched-failed") == 1
+    assert "Jane" not in said

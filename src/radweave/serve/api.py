@@ -203,7 +203,7 @@ def sign(study: str, given: Signature, user: Asking, here: Here) -> dict[str, An
         seconds = given.seconds
         if seconds is None:
             opened = log.first(connection, OPENED, user=user.id, study=study)
-            seconds = 0.0 if opened is None else (now() - opened).total_seconds()
+            seconds = 0.0 if opened is None else max(0.0, (now() - opened).total_seconds())
         kept = drafts.sign(connection, study, given.version, seconds, user)
     return {"signature": kept, "notice": RESEARCH_ONLY}
 

@@ -18,6 +18,8 @@ from radweave.serve.schema import ROLES, now, sessions, tokens, users
 
 FIRST_USER = "admin"
 SHORTEST_PASSWORD = 12
+CLOCK_SET_BACK = timedelta(minutes=5)
+"""By so much a clock may be set back without ending what began later than it says."""
 LONGEST_PASSWORD = 1_000
 _TOKEN_NAME = 16
 """Characters of a token's hash that name it."""
@@ -171,6 +173,7 @@ def by_session(connection: sa.Connection, secret: str) -> User | None:
         sa.select(users, sessions.c.csrf)
         .join(sessions)
         .where(sessions.c.secret == sha256_bytes(secret.encode()), sessions.c.ends > now())
+        .where(sessions.c.created < now() + CLOCK_SET_BACK)
     )
     row = connection.execute(asked).first()
     return None if row is None else User(row.id, row.name, row.role, row.csrf)

@@ -2,11 +2,13 @@
 
 A file or a folder is taken when it did not change between two looks, so that a copy that is still going on is not. What
 is taken is copied; the folder itself is never written to. The same thing is taken once, over restarts too. What cannot
-be read, or taken, holds up nothing else; a name that is not UTF-8 is written with escapes.
+be read, or taken, holds up nothing else; a name that is not UTF-8 is shown with its
+other signs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,7 +56,9 @@ class Watcher(Again):
 
     def _look_at(self, name: str, path: Path) -> None:
         files = _files(path)
-        key = sha256_json([_written(name), [[_written(str(file)), *_look(file)] for file in files]])
+        key = sha256_json(
+            [_written(name, printable), [[_written(str(file), printable), *_look(file)] for file in files]]
+        )
         if self._done.get(name) == key or not files:
             return
         if self._seen.get(name) != key:
@@ -69,12 +73,16 @@ class Watcher(Again):
                 say("watched-names-not-utf8", count=renamed)
 
 
-def _written(name: str) -> str:
-    """A name as text; bytes of it that are no UTF-8 as escapes."""
+def _replaced(name: str) -> str:
+    return os.fsencode(name).decode(errors="replace")
+
+
+def _written(name: str, write: Callable[[str], str] = _replaced) -> str:
+    """A name as text, by ``write`` where its bytes are no UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        return printable(name)
+        return write(name)
     return name
 
 
