@@ -115,7 +115,7 @@ def test_a_study_of_an_archive_is_fetched_though_the_clock_was_set_back(database
 
 def test_a_login_lasts_no_longer_though_the_clock_was_set_back(database: Database, shift: Shift) -> None:
     with database.writing() as connection:
-        users.add_user(connection, "reader", "reader")
+        users.add_user(connection, "reader", role="reader", password=None)
         row = connection.execute(schema.users.select()).one()
         secret, _ = users.open_session(connection, users.User(row.id, row.name, row.role), seconds=3600)
 
