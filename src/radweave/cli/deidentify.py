@@ -40,8 +40,8 @@ def deidentify(
         f"{printable(out)}: {done.images} images, {len(done.studies)} studies, {len(done.patients)} patients"
         + (f", {done.again} files were there twice" if done.again else "")
     )
-    typer.echo("Pixels are as they were: look at them before you give them away.", err=True)
-    for path, reason in done.refused[:_SHOWN]:
+    typer.echo("Pixels show what they showed: look at them before you give them away.", err=True)
+    for path, _, reason in done.refused[:_SHOWN]:
         print(f"refused {printable(path)}: {printable(reason)}", file=sys.stderr)
     if done.refused:
         print(f"{len(done.refused)} files were refused; all others are written", file=sys.stderr)

@@ -13,35 +13,58 @@ from pathlib import Path
 from typing import Final
 
 from radweave.base.errors import InputError
+from radweave.data.reading.dicom_words import SHORTEST_NAME, number_spellings, spellings, word_key
 
 MARK: Final = "___"
 SHORTEST = 3
-"""Characters of the shortest word that a list, an id or a header takes out; initials stay."""
+"""Characters of the shortest word that a list, an id or a header takes out in any case; initials stay."""
+_SHORT_WORDS = """ad am an ap as at be bi by cc cm ct cv do ed em en er et ex go gu he ho hr ii in iv is it la ll lt
+    lv me mg ml mm mr my no of oh on op or pa pe pm po pt ra re rt rv se si so st sv to up us va vs we xi xl xv"""
+SHORT_WORDS: Final = frozenset(_SHORT_WORDS.split())
+"""Words and abbreviations of two letters: as a name they go beside another word of the names alone."""
 
 LARGEST_LIST_BYTES = 64 << 20
 
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?"
-    r"|Nov(?:ember)?|Dec(?:ember)?|JAN|FEB|MAR|APR|MAY|JUNE?|JULY?|AUG|SEPT?|OCT|NOV|DEC)\.?"
+    r"|Nov(?:ember)?|Dec(?:ember)?)\.?"
 )
-_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+_CAPITAL_MONTH = rf"(?:{_MONTH}|{_MONTH.upper()})"
+"""Without a year beside them, "may" and "march" are words."""
+_DAY = r"(?:3[01]|[12]\d|0?[1-9])(?:st|nd|rd|th|ST|ND|RD|TH|\.)?"
+_YEAR = r"(?:1[89]|20)\d\d"
 _NAME = r"[A-Z][\w'’-]{1,40}"
+_START, _END = r"(?<![^\W_])", r"(?![^\W_])"
 # Every repetition is bounded, and none begins inside a word, so that no text takes more than linear time.
 _PATTERNS: Final = tuple(
     re.compile(pattern)
     for pattern in (
         r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",  # e-mail
-        r"\b\d{4}[-/.]\d{1,2}[-/.]\d{1,2}\b",  # 2024-05-17
-        r"\b\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2})\b",  # 5/17/24
-        rf"\b{_MONTH}\s{{1,3}}{_DAY}\b(?:,?\s{{1,3}}\d{{4}}\b)?",  # May 17, 2024
-        rf"\b{_DAY}\s{{1,3}}{_MONTH},?(?:\s{{1,3}}\d{{4}}\b)?(?!\w)",  # 17 May 2024
+        rf"{_START}\d{{4}}[-/._]\d{{1,2}}[-/._]\d{{1,2}}{_END}",  # 2024-05-17
+        rf"{_START}\d{{1,2}}[-/._]\d{{1,2}}[-/._](?:\d{{4}}|\d{{2}}){_END}",  # 5/17/24
+        rf"{_START}(?:\d\d? \d\d? {_YEAR}|{_YEAR} \d\d \d\d){_END}",  # 17 05 2024
+        rf"(?i:{_START}{_DAY}[-\s/._]{{0,3}}(?:of\s)?{_MONTH}[-\s/._,]{{0,3}}{_YEAR}{_END})",  # 17 May 2024
+        rf"(?i:{_START}{_MONTH}[-\s/._]{{0,3}}(?:the\s)?{_DAY}[-\s/._,]{{1,3}}{_YEAR}{_END})",  # May 17, 2024
+        rf"(?i:{_START}{_YEAR}[-\s/._,]{{0,3}}{_MONTH}[-\s/._]{{0,3}}{_DAY}{_END})",  # 2024-May-17
+        rf"(?i:{_START}{_MONTH},?[-\s/]{{0,3}}(?:of\s)?{_YEAR}{_END})",  # May 2024
+        rf"(?i:{_START}{_DAY}([-/._]?){_MONTH}\1['’]?\d\d{_END})",  # 17-MAY-24
+        rf"(?i:{_START}{_MONTH}([-/._]){_DAY}\1['’]?\d\d{_END})",  # May-17-24
+        rf"{_START}{_CAPITAL_MONTH}\s{{1,3}}(?:the\s)?{_DAY}(?:,?\s['’]\d\d)?{_END}",  # May 17, '24
+        rf"{_START}{_DAY}\s{{1,3}}(?:of\s)?{_CAPITAL_MONTH}(?:,?\s['’]\d\d)?{_END}",  # 17th of May
         r"(?<![\w.])\+?\(?\d{3}\)?[ .-]\d{3}[ .-]?\d{4}\b",  # telephone
-        r"\b[A-Z]{0,3}\d{6,}\b",  # record and accession numbers
+        rf"{_START}[^\W\d_]{{0,8}}\d{{6,64}}[^\W_]{{0,8}}{_END}",  # record and accession numbers
         rf"\b(?:[Dd]rs?|[Mm]rs?|[Mm]s|[Pp]rof|[Dd]octor|[Pp]rofessor)\b\.?\s{{1,3}}{_NAME}"
         rf"(?:\s{{1,3}}(?:[A-Z]\.\s?)?{_NAME})?",  # Dr. Jane B. Doe
     )
 )
+_GROUPS: Final = re.compile(
+    rf"{_START}\d{{1,8}}(?:-\d{{1,8}}){{1,5}}{_END}|{_START}\d{{2,8}}(?: \d{{2,8}}){{1,5}}{_END}"
+)
+"""Numbers whose digits stand in groups, as record and telephone numbers do, and levels, sizes and counts."""
+_YEARS: Final = re.compile(rf"{_YEAR}[- ]{_YEAR}")
+FEWEST_DIGITS: Final = 7
 _WORD: Final = re.compile(r"[^\W_]+")
+_BETWEEN: Final = re.compile(r"[\s,^.-]{1,3}")
 
 
 class HeaderWords:
@@ -63,8 +86,6 @@ class HeaderWords:
         return frozenset(found)
 
     def digest(self, word: str) -> str:
-        from radweave.data.reading.dicom_words import word_key
-
         return word_key(word, self._salt)
 
 
@@ -81,13 +102,13 @@ class Scrubber:
     """
 
     def __init__(self, listed: Iterable[str] = ()) -> None:
-        self._listed = frozenset(word for name in listed for word in _words(name))
+        self._listed = frozenset(word for name in listed for word in spellings(name))
         self._headers = HeaderWords()
         self.count = 0
 
     def study(self, ids: Iterable[str], files: Iterable[Path]) -> StudyScrubber:
         """A scrubber for the texts of a study, which also knows its ids and the DICOM headers of its images."""
-        own = {word for identifier in ids for word in _words(identifier) if any(c.isdigit() for c in word)}
+        own = {word for identifier in ids for word in number_spellings(identifier) if any(c.isdigit() for c in word)}
         return StudyScrubber(self, self._listed | own, self._headers.read(files))
 
     def digest(self, word: str) -> str:
@@ -103,25 +124,62 @@ class StudyScrubber:
     def __call__(self, text: str) -> str:
         for pattern in _PATTERNS:
             text = self._replace(pattern, text)
-        return self._replace(_WORD, text)
+        text = self._replace(_GROUPS, text)
+        return self._without_names(text)
 
     def _replace(self, pattern: re.Pattern[str], text: str) -> str:
         def mark(match: re.Match[str]) -> str:
-            if pattern is _WORD and not self._names(match[0].casefold()):
+            if pattern is _GROUPS and not (_is_long(match[0]) or self._names(_digits(match[0]))):
                 return match[0]
             self._scrubber.count += 1
             return MARK
 
         return pattern.sub(mark, text)
 
+    def _without_names(self, text: str) -> str:
+        found = list(_WORD.finditer(text))
+        named = [self._names(match[0].casefold()) for match in found]
+        pieces, end = [], 0
+        for number, match in enumerate(found):
+            if named[number] and (len(match[0]) >= SHORTEST or self._short_name(text, found, named, number)):
+                self._scrubber.count += 1
+                pieces += [text[end : match.start()], MARK]
+                end = match.end()
+        return "".join([*pieces, text[end:]])
+
+    def _short_name(self, text: str, found: list[re.Match[str]], named: list[bool], number: int) -> bool:
+        """Whether a word of two letters that is one of the names stands for a name: ``Li``, and ``An`` in ``An Do``."""
+        word = found[number][0]
+        if not word[0].isupper() and word[0].islower():
+            return False
+        if word.casefold() not in SHORT_WORDS:
+            return True
+        return any(
+            0 <= one < len(found) - 1 and named[one] and named[one + 1] and found[one + 1][0][0].isupper()
+            and found[one][0][0].isupper() and _BETWEEN.fullmatch(text, found[one].end(), found[one + 1].start())
+            for one in (number - 1, number)
+        )  # fmt: skip
+
     def _names(self, word: str) -> bool:
-        if len(word) < SHORTEST:
+        if len(word) < SHORTEST_NAME:
             return False
         return word in self._taken or (bool(self._digests) and self._scrubber.digest(word) in self._digests)
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in (match.casefold() for match in _WORD.findall(text)) if len(word) >= SHORTEST]
+def bears_pattern(text: str) -> bool:
+    """Whether a date, a number of a person, an address or a name after a title stands in a text."""
+    return any(pattern.search(text) for pattern in _PATTERNS) or any(_is_long(one[0]) for one in _GROUPS.finditer(text))
+
+
+def _is_long(number: str) -> bool:
+    groups = re.split("[- ]", number)
+    if len(groups) == 2 and (" " in number or min(map(len, groups)) < SHORTEST):  # T4-5, 12 345, 10-1000
+        return False
+    return sum(map(len, groups)) >= FEWEST_DIGITS and not _YEARS.fullmatch(number)
+
+
+def _digits(number: str) -> str:
+    return number.replace("-", "").replace(" ", "")
 
 
 def read_names(path: Path) -> list[str]:

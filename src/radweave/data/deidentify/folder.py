@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -37,13 +39,13 @@ class Cleaned:
 
 @dataclass(slots=True)
 class Done:
-    """What became of a folder: counts, and each file that was refused with its reason."""
+    """What became of a folder: counts, and each file that was refused with its SHA-256 and its reason."""
 
     images: int = 0
     again: int = 0
     patients: set[str] = field(default_factory=set)
     studies: set[str] = field(default_factory=set)
-    refused: list[tuple[Path, str]] = field(default_factory=list)
+    refused: list[tuple[Path, str | None, str]] = field(default_factory=list)
 
 
 def deidentify_file(path: Path, key: Key, *, burned_in: bool = False) -> Cleaned:
@@ -91,10 +93,11 @@ def deidentify_folder(
             try:
                 _take(deidentify_file(file, key, burned_in=burned_in), folder, done)
             except InputError as error:
-                done.refused.append((file, error.reason if error.field is None else f"{error.field} {error.reason}"))
+                reason = error.reason if error.field is None else f"{error.field} {error.reason}"
+                done.refused.append((file, _digest(file), reason))
             progress(number, len(files))
         if not done.images:
-            reason = done.refused[0][1]
+            reason = done.refused[0][2]
             raise InputError(f"no image can be de-identified; the first of {len(files)} files: {reason}", file=source)
         write_text(folder / RECORD, json_text(_record(done)))
     return done
@@ -126,10 +129,18 @@ def _take(cleaned: Cleaned, folder: Path, done: Done) -> None:
 
 
 def _record(done: Done) -> dict[str, Any]:
-    reasons: dict[str, int] = {}
-    for _, reason in done.refused:
-        reasons[reason] = reasons.get(reason, 0) + 1
+    reasons = Counter(reason for _, _, reason in done.refused)
     return {
         "profile": PROFILE, "images": done.images, "again": done.again, "patients": len(done.patients),
         "studies": len(done.studies), "refused": dict(sorted(reasons.items())),
+        "refused_files": [{"sha256": digest, "reason": reason} for _, digest, reason in done.refused],
     }  # fmt: skip
+
+
+def _digest(path: Path) -> str | None:
+    """A file, without its name, for those who have it."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

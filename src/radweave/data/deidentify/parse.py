@@ -1,5 +1,8 @@
 """Read, rewrite and encode one image: the task of the reading process, which no name or id leaves.
 
+The pixels are decoded and written anew, uncompressed, so that of the image's bytes nothing stays but their values:
+no segment of a compressed frame, no profile, no bits above or below the stored ones, nothing behind the last pixel.
+
 {path, key, burned_in}  ->  {patient, study, series, instance}: all new, and the file's new bytes
 """
 
@@ -12,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 from pydicom import config
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import ExplicitVRBigEndian
+from pydicom.filewriter import dcmwrite
+from pydicom.uid import ExplicitVRLittleEndian
 
 from radweave.base.errors import InputError
 from radweave.data.deidentify.burned_in import refuse_burned_in
@@ -20,12 +24,16 @@ from radweave.data.deidentify.key import Key
 from radweave.data.deidentify.rewrite import Rewriting
 from radweave.data.deidentify.values import is_registered
 from radweave.data.reading import wire
-from radweave.data.reading.dicom_parse import dataset_of
+from radweave.data.reading.dicom_parse import dataset_of, parse_dicom
+from radweave.data.reading.jpeg_ends import LEFT_OVER
 from radweave.data.reading.worker import Task
 
 config.settings.writing_validation_mode = config.IGNORE
 
 _REFERRED: Final = {"study": "StudyInstanceUID", "series": "SeriesInstanceUID", "instance": "SOPInstanceUID"}
+
+# The colours that a decoder gives for those that a file is compressed in.
+_DECODED_COLOURS: Final = {"YBR_ICT": "RGB", "YBR_RCT": "RGB", "YBR_FULL_422": "YBR_FULL"}
 
 
 def parse_deidentify(request: dict[str, Any]) -> wire.Message:
@@ -35,7 +43,8 @@ def parse_deidentify(request: dict[str, Any]) -> wire.Message:
         InputError: for what is no image of a class of DICOM's own, may bear text in its pixels (unless ``burned_in``),
             or cannot be rewritten.
     """
-    dataset = dataset_of(Path(request["path"]))
+    path = Path(request["path"])
+    dataset = dataset_of(path)
     if "PixelData" not in dataset:
         raise InputError("is no image; only images are de-identified", field="PixelData")
     if not is_registered(str(dataset.get("SOPClassUID", ""))):
@@ -44,45 +53,79 @@ def parse_deidentify(request: dict[str, Any]) -> wire.Message:
         raise InputError("names no study, series or instance", field="SOPInstanceUID")
     if not request.get("burned_in", False):
         refuse_burned_in(dataset)
-    _clear_overlay_bits(dataset)
-    Rewriting(dataset, Key(bytes.fromhex(request["key"]))).rewrite(dataset)
+    pixels = _decoded(path)
+    rewriting = Rewriting(dataset, Key(bytes.fromhex(request["key"])))
+    rewriting.rewrite(dataset)
+    _write_anew(dataset, pixels)
     found = {name: str(dataset[keyword].value) for name, keyword in _REFERRED.items()}
-    encoded = np.frombuffer(_encoded(dataset), dtype=np.uint8)
-    return {**found, "patient": str(dataset.PatientID)}, {"file": encoded}
+    encoded = _encoded(dataset)
+    if rewriting.traces.in_pixels(encoded):
+        raise InputError("holds a name, a number or a date of the patient in its bytes", field="PixelData")
+    return {**found, "patient": str(dataset.PatientID)}, {"file": np.frombuffer(encoded, dtype=np.uint8)}
 
 
 def _encoded(dataset: Dataset) -> bytes:
-    """The file: of its old meta information nothing stays but how the data set is encoded."""
+    """The file: of its old preamble and meta information nothing stays."""
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
-    meta.TransferSyntaxUID = dataset.file_meta.TransferSyntaxUID
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
     dataset.file_meta = meta
     dataset.preamble = b"\0" * 128
     buffer = io.BytesIO()
-    dataset.save_as(buffer, enforce_file_format=True)
+    dcmwrite(buffer, dataset, enforce_file_format=True)  # which also writes in the other byte order what was all read
     return buffer.getvalue()
 
 
-def _clear_overlay_bits(dataset: Dataset) -> None:
-    """Overlays of older standards live in the unused bits of the pixels (PS3.5 Sec. 8.1.2): clear these.
+def _decoded(path: Path) -> wire.Array:
+    """The stored values of the pixels: (frames,) rows, columns (, samples).
 
     Raises:
-        InputError: if the pixels are compressed, so that these bits cannot be cleared without decoding.
+        InputError: if they cannot be decoded, or seem damaged: what is written anew would hide that.
     """
-    groups = {tag.group for tag in [*dataset.keys()] if tag.group & 0xFF00 == 0x6000 and not tag.is_private}
-    positions = [dataset.get((group, 0x0102)) for group in groups if (group, 0x3000) not in dataset]
-    if not any(position is not None and position.value for position in positions):
-        return
-    syntax = dataset.file_meta.TransferSyntaxUID
-    stored, allocated, high = (int(dataset.get(name, 0)) for name in ("BitsStored", "BitsAllocated", "HighBit"))
-    if syntax.is_compressed or allocated not in (8, 16) or not 0 < stored <= high + 1 <= allocated:
-        raise InputError("an overlay lies in the bits of the pixels, where it cannot be removed", field="PixelData")
-    kind = f"{'>' if syntax == ExplicitVRBigEndian and allocated == 16 else '<'}u{allocated // 8}"
+    header, arrays = parse_dicom({"path": str(path)})
+    if header["pixel_refusal"]:
+        raise InputError(header["pixel_refusal"]["reason"], field=header["pixel_refusal"]["field"])
+    if damaged := [doubt for doubt in header["doubts"] if doubt != LEFT_OVER]:
+        raise InputError(f"may be damaged: {damaged[0]}", field="PixelData")
+    pixels = arrays["pixels"]
+    frames, samples = header["frames"] or 1, header["samples"]
+    shape = (
+        *((frames,) if frames > 1 else ()),
+        header["rows"],
+        header["columns"],
+        *((samples,) if samples > 1 else ()),
+    )
+    if pixels.shape != shape:
+        raise InputError("has another number of frames or pixels than the header states", field="PixelData")
+    return pixels
+
+
+def _write_anew(dataset: Dataset, pixels: wire.Array) -> None:
+    """Write pixels uncompressed, colours side by side, and of each word no more than its stored bits (PS3.5 8.1.1).
+
+    Overlays of older standards live in the bits above and below these (PS3.5 Sec. 8.1.2).
+    """
+    stored, high = int(dataset.BitsStored), dataset.get("HighBit")
+    allocated = 8 * pixels.dtype.itemsize
+    stored = min(stored, allocated)
+    high = min(stored - 1 if high is None else int(high), allocated - 1)
+    if high + 1 < stored:
+        raise InputError("does not fit BitsStored", field="HighBit")
     low = high + 1 - stored
-    words = (np.frombuffer(dataset.PixelData, dtype=kind) >> low) & ((1 << stored) - 1)
+    unsigned = np.dtype(f"<u{allocated // 8}")
+    words = (pixels.astype(pixels.dtype.newbyteorder("<")).view(unsigned) >> low) & ((1 << stored) - 1)
     if int(dataset.get("PixelRepresentation", 0)) == 1 and low == 0:  # a sign fills the bits above
         words = np.where(words >> (stored - 1), words | (((1 << allocated) - 1) ^ ((1 << stored) - 1)), words)
-    dataset.PixelData = (words << low).astype(kind).tobytes()
+    one_bit = int(dataset.BitsAllocated) == 1
+    data = np.packbits(words, bitorder="little").tobytes() if one_bit else (words << low).astype(unsigned).tobytes()
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 1 if one_bit else allocated, stored, high
+    if int(dataset.SamplesPerPixel) > 1:
+        dataset.PlanarConfiguration = 0
+        photometric = str(dataset.PhotometricInterpretation).strip()
+        dataset.PhotometricInterpretation = _DECODED_COLOURS.get(photometric, photometric)
+    dataset.PixelData = data + b"\0" * (len(data) % 2)
+    dataset["PixelData"].VR = "OW" if allocated > 8 else "OB"
+    dataset["PixelData"].is_undefined_length = False
 
 
 TASKS: Final[dict[str, Task]] = {"deidentify": parse_deidentify}

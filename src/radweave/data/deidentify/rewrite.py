@@ -1,26 +1,30 @@
 """Rewrite the data set of one image, element by element, sequences and all. Runs in the reading process.
 
 What the table names is done as it says. A safety net is below: private attributes, curves, overlays, attributes that
-the dictionary does not know, values that are none of their kind, long texts and names go in any case; dates move, UIDs
-are replaced; and a word that the header said of the patient, however it is spelled, or a date of it goes wherever else
-it stands.
+the dictionary does not know, values that are none of their kind, long texts, names and bytes go in any case; dates
+move, UIDs are replaced; and a text goes that bears a trace of the patient (``traces.py``), or a date or long number of
+anyone. Bytes stay only in lookup tables, and no more of them than the table has entries.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, MutableSequence
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
+import numpy as np
 from pydicom.datadict import dictionary_VR
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 from pydicom.tag import BaseTag, Tag
+from pydicom.uid import ExplicitVRBigEndian
 
 from radweave.base.errors import InputError
 from radweave.data.deidentify.key import Key
 from radweave.data.deidentify.profile import table
+from radweave.data.deidentify.traces import Traces
 from radweave.data.deidentify.values import (
     BYTES,
     DUMMIES,
@@ -32,7 +36,17 @@ from radweave.data.deidentify.values import (
     is_registered,
     moved,
 )
-from radweave.data.earlier import ways
+from radweave.data.reading.dicom_codes import (
+    BODY_PARTS,
+    IMAGE_TYPES,
+    LUT_SHAPES,
+    MODALITIES,
+    PHOTOMETRIC,
+    PRESENTATION_INTENTS,
+    RESCALE_TYPES,
+    VIEW_POSITIONS,
+    VOI_FUNCTIONS,
+)
 
 METHOD: Final = "Radweave: PS3.15 E.1 basic profile, dates modified"
 _OPTIONS: Final = (
@@ -43,15 +57,34 @@ _OPTIONS: Final = (
 _NO_OPTION: Final = frozenset({0x00100030, 0x00100032, 0x00160077, 0x0016008D})
 # LongCodeValue, URNCodeValue, CodingSchemeUID: a long text and a UID by their representation, and neither in meaning.
 _CODES: Final = frozenset({0x00080119, 0x00080120, 0x0008010C})
-_NAMING: Final = frozenset({0x00080050, 0x00100020, 0x00100021, 0x00101000, 0x00200010})
-_PIXELS: Final = frozenset({0x7FE00008, 0x7FE00009, 0x7FE00010})
+# Accession number, ids of patient, study, admission, order and procedure, insurance, record locator, serial number.
+_NAMING: Final = frozenset({
+    0x00080050, 0x00080094, 0x00100020, 0x00100021, 0x00101000, 0x00101050, 0x00101090, 0x00102154, 0x00181000,
+    0x00200010, 0x00321064, 0x00380010, 0x00400009, 0x00401001, 0x00402016, 0x00402017,
+})  # fmt: skip
+# Institution, its address and department, station, addresses of physician and patient, responsible organization.
+_PLACES: Final = frozenset({
+    0x00080080, 0x00080081, 0x00080092, 0x00081010, 0x00081040, 0x00101040, 0x00102299, 0x00380300,
+})  # fmt: skip
+_PIXELS: Final = 0x7FE00010
+# Table -> its descriptor (PS3.3 C.7.6.3.1.5 and C.11.1): the only bytes beside the pixels that stay.
+_TABLES: Final = {
+    0x00281201: 0x00281101, 0x00281202: 0x00281102, 0x00281203: 0x00281103, 0x00283006: 0x00283002,
+}  # fmt: skip
+# What the values of pixels mean, and where they lie: an image without it is another one.
+_NEEDED_GROUPS: Final = frozenset({0x0020, 0x0028})
+_TERMS: Final = BODY_PARTS | IMAGE_TYPES | LUT_SHAPES | MODALITIES | PHOTOMETRIC | PRESENTATION_INTENTS | {
+    *RESCALE_TYPES, *VOI_FUNCTIONS, *VIEW_POSITIONS,
+    "A", "P", "H", "F", "L", "R", "YES", "NO", "REMOVED", "DCM", "SRT", "SCT",
+}  # fmt: skip
+"""Codes of the standard: they say nothing of who it is, if somebody is called so."""
+_OURS: Final = (METHOD, *(meaning for _, meaning in _OPTIONS), "MODIFIED")
+_ENCODINGS: Final = ("utf-8", "gb18030", "shift_jis", "euc_jp", "iso2022_jp", "euc_kr", "big5", "latin-1")
 _WORD: Final = re.compile(r"[^\W_]+")
 _NO_DIGIT: Final = re.compile(r"[^0-9]+")
-SHORTEST_WORD: Final = 3
-SHORTEST_SIGNS: Final = 2
-"""In scripts other than Latin, where names are short and stand without blanks around them."""
-SHORTEST_IN_BYTES: Final = 6
-"""Shorter words stand in an image's bytes by chance."""
+_PACKED: Final = {
+    "US": "<u2", "SS": "<i2", "UL": "<u4", "SL": "<i4", "UV": "<u8", "SV": "<i8", "FL": "<f4", "FD": "<f8", "AT": "<u4",
+}  # fmt: skip
 
 
 class Rewriting:
@@ -70,17 +103,18 @@ class Rewriting:
         # An image of nobody: what is known is that the images of its study belong together.
         person = who if who[0] else ("study", study, "")
         self.pseudonym, self._days = key.pseudonym(*person), key.days(*person)
-        self.words = frozenset(_words(dataset))
-        self._dates = frozenset(_dates(dataset))
-        self._signs = frozenset(word for word in self.words if not word.isascii())
+        self.traces = _traces(dataset)
+        # Without a character set of all scripts, what a text beyond ASCII says depends on who reads it.
+        self._all_scripts = _plain(dataset, "SpecificCharacterSet") in ("ISO_IR 192", "GB18030", "GBK")
+        self._big_endian = dataset.file_meta.TransferSyntaxUID == ExplicitVRBigEndian
 
     def rewrite(self, dataset: Dataset) -> None:
-        """Change a data set in place.
+        """Change a data set in place; its pixel data are left alone.
 
         Raises:
-            InputError: if a word about the patient stands in its pixel data.
+            InputError: if a trace of the patient stands in what the image cannot do without.
         """
-        self._clean(dataset)
+        self._clean(dataset, top=True)
         dataset.PatientName = dataset.PatientID = self.pseudonym
         dataset.PatientIdentityRemoved = "YES"
         dataset.DeidentificationMethod = METHOD
@@ -88,10 +122,14 @@ class Rewriting:
         dataset.LongitudinalTemporalInformationModified = "MODIFIED"
         _state_character_set(dataset)
 
-    def _clean(self, dataset: Dataset) -> None:
+    def _clean(self, dataset: Dataset, *, top: bool = False) -> None:
         for tag in list(dataset.keys()):
-            element = _element(dataset, tag)
-            if element is None or not self._keep(element):
+            if top and tag == _PIXELS:
+                continue
+            if tag in _TABLES:
+                self._cut_table(dataset, tag)
+            element = _element(dataset, tag) if tag in dataset else None
+            if tag in dataset and (element is None or not self._keep(element)):
                 del dataset[tag]
 
     def _keep(self, element: DataElement) -> bool:
@@ -140,35 +178,62 @@ class Rewriting:
         if vr in LONG_TEXTS and tag not in _CODES:
             return False
         if vr in BYTES:
-            self._refuse_words(element)
-            return vr != "UN"
+            self._refuse(element, tag in _TABLES and self.traces.in_bytes(element.value))
+            return tag in _TABLES
         if vr in NUMBERS:
-            return True
+            return not self._refuse(element, self._numbers_tell(element))
         if not _all_of_its_kind(element):
             return False
+        if vr in ("DS", "IS", "TM"):
+            return not self._refuse(element, any(map(self.traces.in_number, _texts(element))))
         if vr in TEXTS or tag in _CODES:
             element.value = each(element.value, self._text) if element.value else ""
         return True
 
     def _text(self, text: str) -> str:
-        folded = text.casefold()
-        words = {way for word in _WORD.findall(folded) for way in (word, *ways(word))}
-        bears = bool(words & self.words) or any(word in folded for word in self._signs)
-        digits = _NO_DIGIT.sub("", text)
-        bears = bears or any(date in digits for date in self._dates)
-        readable = "\ufffd" not in text and all(sign.isprintable() for sign in text)
-        return text if readable and not bears else "REMOVED"
+        if text.strip() in _TERMS:
+            return text
+        readable = (text.isascii() or self._all_scripts) and "\ufffd" not in text and text.isprintable()
+        return text if readable and not self.traces.in_text(text) else "REMOVED"
 
-    def _refuse_words(self, element: DataElement) -> None:
-        value = element.value
-        if not isinstance(value, bytes):
+    def _numbers_tell(self, element: DataElement) -> bool:
+        """Whether numbers are the signs or the bytes of a text."""
+        values = _several(element)
+        if len(values) < 2:
+            return False
+        signs = "".join(chr(int(value)) if 32 <= value < 0x3000 and value == int(value) else "\0" for value in values)
+        packed = np.asarray(values, dtype=_PACKED[_vr(element)])
+        return self.traces.in_bytes(signs.encode("utf-16-le")) or self.traces.in_bytes(packed.tobytes())
+
+    def _refuse(self, element: DataElement, bears: bool) -> bool:
+        """``bears``, or a refusal where the image cannot do without the element."""
+        if bears and element.tag.group in _NEEDED_GROUPS:
+            raise InputError(
+                "bears a name, a number or a date of the patient, and cannot be left out", field=element.keyword
+            )
+        return bears
+
+    def _cut_table(self, dataset: Dataset, tag: BaseTag) -> None:
+        """Leave of a lookup table as many entries as its descriptor states; nothing where these are not all there."""
+        table, descriptor = _element(dataset, tag), _element(dataset, Tag(_TABLES[int(tag)]))
+        stated = descriptor.value if descriptor is not None else None
+        entries = (int(next(iter(stated))) & 0xFFFF or 1 << 16) if isinstance(stated, MutableSequence) else 0
+        value: Any = b"" if table is None or table.value is None else table.value
+        if table is None or not entries:
+            del dataset[tag]
             return
-        lower = value.lower()
-        for word in self.words:
-            told = len(word.encode()) >= SHORTEST_IN_BYTES and len(set(word)) > 2  # "000000" is a grey area
-            if told and word.encode() in lower:
-                where = "PixelData" if int(element.tag) in _PIXELS else element.keyword
-                raise InputError("holds a word of the patient's name or number in its bytes", field=where)
+        if isinstance(value, bytes):
+            size = 2 * entries if len(value) >= 2 * entries else entries + entries % 2
+            value = value[:size]
+            swapped = self._big_endian and table.VR != "OB" and len(value) % 2 == 0
+            table.value = np.frombuffer(value, ">u2").astype("<u2").tobytes() if swapped else value
+            whole = len(value) >= entries
+        else:
+            numbers = list(value) if isinstance(value, MutableSequence) else [value]
+            whole = len(numbers) >= (entries + 1) // 2
+            table.value = numbers[:entries]
+        if not whole:
+            del dataset[tag]
 
 
 def _element(dataset: Dataset, tag: BaseTag) -> DataElement | None:
@@ -211,30 +276,40 @@ def _elements(dataset: Dataset) -> Iterator[DataElement]:
             yield element
 
 
+def _several(element: DataElement) -> list[Any]:
+    return list(element.value) if isinstance(element.value, MutableSequence) else [element.value]
+
+
 def _texts(element: DataElement) -> list[str]:
-    several = element.value if isinstance(element.value, MutableSequence) else [element.value]
-    return [str(one) for one in several]
+    return [str(one) for one in _several(element)]
 
 
-def _words(dataset: Dataset) -> set[str]:
-    """The words that are long enough in names and numbers of persons, in lower case, anywhere in a data set."""
-    found: set[str] = set()
+def _traces(dataset: Dataset) -> Traces:
+    """The names, numbers, places and dates anywhere in a data set."""
+    names: set[str] = set()
+    numbers: set[str] = set()
+    places: set[str] = set()
+    dates: set[str] = set()
     for element in _elements(dataset):
-        if element.VR == "PN" or int(element.tag) in _NAMING:
-            words = {word.casefold() for one in _texts(element) for word in _WORD.findall(one)}
-            found |= words | {way for word in words for way in ways(word)}
-    return {word for word in found if len(word) >= (SHORTEST_WORD if word.isascii() else SHORTEST_SIGNS)}
+        if element.VR == "PN":
+            names.update(one for name in _several(element) for one in _decoded(name))
+        elif int(element.tag) in _NAMING:
+            numbers.update(_texts(element))
+        elif int(element.tag) in _PLACES:
+            places.update(_texts(element))
+        elif element.VR in ("DA", "DT"):
+            dates.update(_NO_DIGIT.sub("", one)[:8] for one in _texts(element))
+    return Traces(names, numbers, places, dates, {word for term in (*_TERMS, *_OURS) for word in _WORD.findall(term)})
 
 
-def _dates(dataset: Dataset) -> set[str]:
-    """The dates anywhere in a data set as digits, in the three orders that are usual."""
-    found: set[str] = set()
-    for element in _elements(dataset):
-        if element.VR in ("DA", "DT"):
-            for digits in (_NO_DIGIT.sub("", one)[:8] for one in _texts(element)):
-                year, month, day = digits[:4], digits[4:6], digits[6:]
-                found |= {digits, f"{day}{month}{year}", f"{month}{day}{year}"} if len(digits) == 8 else set()
-    return found
+def _decoded(name: Any) -> Iterator[str]:
+    """A name as the character set says, and as it reads where that is wrong."""
+    yield str(name)
+    stored = getattr(name, "original_string", b"")
+    if isinstance(stored, bytes) and not stored.isascii():
+        for encoding in _ENCODINGS:
+            with suppress(UnicodeDecodeError):
+                yield stored.decode(encoding)
 
 
 def _plain(dataset: Dataset, keyword: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from itertools import permutations
 from typing import Final
 
 from radweave.data.reading.dicom_fields import Fields
@@ -26,8 +27,14 @@ NAMING: Final = (
 )
 """Attributes of PS3.15 Table E.1-1 that name a person or a record in few words."""
 
+PERSONS: Final = frozenset(name for name in NAMING if "ID" not in name and "Number" not in name)
+
 _WORD: Final = re.compile(r"[^\W_]+")
-_SHORTEST = 3
+SHORTEST_NAME: Final = 2
+SHORTEST_NUMBER: Final = 3
+SHORTEST_JOINED: Final = 4
+MOST_NAMES: Final = 6
+"""Names of a person that are run together with one another."""
 
 
 def word_key(word: str, salt: str) -> str:
@@ -36,7 +43,27 @@ def word_key(word: str, salt: str) -> str:
 
 
 def word_keys(fields: Fields, salt: str) -> list[str]:
-    """Digests of all words of three characters or more in the naming attributes."""
-    # A person's name and a list of several both print with all their parts.
-    words = {word for name in NAMING for word in _WORD.findall(str(fields.raw(name) or ""))}
-    return sorted(word_key(word, salt) for word in words if len(word) >= _SHORTEST)
+    """Digests of all words in the naming attributes, and of what they are together: names of two characters or more."""
+    found: set[str] = set()
+    for name in NAMING:
+        # A person's name and a list of several both print with all their parts.
+        text = str(fields.raw(name) or "")
+        found |= spellings(text) if name in PERSONS else number_spellings(text)
+    return sorted(word_key(word, salt) for word in found)
+
+
+def spellings(name: str) -> set[str]:
+    """The words of a person's name in lower case, and these run together: two or three, or one with an initial."""
+    words = [word.casefold() for word in _WORD.findall(name)]
+    found = {word for word in words if len(word) >= SHORTEST_NAME}
+    for several in (2, 3):
+        found |= {"".join(order) for order in permutations(words[:MOST_NAMES], several)}
+    for one, other in permutations(words[:MOST_NAMES], 2):
+        found |= {one + other[0], other[0] + one} if len(one) >= SHORTEST_JOINED else set()
+    return {word for word in found if word in words or len(word) >= SHORTEST_JOINED or not word.isascii()}
+
+
+def number_spellings(text: str) -> set[str]:
+    """The words of an id in lower case, and the whole of it without what separates them."""
+    words = [word.casefold() for word in _WORD.findall(text)]
+    return {word for word in (*words, "".join(words)) if len(word) >= SHORTEST_NUMBER}

@@ -1,0 +1,175 @@
+"""Traces of a person: the names, numbers and dates of one header, and the search for them in texts and in bytes.
+
+A name is looked for as a word, run together with the person's other names (``SMITHJOHN``, ``jsmith``), inside a longer
+word from five letters on, and without the marks on its letters. A number is looked for without its separators
+(``12-3456-78`` is ``12345678``), a date in all usual ways to write it. Bytes are read as ASCII, Latin-1, UTF-8 and
+UTF-16, the last in both orders and from even and odd places.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from radweave.data.earlier import ways
+from radweave.data.reading.dicom_words import SHORTEST_NAME, number_spellings, spellings
+from radweave.data.scrub import bears_pattern
+
+SHORTEST_INSIDE: Final = 5
+"""A shorter name inside a word is chance: Mens in Siemens."""
+SHORTEST_IN_BYTES: Final = 4
+SHORTEST_IN_PIXELS: Final = 6
+"""A shorter run stands in the values of pixels by chance."""
+SHORTEST_DIGITS: Final = 6
+"""A number of fewer digits stands among coordinates by chance."""
+_PLACES = """address avenue center centre central chest city clinic clinical county department diagnostic general health
+    hospital hospitals imaging institute medical medicine national north radiology regional road room saint service
+    south state street university unknown"""
+_COMMON: Final = frozenset(_PLACES.split())
+_MONTHS: Final = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+_WORD: Final = re.compile(r"[^\W_]+")
+_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_LONG_NUMBER: Final = re.compile(rf"\d{{{SHORTEST_DIGITS},}}")
+_PRINTED: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ufffd]{4,}")
+
+
+class Traces:
+    """What is known of one person.
+
+    Args:
+        names: each a name of a person, of several words.
+        numbers: patient ids, accession numbers and the like.
+        places: institutions and addresses; their everyday words say nothing.
+        dates: as YYYYMMDD.
+        ordinary: words that are kept on purpose, as codes of the standard; no trace alone in bytes.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        numbers: Iterable[str],
+        places: Iterable[str],
+        dates: Iterable[str],
+        ordinary: Iterable[str] = (),
+    ) -> None:
+        words = {spelling for name in names for spelling in spellings(_folded(name)) if not spelling.isdigit()}
+        for place in places:
+            words.update(w for w in _WORD.findall(_folded(place)) if len(w) >= SHORTEST_INSIDE and w not in _COMMON)
+        written = {spelling for number in numbers for spelling in number_spellings(_folded(number))}
+        self._ids = {one for one in written if len(one) >= SHORTEST_IN_BYTES and any(sign.isdigit() for sign in one)}
+        words |= written
+        self.words = words | {way for word in words for way in ways(word) if len(way) >= SHORTEST_NAME}
+        self._signs = {word for word in self.words if not word.isascii() and len(word) >= SHORTEST_NAME}
+        self._inside = {word for word in self.words if len(word) >= SHORTEST_INSIDE}
+        self._days = {day for day in dates if len(day) == 8 and day.isdigit() and day[4:6] <= "12" and day[4:] > "0100"}
+        self._dates = {form for day in self._days for form in _written(day)}
+        long = {*self.words, *self._day_digits()} - {_folded(word) for word in ordinary}
+        patterns = sorted({pattern for word in long for pattern in _patterns(word)}, key=len)
+        self._patterns: list[bytes] = []
+        for pattern in patterns:
+            if not any(shorter in pattern for shorter in self._patterns):
+                self._patterns.append(pattern)
+
+    def in_text(self, text: str) -> bool:
+        """Whether a text bears a trace, or a date, a long number, an address or a title of anyone."""
+        return self._known(text) or bears_pattern(text) or _LONG_NUMBER.search(text) is not None
+
+    def in_number(self, text: str) -> bool:
+        """Whether the digits of a number hold those of an id or a date."""
+        runs = _LONG_NUMBER.findall(text)
+        known = {*(each for each in self._ids if each.isdigit() and len(each) >= SHORTEST_DIGITS), *self._day_digits()}
+        return any(one in run for one in known for run in runs)
+
+    def in_bytes(self, data: bytes) -> bool:
+        """Whether bytes that are kept bear a trace, in any encoding."""
+        return any(self._known(run, SHORTEST_IN_BYTES) for text in _readings(data) for run in _PRINTED.findall(text))
+
+    def in_pixels(self, data: bytes) -> bool:
+        """Whether a long trace stands in bytes that hold mostly numbers, in any encoding.
+
+        Bytes are compared without a look at what is around them: this is for pixels, and whole files.
+        """
+        lower = data.lower()
+        return any(pattern in lower for pattern in self._patterns)
+
+    def _day_digits(self) -> set[str]:
+        return {order for day in self._days for order in (day, day[6:] + day[4:6] + day[:4], day[4:] + day[:4])}
+
+    def _known(self, text: str, shortest: int = 1) -> bool:
+        folded = _folded(text)
+        words = {*_WORD.findall(folded), *(part.casefold() for part in _PART.findall(text))}
+        words |= {way for word in words for way in ways(word)}
+        squeezed = "".join(_WORD.findall(folded))
+        return (
+            any(len(word) >= shortest for word in words & self.words)
+            or any(inside in word for inside in self._inside if len(inside) >= shortest for word in words)
+            or any(sign in folded for sign in self._signs if 2 * len(sign) >= shortest)
+            or any(number in squeezed for number in self._ids if not _is_ramp(number.encode()))
+            or any(_stands_alone(form, folded) for form in self._dates)
+        )
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def _written(digits: str) -> Iterator[str]:
+    """The usual ways to write a date."""
+    year, month, day = digits[:4], digits[4:6], digits[6:]
+    yield from (digits, f"{day}{month}{year}", f"{month}{day}{year}")
+    names = (_MONTHS[int(month) - 1], _MONTHS[int(month) - 1][:3])
+    days, months = {day, day.lstrip("0")}, {month, month.lstrip("0")}
+    for some_day in days:
+        for some_month in months:
+            for sep in "-/._ :,":
+                for some_year in (year, year[2:]):
+                    for order in ((some_day, some_month, some_year), (some_month, some_day, some_year)):
+                        yield sep.join(order)
+                    yield sep.join((some_year, some_month, some_day))
+        for name in names:
+            for sep in ("-", "/", ".", " ", ". ", "", "_"):
+                for some_year in (year, year[2:]):
+                    yield from (f"{some_day}{sep}{name}{sep}{some_year}", f"{name}{sep}{some_day}{sep}{some_year}")
+                yield f"{year}{sep}{name}{sep}{some_day}"
+            yield from (f"{name} {some_day}, {year}", f"{some_day} {name}, {year}")
+
+
+def _stands_alone(form: str, text: str) -> bool:
+    """Whether a text holds a date that is no part of a longer number."""
+    start = text.find(form)
+    while start >= 0:
+        before, after = text[start - 1 : start], text[start + len(form) : start + len(form) + 1]
+        if not (before.isdigit() and form[0].isdigit()) and not (after.isdigit() and form[-1].isdigit()):
+            return True
+        start = text.find(form, start + 1)
+    return False
+
+
+def _readings(data: bytes) -> Iterator[str]:
+    yield data.decode("latin-1")
+    yield data.decode("utf-8", "replace")
+    for start in (0, 1):
+        for order in ("utf-16-le", "utf-16-be"):
+            yield data[start:].decode(order, "replace")
+            yield data[start::2].decode("latin-1")
+
+
+def _patterns(word: str) -> Iterator[bytes]:
+    """A word in lower case as it stands in bytes; none for one that is short, or whose bytes are a grey area."""
+    for encoding in ("utf-8", "latin-1", "utf-16-le", "utf-16-be"):
+        pattern = word.encode(encoding, "ignore")
+        dense = word.encode("utf-8")
+        if len(dense) >= SHORTEST_IN_PIXELS and len(pattern) >= SHORTEST_IN_PIXELS and not _is_ramp(dense):
+            yield pattern.lower()
+
+
+def _is_ramp(data: bytes) -> bool:
+    """Whether bytes hardly change, or rise or fall by one: as the values of neighbouring pixels and tables do."""
+    steps = {after - before for before, after in pairwise(data)}
+    return len(set(data)) < 3 or steps <= {0, 1} or steps <= {0, -1}
