@@ -19,7 +19,7 @@ MARK: Final = "___"
 SHORTEST = 3
 """Characters of the shortest word that a list, an id or a header takes out in any case; initials stay."""
 _SHORT_WORDS = """ad am an ap as at be bi by cc cm ct cv do ed em en er et ex go gu he ho hr ii in iv is it la ll lt
-    lv me mg ml mm mr my no of oh on op or pa pe pm po pt ra re rt rv se si so st sv to up us va vs we xi xl xv"""
+    lv me mg ml mm mr my ng no of og oh on op or pa pe pm po pt ra re rt rv se si so st sv to up us va vs we xi xl xv"""
 SHORT_WORDS: Final = frozenset(_SHORT_WORDS.split())
 """Words and abbreviations of two letters: as a name they go beside another word of the names alone."""
 

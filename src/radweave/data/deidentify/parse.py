@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from pydicom import config
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import generate_frames
 from pydicom.filewriter import dcmwrite
 from pydicom.uid import ExplicitVRLittleEndian
 
@@ -24,6 +25,7 @@ from radweave.data.deidentify.key import Key
 from radweave.data.deidentify.rewrite import Rewriting
 from radweave.data.deidentify.values import is_registered
 from radweave.data.reading import wire
+from radweave.data.reading.codestreams import doubts
 from radweave.data.reading.dicom_parse import dataset_of, parse_dicom
 from radweave.data.reading.jpeg_ends import LEFT_OVER
 from radweave.data.reading.worker import Task
@@ -53,7 +55,7 @@ def parse_deidentify(request: dict[str, Any]) -> wire.Message:
         raise InputError("names no study, series or instance", field="SOPInstanceUID")
     if not request.get("burned_in", False):
         refuse_burned_in(dataset)
-    pixels = _decoded(path)
+    pixels = _decoded(path, dataset)
     rewriting = Rewriting(dataset, Key(bytes.fromhex(request["key"])))
     rewriting.rewrite(dataset)
     _write_anew(dataset, pixels)
@@ -76,7 +78,7 @@ def _encoded(dataset: Dataset) -> bytes:
     return buffer.getvalue()
 
 
-def _decoded(path: Path) -> wire.Array:
+def _decoded(path: Path, dataset: Dataset) -> wire.Array:
     """The stored values of the pixels: (frames,) rows, columns (, samples).
 
     Raises:
@@ -85,8 +87,11 @@ def _decoded(path: Path) -> wire.Array:
     header, arrays = parse_dicom({"path": str(path)})
     if header["pixel_refusal"]:
         raise InputError(header["pixel_refusal"]["reason"], field=header["pixel_refusal"]["field"])
-    if damaged := [doubt for doubt in header["doubts"] if doubt != LEFT_OVER]:
-        raise InputError(f"may be damaged: {damaged[0]}", field="PixelData")
+    if set(header["doubts"]) - {LEFT_OVER}:
+        frame = next(generate_frames(dataset.PixelData, number_of_frames=1))
+        size = {"rows": header["rows"], "columns": header["columns"]}
+        for doubt in doubts(frame, header["transfer_syntax"], **size, more=True):  # which is not written again
+            raise InputError(f"may be damaged: {doubt}", field="PixelData")
     pixels = arrays["pixels"]
     frames, samples = header["frames"] or 1, header["samples"]
     shape = (

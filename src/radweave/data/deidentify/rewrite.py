@@ -106,6 +106,7 @@ class Rewriting:
         self.traces = _traces(dataset)
         # Without a character set of all scripts, what a text beyond ASCII says depends on who reads it.
         self._all_scripts = _plain(dataset, "SpecificCharacterSet") in ("ISO_IR 192", "GB18030", "GBK")
+        self._palette = _plain(dataset, "PhotometricInterpretation") == "PALETTE COLOR"
         self._big_endian = dataset.file_meta.TransferSyntaxUID == ExplicitVRBigEndian
 
     def rewrite(self, dataset: Dataset) -> None:
@@ -128,7 +129,8 @@ class Rewriting:
                 continue
             if tag in _TABLES:
                 self._cut_table(dataset, tag)
-            element = _element(dataset, tag) if tag in dataset else None
+            no_palette = tag.group == 0x0028 and tag.element >> 8 in (0x11, 0x12, 0x14) and not self._palette
+            element = _element(dataset, tag) if tag in dataset and not no_palette else None
             if tag in dataset and (element is None or not self._keep(element)):
                 del dataset[tag]
 

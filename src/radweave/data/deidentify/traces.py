@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
@@ -64,6 +65,8 @@ class Traces:
         written = {spelling for number in numbers for spelling in number_spellings(_folded(number))}
         self._ids = {one for one in written if len(one) >= SHORTEST_IN_BYTES and any(sign.isdigit() for sign in one)}
         words |= written
+        lossy = {word.encode("ascii", "ignore").decode() for word in words}  # of those who cannot write them all
+        words |= {word for word in lossy if len(word) >= SHORTEST_IN_BYTES}
         self.words = words | {way for word in words for way in ways(word) if len(way) >= SHORTEST_NAME}
         self._signs = {word for word in self.words if not word.isascii() and len(word) >= SHORTEST_NAME}
         self._inside = {word for word in self.words if len(word) >= SHORTEST_INSIDE}
@@ -162,11 +165,14 @@ def _readings(data: bytes) -> Iterator[str]:
 
 def _patterns(word: str) -> Iterator[bytes]:
     """A word in lower case as it stands in bytes; none for one that is short, or whose bytes are a grey area."""
+    dense = word.encode("utf-8", "replace")
+    if len(dense) < SHORTEST_IN_PIXELS or _is_ramp(dense):
+        return
     for encoding in ("utf-8", "latin-1", "utf-16-le", "utf-16-be"):
-        pattern = word.encode(encoding, "ignore")
-        dense = word.encode("utf-8")
-        if len(dense) >= SHORTEST_IN_PIXELS and len(pattern) >= SHORTEST_IN_PIXELS and not _is_ramp(dense):
-            yield pattern.lower()
+        with suppress(UnicodeEncodeError):
+            pattern = word.encode(encoding).lower()
+            if len(pattern) >= SHORTEST_IN_PIXELS:
+                yield pattern
 
 
 def _is_ramp(data: bytes) -> bool:

@@ -1,0 +1,30 @@
+"""Identifiers planted in every place of files of all kinds: none is left, and no pixel is another."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+
+from identified_files import PLACES, decoded, left, make
+from radweave.data.deidentify.folder import deidentify_file
+from radweave.data.deidentify.key import Key
+
+KEY = Key(b"k" * 32)
+
+
+@pytest.mark.parametrize("files", [36, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_nothing_that_was_planted_is_left_and_no_pixel_is_another(tmp_path: Path, files: int) -> None:
+    places: set[str] = set()
+    for number in range(files):
+        made = make(tmp_path, number)
+        assert len(left(made.path.read_bytes())) > 5  # the search finds what is there
+        found = deidentify_file(made.path, KEY).data
+        assert left(found) == [], (number, made.places)
+        assert np.array_equal(decoded(dcmread(io.BytesIO(found))), made.pixels), (number, made.places)
+        places |= set(made.places)
+    assert len(places) >= len(PLACES) > 40
