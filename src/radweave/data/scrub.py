@@ -1,5 +1,6 @@
 """Take out of report texts what names a person: what the headers and ids of the study say, a list, and usual patterns.
 
+A name is known as a word, run together with the person's other names, and, of two letters, by its capital.
 Each is replaced by ``___``, the mark that MIMIC-CXR uses, so that ``drop_deid_marks`` and ``drop_deid_sentences`` know
 it. A name that stands in no list, in no header and after no title stays: this is a help, not a de-identification.
 """
@@ -47,6 +48,7 @@ _PATTERNS: Final = tuple(
         rf"(?i:{_START}{_MONTH}[-\s/._]{{0,3}}(?:the\s)?{_DAY}[-\s/._,]{{1,3}}{_YEAR}{_END})",  # May 17, 2024
         rf"(?i:{_START}{_YEAR}[-\s/._,]{{0,3}}{_MONTH}[-\s/._]{{0,3}}{_DAY}{_END})",  # 2024-May-17
         rf"(?i:{_START}{_MONTH},?[-\s/]{{0,3}}(?:of\s)?{_YEAR}{_END})",  # May 2024
+        rf"{_START}(?:0?[1-9]|1[0-2])/{_YEAR}{_END}",  # 05/2024
         rf"(?i:{_START}{_DAY}([-/._]?){_MONTH}\1['’]?\d\d{_END})",  # 17-MAY-24
         rf"(?i:{_START}{_MONTH}([-/._]){_DAY}\1['’]?\d\d{_END})",  # May-17-24
         rf"{_START}{_CAPITAL_MONTH}\s{{1,3}}(?:the\s)?{_DAY}(?:,?\s['’]\d\d)?{_END}",  # May 17, '24

@@ -28,6 +28,7 @@ from radweave.base.errors import InputError
 from radweave.data.deidentify.folder import Cleaned, deidentify_file, deidentify_folder
 from radweave.data.deidentify.key import Key, read_key, write_key
 from radweave.data.deidentify.profile import table
+from radweave.data.deidentify.traces import Traces
 
 KEY, OTHER = Key(b"k" * 32), Key(b"o" * 32)
 _TEXTUAL = ("AE", "AS", "CS", "DA", "DS", "DT", "IS", "LO", "LT", "PN", "SH", "ST", "TM", "UC", "UR", "UT")
@@ -207,6 +208,58 @@ def test_a_number_of_the_patient_that_places_the_image_is_refused_and_elsewhere_
             deidentify_file(write_dicom(path, PatientID="71-8845-2", **tags), KEY)
         assert caught.value.field == next(iter(tags))
     assert clean(write_dicom(path, PatientID="1024", RescaleIntercept="-1024"))[0].RescaleIntercept == -1024
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Zquillby", "ＺＱＵＩＬＬＢＹ",  # noqa: RUF001
+        "Z q u i l l b y", "Z.q.u.i.l.l.b.y", "xZquillbyx", "jonxzquillby",
+        "Zquillby7", "Li Xu", "li-xu", "XULI", "VB_LI_2", "JohnLi", "grunwaldt", "Gruenwaldt", "12345678", "12.3456.78",
+        "x12-3456-78x", "1960_04_12", "12.IV.1960", "12. Dezember 1960",
+        "12 de abril de 1960", "4/12/60", "12APR60",
+        "04/1960", "a.b@c.example", "Dr. Nobody", "+49 176 5559 8432", "Quixola",
+    ],
+)  # fmt: skip
+def test_a_text_that_bears_a_trace_is_known(text: str) -> None:
+    assert _traces().in_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SIEMENS", "Olive line", "Philips Medical", "MAXIMUM 12", "7.1.22b", "syngo CT 2013B", "1.25 mm", "xuv",
+        "General", "Hospital", "Fuji 5000 plus", "B31f 30", "CXDI-50G", "DigitalDiagnost 4.2.1", "345 678",
+    ],
+)  # fmt: skip
+def test_a_text_that_bears_none_is_left(text: str) -> None:
+    assert not _traces().in_text(text)
+
+
+def _traces() -> Traces:
+    names = ("Zquillby^Jonx", "Li^Xu", "Grünwaldt^Zoë", "Mens^John")
+    return Traces(names, ["12-3456-78"], ["Quixola General Hospital"], ["19600412"])
+
+
+@pytest.mark.parametrize(
+    ("tags", "gone"),
+    [
+        ({"SoftwareVersions": ["Zquil", "lby"]}, "SoftwareVersions"),
+        ({"SoftwareVersions": ["9.12", "34", "5678"]}, "SoftwareVersions"),
+        ({"XRayTubeCurrent": [ord(sign) for sign in "Zquillby"]}, "XRayTubeCurrent"),
+        ({"ReferencedPathIndex": [ord(sign) for sign in "Zquillby"]}, "ReferencedPathIndex"),
+        ({"ReferencedPathIndex": list(np.frombuffer(b"Zquillby", ">u2").astype(int))}, "ReferencedPathIndex"),
+        ({"ReferencedPathIndex": list(np.frombuffer(b"Zquillby", "<u2").astype(int))}, "ReferencedPathIndex"),
+        ({"StudyTime": "196004"}, "StudyTime"),
+    ],
+)
+def test_what_is_torn_into_values_is_known_too(tmp_path: Path, tags: dict[str, Any], gone: str) -> None:
+    found, _ = clean(write_dicom(tmp_path / "a.dcm", PatientName="Zquillby^Jonx", PatientID="12-34-5678", **tags))
+    assert found.get(gone, "") in ("", "REMOVED")
+    plain = {"SoftwareVersions": ["7", "8"], "XRayTubeCurrent": [7, 8], "ReferencedPathIndex": [7, 8]}
+    plain["StudyTime"] = "195904"
+    found, _ = clean(write_dicom(tmp_path / "a.dcm", PatientName="Zquillby^Jonx", **{gone: plain[gone]}))
+    assert found[gone].value == plain[gone]
 
 
 def test_codes_of_the_standard_stay_if_somebody_is_called_so(tmp_path: Path) -> None:

@@ -187,9 +187,11 @@ class Rewriting:
         if not _all_of_its_kind(element):
             return False
         if vr in ("DS", "IS", "TM"):
-            return not self._refuse(element, any(map(self.traces.in_number, _texts(element))))
+            bears = any(map(self.traces.in_number, _texts(element))) or (vr != "TM" and self._numbers_tell(element))
+            return not self._refuse(element, bears)
         if vr in TEXTS or tag in _CODES:
-            element.value = each(element.value, self._text) if element.value else ""
+            torn = self.traces.in_parts([text for text in _texts(element) if text.strip() not in _TERMS])
+            element.value = "REMOVED" if torn else each(element.value, self._text) if element.value else ""
         return True
 
     def _text(self, text: str) -> str:
@@ -201,11 +203,12 @@ class Rewriting:
     def _numbers_tell(self, element: DataElement) -> bool:
         """Whether numbers are the signs or the bytes of a text."""
         values = _several(element)
-        if len(values) < 2:
+        if "" in values or None in values:
             return False
         signs = "".join(chr(int(value)) if 32 <= value < 0x3000 and value == int(value) else "\0" for value in values)
-        packed = np.asarray(values, dtype=_PACKED[_vr(element)])
-        return self.traces.in_bytes(signs.encode("utf-16-le")) or self.traces.in_bytes(packed.tobytes())
+        packed = np.asarray(values, dtype=_PACKED.get(_vr(element), "<f8"))
+        readings = (signs.encode("utf-16-le"), packed.tobytes(), packed.byteswap().tobytes())
+        return any(self.traces.in_bytes(reading) for reading in readings)
 
     def _refuse(self, element: DataElement, bears: bool) -> bool:
         """``bears``, or a refusal where the image cannot do without the element."""

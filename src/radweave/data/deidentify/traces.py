@@ -37,6 +37,11 @@ _MONTHS: Final = (
 _WORD: Final = re.compile(r"[^\W_]+")
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LONG_NUMBER: Final = re.compile(rf"\d{{{SHORTEST_DIGITS},}}")
+# A day, a word or a Roman number, and a year: a date in any language.
+_ANY_DATE: Final = re.compile(
+    r"(?<!\d)\d\d?[^\W\d_]{0,2}[\s./-]{1,2}(?:de\s)?[^\W\d_]{1,10}[\s./,-]{1,2}(?:de\s)?(?:19|20)\d\d"
+)
+_LETTERS: Final = re.compile(r"(?<![^\W_])[^\W\d_](?:[\W_]{1,2}[^\W\d_](?![^\W_]))+")
 _PRINTED: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ufffd]{4,}")
 
 
@@ -81,7 +86,12 @@ class Traces:
 
     def in_text(self, text: str) -> bool:
         """Whether a text bears a trace, or a date, a long number, an address or a title of anyone."""
-        return self._known(text) or bears_pattern(text) or _LONG_NUMBER.search(text) is not None
+        patterns = _LONG_NUMBER.search(text) or _ANY_DATE.search(text) or bears_pattern(text)
+        return bool(patterns) or self._known(text)
+
+    def in_parts(self, texts: list[str]) -> bool:
+        """Whether several values bear a trace together that none of them bears."""
+        return self._known("".join(texts)) and not any(map(self._known, texts))
 
     def in_number(self, text: str) -> bool:
         """Whether the digits of a number hold those of an id or a date."""
@@ -107,6 +117,7 @@ class Traces:
     def _known(self, text: str, shortest: int = 1) -> bool:
         folded = _folded(text)
         words = {*_WORD.findall(folded), *(part.casefold() for part in _PART.findall(text))}
+        words |= {"".join(_WORD.findall(spaced)) for spaced in _LETTERS.findall(folded)}  # S m i t h
         words |= {way for word in words for way in ways(word)}
         squeezed = "".join(_WORD.findall(folded))
         return (

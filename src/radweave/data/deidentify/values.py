@@ -17,7 +17,7 @@ SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
     "CS": re.compile(r"[A-Za-z0-9 _]{1,16}"),  # lower case is not allowed, and common
     "DS": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
     "IS": re.compile(r"[+-]?\d{1,12}"),
-    "TM": re.compile(r"\d{2}(:?\d{2}(:?\d{2}(\.\d{1,6})?)?)?"),
+    "TM": re.compile(r"([01]\d|2[0-3])(:?[0-5]\d(:?([0-5]\d|60)(\.\d{1,6})?)?)?"),
     "UI": re.compile(r"[0-9.]{1,64}"),
 }
 """What a value must look like to stay: what is none of its kind is free text in disguise."""
