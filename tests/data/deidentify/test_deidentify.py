@@ -213,7 +213,7 @@ def test_a_number_of_the_patient_that_places_the_image_is_refused_and_elsewhere_
 @pytest.mark.parametrize(
     "text",
     [
-        "Zquillby", "ＺＱＵＩＬＬＢＹ",  # noqa: RUF001
+        "Zquillby", "ＺＱＵＩＬＬＢＹ",
         "Z q u i l l b y", "Z.q.u.i.l.l.b.y", "xZquillbyx", "jonxzquillby",
         "Zquillby7", "Li Xu", "li-xu", "XULI", "VB_LI_2", "JohnLi", "grunwaldt", "Gruenwaldt", "12345678", "12.3456.78",
         "x12-3456-78x", "1960_04_12", "12.IV.1960", "12. Dezember 1960",

@@ -90,8 +90,10 @@ class Traces:
         return bool(patterns) or self._known(text)
 
     def in_parts(self, texts: list[str]) -> bool:
-        """Whether several values bear a trace together that none of them bears."""
-        return self._known("".join(texts)) and not any(map(self._known, texts))
+        """Whether several values bear a trace together that none of them bears alone."""
+        whole, parts = _squeezed("".join(texts)), [_squeezed(text) for text in texts]
+        torn = any(number in whole and not any(number in part for part in parts) for number in self._ids)
+        return torn or (self._known("".join(texts)) and not any(map(self._known, texts)))
 
     def in_number(self, text: str) -> bool:
         """Whether the digits of a number hold those of an id or a date."""
@@ -119,7 +121,7 @@ class Traces:
         words = {*_WORD.findall(folded), *(part.casefold() for part in _PART.findall(text))}
         words |= {"".join(_WORD.findall(spaced)) for spaced in _LETTERS.findall(folded)}  # S m i t h
         words |= {way for word in words for way in ways(word)}
-        squeezed = "".join(_WORD.findall(folded))
+        squeezed = _squeezed(text)
         return (
             any(len(word) >= shortest for word in words & self.words)
             or any(inside in word for inside in self._inside if len(inside) >= shortest for word in words)
@@ -131,6 +133,10 @@ class Traces:
 
 def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
+
+
+def _squeezed(text: str) -> str:
+    return "".join(_WORD.findall(_folded(text)))
 
 
 def _written(digits: str) -> Iterator[str]:
