@@ -150,7 +150,7 @@ class StudyScrubber:
         return "".join([*pieces, text[end:]])
 
     def _short_name(self, text: str, found: list[re.Match[str]], named: list[bool], number: int) -> bool:
-        """Whether a word of two letters that is one of the names stands for a name: ``Li``, and ``An`` in ``An Do``."""
+        """True if a word of two letters that is one of the names stands for a name: ``Li``, and ``An`` in ``An Do``."""
         word = found[number][0]
         if not word[0].isupper() and word[0].islower():
             return False
@@ -169,7 +169,7 @@ class StudyScrubber:
 
 
 def bears_pattern(text: str) -> bool:
-    """Whether a date, a number of a person, an address or a name after a title stands in a text."""
+    """True if a date, a number of a person, an address or a name after a title stands in a text."""
     return any(pattern.search(text) for pattern in _PATTERNS) or any(_is_long(one[0]) for one in _GROUPS.finditer(text))
 
 

@@ -157,6 +157,13 @@ def test_a_number_that_is_a_grey_area_is_no_trace(tmp_path: Path) -> None:
         assert clean(path)[0].PatientID.startswith("RW-")
 
 
+def test_digits_that_are_ours_are_no_trace(tmp_path: Path) -> None:
+    """A moved date or a new UID may hold the digits of another date or number of the header by chance."""
+    first, _ = clean(write_dicom(tmp_path / "a.dcm"))
+    found, _ = clean(write_dicom(tmp_path / "a.dcm", SeriesDate=first.StudyDate, StudyID=first.StudyInstanceUID[5:13]))
+    assert found.StudyDate == first.StudyDate != found.SeriesDate
+
+
 def _frames(path: Path, syntax: UID, change: Any) -> Path:
     dataset = dcmread(compressed(path, syntax, bits=8))
     (frame,) = generate_frames(dataset.PixelData, number_of_frames=1)

@@ -61,7 +61,7 @@ def parse_deidentify(request: dict[str, Any]) -> wire.Message:
     _write_anew(dataset, pixels)
     found = {name: str(dataset[keyword].value) for name, keyword in _REFERRED.items()}
     encoded = _encoded(dataset)
-    if rewriting.traces.in_pixels(encoded):
+    if rewriting.traces.in_pixels(dataset.PixelData) or rewriting.traces.in_file(encoded):
         raise InputError("holds a name, a number or a date of the patient in its bytes", field="PixelData")
     return {**found, "patient": str(dataset.PatientID)}, {"file": np.frombuffer(encoded, dtype=np.uint8)}
 

@@ -135,7 +135,7 @@ class Rewriting:
                 del dataset[tag]
 
     def _keep(self, element: DataElement) -> bool:
-        """Change an element in place; whether it stays."""
+        """Change an element in place; True if it stays."""
         action, vr = table().get(int(element.tag)), _vr(element)
         if action == "remove" and not self._moves(element):
             return False
@@ -201,7 +201,7 @@ class Rewriting:
         return text if readable and not self.traces.in_text(text) else "REMOVED"
 
     def _numbers_tell(self, element: DataElement) -> bool:
-        """Whether numbers are the signs or the bytes of a text."""
+        """True if numbers are the signs or the bytes of a text."""
         values = _several(element)
         if "" in values or None in values:
             return False

@@ -85,33 +85,35 @@ class Traces:
                 self._patterns.append(pattern)
 
     def in_text(self, text: str) -> bool:
-        """Whether a text bears a trace, or a date, a long number, an address or a title of anyone."""
+        """True if a text bears a trace, or a date, a long number, an address or a title of anyone."""
         patterns = _LONG_NUMBER.search(text) or _ANY_DATE.search(text) or bears_pattern(text)
         return bool(patterns) or self._known(text)
 
     def in_parts(self, texts: list[str]) -> bool:
-        """Whether several values bear a trace together that none of them bears alone."""
+        """True if several values bear a trace together that none of them bears alone."""
         whole, parts = _squeezed("".join(texts)), [_squeezed(text) for text in texts]
         torn = any(number in whole and not any(number in part for part in parts) for number in self._ids)
         return torn or (self._known("".join(texts)) and not any(map(self._known, texts)))
 
     def in_number(self, text: str) -> bool:
-        """Whether the digits of a number hold those of an id or a date."""
+        """True if the digits of a number hold those of an id or a date."""
         runs = _LONG_NUMBER.findall(text)
         known = {*(each for each in self._ids if each.isdigit() and len(each) >= SHORTEST_DIGITS), *self._day_digits()}
         return any(one in run for one in known for run in runs)
 
     def in_bytes(self, data: bytes) -> bool:
-        """Whether bytes that are kept bear a trace, in any encoding."""
+        """True if bytes that are kept bear a trace, in any encoding."""
         return any(self._known(run, SHORTEST_IN_BYTES) for text in _readings(data) for run in _PRINTED.findall(text))
 
     def in_pixels(self, data: bytes) -> bool:
-        """Whether a long trace stands in bytes that hold mostly numbers, in any encoding.
-
-        Bytes are compared without a look at what is around them: this is for pixels, and whole files.
-        """
+        """True if a long trace stands in bytes that hold mostly numbers, in any encoding, whatever is around it."""
         lower = data.lower()
         return any(pattern in lower for pattern in self._patterns)
+
+    def in_file(self, data: bytes) -> bool:
+        """The same for a whole file of ours, whose new UIDs and moved dates may hold any digits."""
+        lower = data.lower()
+        return any(pattern in lower for pattern in self._patterns if not pattern.isdigit())
 
     def _day_digits(self) -> set[str]:
         return {order for day in self._days for order in (day, day[6:] + day[4:6] + day[:4], day[4:] + day[:4])}
@@ -161,7 +163,7 @@ def _written(digits: str) -> Iterator[str]:
 
 
 def _stands_alone(form: str, text: str) -> bool:
-    """Whether a text holds a date that is no part of a longer number."""
+    """True if a text holds a date that is no part of a longer number."""
     start = text.find(form)
     while start >= 0:
         before, after = text[start - 1 : start], text[start + len(form) : start + len(form) + 1]
@@ -193,6 +195,6 @@ def _patterns(word: str) -> Iterator[bytes]:
 
 
 def _is_ramp(data: bytes) -> bool:
-    """Whether bytes hardly change, or rise or fall by one: as the values of neighbouring pixels and tables do."""
+    """True if bytes hardly change, or rise or fall by one: as the values of neighbouring pixels and tables do."""
     steps = {after - before for before, after in pairwise(data)}
     return len(set(data)) < 3 or steps <= {0, 1} or steps <= {0, -1}
