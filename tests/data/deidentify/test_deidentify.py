@@ -159,9 +159,11 @@ def test_a_number_that_is_a_grey_area_is_no_trace(tmp_path: Path) -> None:
 
 def test_digits_that_are_ours_are_no_trace(tmp_path: Path) -> None:
     """A moved date or a new UID may hold the digits of another date or number of the header by chance."""
-    first, _ = clean(write_dicom(tmp_path / "a.dcm"))
-    found, _ = clean(write_dicom(tmp_path / "a.dcm", SeriesDate=first.StudyDate, StudyID=first.StudyInstanceUID[5:13]))
-    assert found.StudyDate == first.StudyDate != found.SeriesDate
+    study = f"{_ROOT}.9"
+    first, _ = clean(write_dicom(tmp_path / "a.dcm", StudyInstanceUID=study))
+    tags = {"StudyInstanceUID": study, "SeriesDate": first.StudyDate, "StudyID": first.StudyInstanceUID[5:13]}
+    found, _ = clean(write_dicom(tmp_path / "a.dcm", **tags))
+    assert (found.StudyDate, found.StudyInstanceUID) == (first.StudyDate, first.StudyInstanceUID)
 
 
 def _frames(path: Path, syntax: UID, change: Any) -> Path:
