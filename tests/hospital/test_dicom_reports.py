@@ -76,7 +76,7 @@ def test_a_draft_is_preliminary_until_a_reader_signs_it(name: str) -> None:
 @pytest.mark.parametrize("name", SR)
 def test_a_signed_report_names_its_draft_where_an_archive_has_it(name: str) -> None:
     draft, alone = written(name, finished()), written(name, finished(signature=SIGNED))
-    signed = written(name, finished(signature=SIGNED, draft=finished()))
+    signed = written(name, finished(signature=SIGNED, predecessor=finished()))
     (study,) = signed.PredecessorDocumentsSequence
     (series,) = study.ReferencedSeriesSequence
     (item,) = series.ReferencedSOPSequence

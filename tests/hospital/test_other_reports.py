@@ -306,7 +306,7 @@ def test_no_writer_says_or_shows_whose_report_it_is(
     caplog.set_level(logging.DEBUG)
     fields = ("patient_name", "patient_id", "issuer_of_patient_id", "study_id", "accession_number", "study_description",
               "referring_physician_name", "deidentification_method")  # fmt: skip
-    report = finished(sources=(identity(**dict.fromkeys(fields, CANARY)),), signature=SIGNED, draft=finished())
+    report = finished(sources=(identity(**dict.fromkeys(fields, CANARY)),), signature=SIGNED, predecessor=finished())
     assert FORMATS[name].bytes_of(report)
     said = [caplog.text, *capfd.readouterr(), *(str(one.message) for one in recwarn), repr(report), str(report)]
     assert CANARY not in "".join(said)

@@ -12,7 +12,7 @@ from radweave.hospital.codes import Code
 from radweave.hospital.envelope import coded, file_bytes
 from radweave.hospital.finished import MAKER, FinishedReport
 from radweave.hospital.uids import device_uid
-from radweave.hospital.words import caution_lines, evidence_lines
+from radweave.hospital.words import addendum_lines, caution_lines, evidence_lines
 
 KIND: Final = "sr-basic"
 SERIES_NUMBER: Final = 9901
@@ -71,4 +71,15 @@ def _sections(report: FinishedReport) -> list[Dataset]:
     caution = [document.text(codes.COMMENT, line) for line in caution_lines(report)]
     notes = [document.text(codes.COMMENT, line) for line in evidence_lines(report)]
     images = [document.image(source) for source in report.sources[:SHOWN_IMAGES]]
+    texts += addenda(report)
     return [*caution, *texts, document.container(codes.SUMMARY, notes), document.container(codes.KEY_IMAGES, images)]
+
+
+def addenda(report: FinishedReport) -> list[Dataset]:
+    """A container of each addendum: who signed it and when, and its text."""
+    return [
+        document.container(
+            codes.ADDENDUM, [document.text(codes.COMMENT, heading), document.text(codes.ADDENDUM_TEXT, text)]
+        )
+        for heading, text in addendum_lines(report)
+    ]

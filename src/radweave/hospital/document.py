@@ -29,20 +29,20 @@ def document(report: FinishedReport, sop_class: str, *, kind: str, number: int) 
     dataset.CompletionFlag = "COMPLETE" if report.is_final else "PARTIAL"
     dataset.PreliminaryFlag = "FINAL" if report.is_final else "PRELIMINARY"
     dataset.VerificationFlag = "VERIFIED" if report.is_final else "UNVERIFIED"
-    if report.signature is not None:
-        dataset.VerifyingObserverSequence = [_verifier(report.signature)]
-    if report.draft is not None:
-        dataset.PredecessorDocumentsSequence = [_predecessor(report.draft, sop_class, kind)]
+    if report.signatures:
+        dataset.VerifyingObserverSequence = [_verifier(one) for one in reversed(report.signatures)]
+    if report.predecessor is not None:
+        dataset.PredecessorDocumentsSequence = [_predecessor(report.predecessor, sop_class, kind)]
     dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(report)]
     return dataset
 
 
-def _predecessor(draft: FinishedReport, sop_class: str, kind: str) -> Dataset:
-    """The document whose text this one took over (PS3.3 C.17.2.2): viewers may then hide the draft."""
+def _predecessor(before: FinishedReport, sop_class: str, kind: str) -> Dataset:
+    """The document whose text this one took over (PS3.3 C.17.2.2): viewers may then hide it."""
     series, study = Dataset(), Dataset()
-    series.SeriesInstanceUID = series_uid(draft, kind)
-    series.ReferencedSOPSequence = [reference(sop_class, instance_uid(draft, kind))]
-    study.StudyInstanceUID = draft.patient.study_instance_uid
+    series.SeriesInstanceUID = series_uid(before, kind)
+    series.ReferencedSOPSequence = [reference(sop_class, instance_uid(before, kind))]
+    study.StudyInstanceUID = before.patient.study_instance_uid
     study.ReferencedSeriesSequence = [series]
     return study
 

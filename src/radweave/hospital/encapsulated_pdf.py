@@ -10,6 +10,7 @@ from radweave.hospital import codes
 from radweave.hospital.envelope import coded, envelope, file_bytes, reference
 from radweave.hospital.finished import FinishedReport
 from radweave.hospital.pdf import write_pdf
+from radweave.hospital.words import document_title
 
 KIND: Final = "pdf-dicom"
 SERIES_NUMBER: Final = 9903
@@ -27,7 +28,7 @@ def write_encapsulated_pdf(report: FinishedReport) -> bytes:
     dataset.BurnedInAnnotation = "YES"  # the page names the patient
     dataset.RecognizableVisualFeatures = "NO"
     dataset.VerificationFlag = "VERIFIED" if report.is_final else "UNVERIFIED"
-    dataset.DocumentTitle = "Chest imaging report" if report.is_final else "Chest imaging report, unverified draft"
+    dataset.DocumentTitle = document_title(report)
     dataset.ConceptNameCodeSequence = [coded(codes.REPORT)]
     dataset.MIMETypeOfEncapsulatedDocument = "application/pdf"
     dataset.SourceInstanceSequence = [

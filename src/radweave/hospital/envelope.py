@@ -56,7 +56,7 @@ def envelope(report: FinishedReport, sop_class: str, *, kind: str, modality: str
     dataset.SOPClassUID = UID(sop_class)
     dataset.SOPInstanceUID = instance_uid(report, kind)
     dataset.SeriesInstanceUID = series_uid(report, kind)
-    dataset.SeriesNumber, dataset.InstanceNumber = number, 2 if report.is_final else 1
+    dataset.SeriesNumber, dataset.InstanceNumber = number, _place(report)
     dataset.Modality = modality
     dataset.SeriesDescription = CAUTION
     dataset.Manufacturer, dataset.ManufacturerModelName = MAKER, report.model.method
@@ -65,6 +65,12 @@ def envelope(report: FinishedReport, sop_class: str, *, kind: str, modality: str
     dataset.ContributingEquipmentSequence = [_equipment(report)]
     stamp(dataset, report)
     return dataset
+
+
+def _place(report: FinishedReport) -> int:
+    """The place in the series, by which viewers sort: the draft, what took its place, each addendum."""
+    is_draft = report.signature is None and report.rejected is None
+    return 1 if is_draft else 2 + len(report.addenda)
 
 
 def copy_identity(dataset: Dataset, report: FinishedReport) -> None:
@@ -77,8 +83,9 @@ def copy_identity(dataset: Dataset, report: FinishedReport) -> None:
 
 
 def stamp(dataset: Dataset, report: FinishedReport) -> None:
-    """When the report was written, and the names of our codes."""
-    date, time = report.written.strftime("%Y%m%d"), report.written.strftime("%H%M%S")
+    """When the report was written or last added to, and the names of our codes."""
+    added = report.released.astimezone(report.written.tzinfo) if report.addenda else report.written
+    date, time = added.strftime("%Y%m%d"), added.strftime("%H%M%S")
     dataset.ContentDate, dataset.ContentTime = date, time
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = date, time
     scheme = Dataset()

@@ -16,7 +16,14 @@ from radweave.hospital.finished import MAKER, Finding, FinishedReport, Signature
 from radweave.hospital.pdf import write_pdf
 from radweave.hospital.plain_text import write_text
 from radweave.hospital.uids import device_uid, named_uuid, report_key, report_uid
-from radweave.hospital.words import caution_lines, evidence_lines, spoken_date, spoken_name
+from radweave.hospital.words import (
+    addendum_lines,
+    caution_lines,
+    document_title,
+    evidence_lines,
+    spoken_date,
+    spoken_name,
+)
 
 Release = Literal["R4", "R5"]
 Json = dict[str, Any]
@@ -49,8 +56,7 @@ def bundle(report: FinishedReport, release: Release) -> Json:
     resources = [_diagnostic_report(report, ids, release), _device(report, ids, release)]
     if report.sources:
         resources += [_patient(report, ids), _imaging_study(report, ids, release)]
-    if report.signature is not None:
-        resources.append(_practitioner(report.signature, ids))
+    resources += [_practitioner(one, number, ids) for number, one in enumerate(report.signatures)]
     resources += [_observation(finding, report, ids) for finding in _probable(report)]
     return {
         "resourceType": "Bundle",
@@ -98,14 +104,19 @@ def _diagnostic_report(report: FinishedReport, ids: _Ids, release: Release) -> J
         "resourceType": "DiagnosticReport",
         "id": ids.id("report"),
         "identifier": [{"system": "urn:ietf:rfc:3986", "value": f"urn:oid:{report_uid(report)}"}],
-        "status": "final" if report.is_final else "preliminary",
+        "status": ("appended" if report.addenda else "final") if report.is_final else "preliminary",
         "category": [{"coding": [_RADIOLOGY]}],
         "code": _concept(_REPORT_CODE),
         "issued": _time(report),
         "result": [ids.to(f"finding {finding.name}") for finding in _probable(report)],
-        "conclusion": report.text,
+        "conclusion": "\n\n".join([report.text, *("\n".join(added) for added in addendum_lines(report))]),
         "presentedForm": [
-            {"contentType": kind, "language": "en", "data": base64.b64encode(data).decode(), "title": _title(report)}
+            {
+                "contentType": kind,
+                "language": "en",
+                "data": base64.b64encode(data).decode(),
+                "title": document_title(report),
+            }
             for kind, data in attachments
         ],
         "note": [{"text": line} for line in (*caution_lines(report), *evidence_lines(report))],
@@ -117,16 +128,21 @@ def _diagnostic_report(report: FinishedReport, ids: _Ids, release: Release) -> J
         found["study" if release == "R5" else "imagingStudy"] = [ids.to("study")]
         if date := spoken_date(report.patient.study_date):
             found["effectiveDateTime"] = date
-    if report.signature is not None:
-        found["resultsInterpreter"] = [ids.to("practitioner")]
+    found["resultsInterpreter"] = [ids.to(_signer(number)) for number in range(len(report.signatures))]
+    if report.predecessor is not None:
+        before = {"system": "urn:ietf:rfc:3986", "value": f"urn:uuid:{_Ids(report.predecessor).id('report')}"}
+        found["extension"] = [{"url": _REPLACES, "valueReference": {"type": "DiagnosticReport", "identifier": before}}]
     return {name: value for name, value in found.items() if value != []}
 
 
 _RADIOLOGY: Final = {"system": "http://terminology.hl7.org/CodeSystem/v2-0074", "code": "RAD", "display": "Radiology"}
 
 
-def _title(report: FinishedReport) -> str:
-    return "Chest imaging report" + ("" if report.is_final else ", unverified draft")
+_REPLACES: Final = "http://hl7.org/fhir/StructureDefinition/diagnosticReport-replaces"
+
+
+def _signer(number: int) -> str:
+    return f"practitioner {number}" if number else "practitioner"
 
 
 def _device(report: FinishedReport, ids: _Ids, release: Release) -> Json:
@@ -179,9 +195,9 @@ def _name(group: str) -> Json:
     return {key: value for key, value in parts.items() if value}
 
 
-def _practitioner(signature: Signature, ids: _Ids) -> Json:
+def _practitioner(signature: Signature, number: int, ids: _Ids) -> Json:
     names = [_name(group) for group in signature.name.split("=") if group.strip("^ ")]
-    return {"resourceType": "Practitioner", "id": ids.id("practitioner"), "name": names}
+    return {"resourceType": "Practitioner", "id": ids.id(_signer(number)), "name": names}
 
 
 def _imaging_study(report: FinishedReport, ids: _Ids, release: Release) -> Json:

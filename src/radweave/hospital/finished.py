@@ -112,6 +112,14 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class Addendum:
+    """What a reader added to a signed report, whose own text stays as it was signed."""
+
+    text: str
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedReport:
     """See above. Texts hold only signs that every format can hold: see ``signs``.
 
@@ -128,7 +136,9 @@ class FinishedReport:
         pictures: the images, for people.
         maps: where the model looked for the classes that matter, if its method says so.
         signature: None for a draft.
-        draft: the draft that was signed, where an archive has it.
+        addenda: what was added after the signature, in order.
+        rejected: who rejected the draft: this is the notice of it, in place of the draft's text.
+        predecessor: the version before this one, where an archive has it: a draft, or a report with fewer addenda.
     """
 
     study_id: str
@@ -143,7 +153,9 @@ class FinishedReport:
     pictures: tuple[Picture, ...] = ()
     maps: tuple[HeatMap, ...] = ()
     signature: Signature | None = None
-    draft: FinishedReport | None = None
+    addenda: tuple[Addendum, ...] = ()
+    rejected: Signature | None = None
+    predecessor: FinishedReport | None = None
     notice: str = RESEARCH_ONLY
 
     def __post_init__(self) -> None:
@@ -158,14 +170,21 @@ class FinishedReport:
             "findings": tuple(findings),
             "flagged": tuple(Flagged(writable(one.text), writable(one.why)) for one in self.flagged),
             "warnings": tuple(map(writable, self.warnings)),
+            "addenda": tuple(replace(one, text=writable(one.text)) for one in self.addenda),
         }
         for name, value in cleaned.items():
             object.__setattr__(self, name, value)
 
     @property
     def released(self) -> datetime:
-        """When this version began to be one: signed, or written."""
-        return self.written if self.signature is None else self.signature.time
+        """When this version began to be one: written, signed, added to, or rejected."""
+        last = self.addenda[-1].signature if self.addenda else self.signature or self.rejected
+        return self.written if last is None else last.time
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """Of the report and of its addenda, in order; none of a draft."""
+        return () if self.signature is None else (self.signature, *(one.signature for one in self.addenda))
 
     @property
     def is_final(self) -> bool:

@@ -4,7 +4,8 @@
 
 Text goes in FT fields, whose lines may be broken by ``\\.br\\`` (in TX that means nothing: HL7 2.5.1 Sec. 2.7.6),
 probabilities in NM fields. What a name or a report holds of the message's own signs is escaped (Sec. 2.7), so that no
-text can begin a field or a segment. A signed report is the same order of ours as its draft, and takes its place.
+text can begin a field or a segment. A signed report is the same order of ours as its draft, and takes its place. With an
+addendum it is sent whole, as a correction (C): the record replaces a final result (tables 0085 and 0123).
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from radweave.base.errors import InputError
 from radweave.base.study import LabelState
 from radweave.hospital import codes
 from radweave.hospital.codes import Code, free_code_of
-from radweave.hospital.finished import MAKER, FinishedReport
+from radweave.hospital.finished import MAKER, FinishedReport, Signature
 from radweave.hospital.identity import Identity
 from radweave.hospital.uids import named_uuid, report_key, report_uid
-from radweave.hospital.words import caution_lines, evidence_lines
+from radweave.hospital.words import addendum_lines, caution_lines, evidence_lines
 
 _ESCAPES: Final = str.maketrans({"\\": "\\E\\", "|": "\\F\\", "^": "\\S\\", "&": "\\T\\", "~": "\\R\\"})
 _LINE_BREAK: Final = "\\.br\\"
@@ -68,7 +69,9 @@ def _time(report: FinishedReport) -> str:
 
 
 def _status(report: FinishedReport) -> str:
-    """Table 0085 and 0123: preliminary or final."""
+    """Table 0085 and 0123: preliminary, final, or a correction that takes the place of what was final."""
+    if report.addenda:
+        return "C"
     return "F" if report.is_final else "P"
 
 
@@ -115,15 +118,24 @@ def _request(report: FinishedReport) -> list[str]:
     fields[22] = _time(report)
     fields[25] = _status(report)
     if signature is not None:
-        family, given, middle, prefix, suffix = [*signature.name.split("=")[0].split("^"), *[""] * 4][:5]
-        fields[32] = "&".join(map(escaped, ["", family, given, middle, suffix, prefix])).rstrip("&")
+        fields[32] = "&".join(_person(signature)).rstrip("&")
     return fields
+
+
+def _person(signature: Signature) -> list[str]:
+    """Number (none), family, given, middle, suffix and prefix of who signed."""
+    family, given, middle, prefix, suffix = [*signature.name.split("=")[0].split("^"), *[""] * 4][:5]
+    return [escaped(part) for part in ("", family, given, middle, suffix, prefix)]
 
 
 def _observations(report: FinishedReport) -> Iterator[list[str]]:
     rows: list[tuple[str, Code, str, str]] = []
+    signers: dict[int, str] = {}
     rows += [("FT", _NOTE_CODE, line, "") for line in caution_lines(report)]
     rows += [("FT", _SECTION_CODES[section.kind], section.text, "") for section in report.sections]
+    for (heading, text), one in zip(addendum_lines(report), report.addenda, strict=True):
+        rows.append(("FT", codes.ADDENDUM, f"{heading}\n{text}", ""))
+        signers[len(rows)] = "^".join(_person(one.signature)).rstrip("^")
     rows += [("FT", _NOTE_CODE, line, "") for line in evidence_lines(report)]
     for finding in report.findings:
         if finding.probability is not None:
@@ -137,5 +149,5 @@ def _observations(report: FinishedReport) -> Iterator[list[str]]:
         unit = "1^no units^UCUM" if kind == "NM" else ""
         yield [
             "OBX", str(number), kind, _coded(code), str(alike[code]), escaped(value), unit, "", flag, "", "",
-            _status(report), "", "", _time(report), "", "", "", _component(MAKER, report.model.method),
+            _status(report), "", "", _time(report), "", signers.get(number, ""), "", _component(MAKER, report.model.method),
         ]  # fmt: skip

@@ -27,7 +27,15 @@ from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Flowable, Image, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
 from radweave.hospital.finished import CAUTION, FinishedReport, Picture
-from radweave.hospital.words import SAID, model_line, spoken_date, spoken_name, status_line
+from radweave.hospital.words import (
+    SAID,
+    addendum_lines,
+    document_title,
+    model_line,
+    spoken_date,
+    spoken_name,
+    status_line,
+)
 
 _EDGE, _PADDING = 18 * mm, 6
 _FOOT, _COUNT_WIDTH = 7.5, 15
@@ -50,10 +58,9 @@ def write_pdf(report: FinishedReport) -> bytes:
         count = len(pen.missing)
         story.append(pen.line(f"{count} kinds of signs cannot be drawn in this file and are shown as {BOX}.", "small"))
     buffer = io.BytesIO()
-    title = "Chest imaging report" + ("" if report.is_final else ", unverified draft")
     pages = SimpleDocTemplate(
         buffer, pagesize=A4, leftMargin=_EDGE, rightMargin=_EDGE, topMargin=20 * mm, bottomMargin=22 * mm,
-        title=title, author="Radweave", subject=CAUTION, invariant=1, lang="en",
+        title=document_title(report), author="Radweave", subject=CAUTION, invariant=1, lang="en",
     )  # fmt: skip
     frame = partial(_frame, report=report, pen=pen)
     pages.build(story, onFirstPage=frame, onLaterPages=frame, canvasmaker=_Counted)
@@ -126,7 +133,8 @@ class _Pen:
 
 def _head(report: FinishedReport, pen: _Pen) -> list[Flowable]:
     title = "Chest CT report" if report.modality == "ct" else "Chest radiograph report"
-    story: list[Flowable] = [pen.line(title if report.is_final else f"{title}: unverified draft", "title")]
+    kind = "" if report.is_final else ": unverified draft" if report.rejected is None else ": rejected draft"
+    story: list[Flowable] = [pen.line(f"{title}{kind}", "title")]
     story += [pen.line(status_line(report), "status"), Spacer(1, 3 * mm)]
     if report.sources:
         patient = report.patient
@@ -166,6 +174,8 @@ def _body(report: FinishedReport, pen: _Pen) -> list[Flowable]:
             story.append(pen.line(f"{len(shown)} of {len(report.pictures)} pictures are shown.", "small"))
     for section in report.sections:
         story += [pen.line(section.title, "heading"), pen.line(section.text)]
+    for heading, text in addendum_lines(report):
+        story += [pen.line(heading, "heading"), pen.line(text)]
     return story
 
 
@@ -208,6 +218,12 @@ def _list(heading: str, lines: Iterable[str], pen: _Pen) -> list[Flowable]:
     return [pen.line(heading, "heading"), *shown] if shown else []
 
 
+def _status(report: FinishedReport) -> str:
+    if report.rejected is not None:
+        return "REJECTED"
+    return ("FINAL WITH ADDENDUM" if report.addenda else "FINAL") if report.is_final else "PRELIMINARY"
+
+
 def _frame(canvas: Any, pages: Any, *, report: FinishedReport, pen: _Pen) -> None:
     """Head and foot of every page: the caution, the status, whose page it is, its number."""
     regular, bold = _fonts()
@@ -216,7 +232,7 @@ def _frame(canvas: Any, pages: Any, *, report: FinishedReport, pen: _Pen) -> Non
     canvas.setFillColor(_RED)
     canvas.setFont(bold, 8.5)
     canvas.drawString(left, height - 13 * mm, CAUTION)
-    canvas.drawRightString(right, height - 13 * mm, "FINAL" if report.is_final else "PRELIMINARY")
+    canvas.drawRightString(right, height - 13 * mm, _status(report))
     canvas.setFillColor(_GREY)
     canvas.setFont(regular, _FOOT)
     canvas.drawString(left, 14 * mm, report.notice)

@@ -18,21 +18,25 @@ from radweave.data.reading.worker import Task
 LONGEST: Final = 20_000
 """Characters of a report."""
 _DEEPEST: Final = 12
-_SECTIONS: Final = {
+_SECTIONS: Final[dict[str, str | None]] = {
     "121070": "findings", "121071": "findings", "59776-5": "findings", "18782-3": "findings",
     "121072": "impression", "121073": "impression", "19005-8": "impression",
+    "55107-7": "addendum", "121078": "addendum", "121106": None,
 }  # fmt: skip
-"""Codes of PS3.16 and LOINC that stand over findings and impressions, and over single ones of these."""
+"""Codes of PS3.16 and LOINC that stand over findings, impressions and addenda, and over single ones of these.
+
+A comment is none of them, wherever it stands.
+"""
 
 
 def parse_signed(request: dict[str, Any]) -> wire.Message:
-    """Findings and impression of the report in the file ``path``: its ``text``, "" where nobody signed, and ``time``.
+    """Findings, impression and addenda of the report in the file ``path``: its ``text``, "" where nobody signed, and ``time``.
 
     Raises:
         InputError: if the file is no DICOM file or damaged.
     """
     dataset = dataset_of(Path(request["path"]))
-    said: dict[str, list[str]] = {"findings": [], "impression": []}
+    said: dict[str, list[str]] = {"findings": [], "impression": [], "addendum": []}
     if str(dataset.get("Modality", "")) == "SR" and str(dataset.get("VerificationFlag", "")) == "VERIFIED":
         for section, text in _texts(dataset, None, 0):
             said[section].append(text)

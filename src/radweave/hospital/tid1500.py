@@ -27,7 +27,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import Comprehensive3DSRStorage
 
 from radweave.base.errors import InputError
-from radweave.hospital import codes, document
+from radweave.hospital import basic_sr, codes, document
 from radweave.hospital.basic_sr import SECTION_CODES, SHOWN_IMAGES
 from radweave.hospital.codes import Code, code_of
 from radweave.hospital.envelope import file_bytes
@@ -136,4 +136,4 @@ def _narrative(report: FinishedReport) -> Dataset:
     sections = [document.text(SECTION_CODES[section.kind][0], section.text) for section in report.sections]
     before = [document.text(codes.COMMENT, line) for line in caution_lines(report)]
     after = [document.text(codes.COMMENT, line) for line in evidence_lines(report)]
-    return document.container(codes.EVALUATIONS, [*before, *sections, *after])
+    return document.container(codes.EVALUATIONS, [*before, *sections, *basic_sr.addenda(report), *after])

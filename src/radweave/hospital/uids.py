@@ -11,7 +11,7 @@ import uuid
 from typing import Final
 
 from radweave.base.hashes import sha256_json
-from radweave.hospital.finished import FinishedReport, Model
+from radweave.hospital.finished import FinishedReport, Model, Signature
 
 _SPACE: Final = uuid.UUID("bd7da9c8-6b8f-5187-ad9a-b550b08bf57a")
 # Raised when an object of the same report gets another content: an archive keeps the first of one UID.
@@ -39,7 +39,7 @@ def report_key(report: FinishedReport) -> tuple[str, ...]:
     Pictures and maps follow from the images and the model. Probabilities count as they are written.
     """
     signature = report.signature
-    said = {
+    said: dict[str, object] = {
         "study": report.study_id if not report.sources else report.sources[0].study_instance_uid,
         "images": [source.model_dump() for source in sorted(report.sources, key=lambda one: one.sop_instance_uid)],
         "model": device_uid(report.model),
@@ -52,10 +52,18 @@ def report_key(report: FinishedReport) -> tuple[str, ...]:
         "flagged": [(one.text, one.why) for one in report.flagged],
         "warnings": report.warnings,
         "notice": report.notice,
-        "signed": None if signature is None else (signature.name, signature.organization, signature.time.isoformat()),
-        "draft": None if report.draft is None else report_key(report.draft),
+        "signed": None if signature is None else _signed(signature),
+        "draft": None if report.predecessor is None else report_key(report.predecessor),
     }
+    if report.addenda:
+        said["addenda"] = [(one.text, *_signed(one.signature)) for one in report.addenda]
+    if report.rejected is not None:
+        said["rejected"] = _signed(report.rejected)
     return (str(LAYOUT), sha256_json(said))
+
+
+def _signed(signature: Signature) -> tuple[str, str, str]:
+    return signature.name, signature.organization, signature.time.isoformat()
 
 
 def _written(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radweave.base.study import LabelState
-from radweave.hospital.finished import MAKER, Finding, FinishedReport
+from radweave.hospital.finished import MAKER, Finding, FinishedReport, Signature
 
 PRELIMINARY = "Preliminary: an unverified draft by software, not signed by a radiologist."
 SAID = {
@@ -15,12 +15,38 @@ SAID = {
 
 
 def status_line(report: FinishedReport) -> str:
-    """Whether it is a draft, or who signed it and when."""
+    """That it is a draft, or who signed it and when, and how many addenda follow; or who rejected it."""
+    if report.rejected is not None:
+        return f"Rejected by {_whose(report.rejected)}. This is no report."
     signature = report.signature
     if signature is None:
         return PRELIMINARY
+    more = (
+        f" With {len(report.addenda)} {'addendum' if len(report.addenda) == 1 else 'addenda'}."
+        if report.addenda
+        else ""
+    )
+    return f"Signed by {_whose(signature)}. Drafted by software.{more}"
+
+
+def addendum_lines(report: FinishedReport) -> list[tuple[str, str]]:
+    """Each addendum: its heading with who signed it and when, and its text."""
+    return [
+        (f"Addendum {number}, signed by {_whose(one.signature)}", one.text)
+        for number, one in enumerate(report.addenda, start=1)
+    ]
+
+
+def document_title(report: FinishedReport) -> str:
+    """What the report is called as a document."""
+    if report.rejected is not None:
+        return "Chest imaging, notice of a rejected draft"
+    return "Chest imaging report" + ("" if report.is_final else ", unverified draft")
+
+
+def _whose(signature: Signature) -> str:
     time = signature.time.strftime("%Y-%m-%d %H:%M %z")
-    return f"Signed by {spoken_name(signature.name)}, {signature.organization}, {time}. Drafted by software."
+    return f"{spoken_name(signature.name)}, {signature.organization}, {time}"
 
 
 def model_line(report: FinishedReport) -> str:
