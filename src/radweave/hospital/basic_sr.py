@@ -28,13 +28,17 @@ SECTION_CODES: Final[dict[str, tuple[Code, Code]]] = {
 """Section -> the codes of its heading and of its text."""
 
 
-def write_basic_sr(report: FinishedReport) -> bytes:
-    """The report as a file.
+def write_basic_sr(
+    report: FinishedReport, *, kind: str = KIND, number: int = SERIES_NUMBER, predecessor_class: str | None = None
+) -> bytes:
+    """The report as a file; its ``kind``, series ``number`` and predecessor are those of another form on request.
 
     Raises:
         InputError: if its images do not say whose they are, or of which study.
     """
-    dataset = document.document(report, BasicTextSRStorage, kind=KIND, number=SERIES_NUMBER)
+    dataset = document.document(
+        report, BasicTextSRStorage, kind=kind, number=number, predecessor_class=predecessor_class
+    )
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", document.SEPARATE
     dataset.ConceptNameCodeSequence = [coded(codes.REPORT)]
     template = Dataset()

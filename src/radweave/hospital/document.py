@@ -17,8 +17,12 @@ Relation = Literal["CONTAINS", "HAS CONCEPT MOD", "HAS OBS CONTEXT", "HAS ACQ CO
 SEPARATE: Final = "SEPARATE"
 
 
-def document(report: FinishedReport, sop_class: str, *, kind: str, number: int) -> Dataset:
+def document(
+    report: FinishedReport, sop_class: str, *, kind: str, number: int, predecessor_class: str | None = None
+) -> Dataset:
     """A structured report without its tree: unverified and preliminary until it is signed.
+
+    ``predecessor_class`` is the SOP class of the predecessor where that is another one.
 
     Raises:
         InputError: as ``envelope`` does.
@@ -32,7 +36,7 @@ def document(report: FinishedReport, sop_class: str, *, kind: str, number: int) 
     if report.signatures:
         dataset.VerifyingObserverSequence = [_verifier(one) for one in reversed(report.signatures)]
     if report.predecessor is not None:
-        dataset.PredecessorDocumentsSequence = [_predecessor(report.predecessor, sop_class, kind)]
+        dataset.PredecessorDocumentsSequence = [_predecessor(report.predecessor, predecessor_class or sop_class, kind)]
     dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(report)]
     return dataset
 

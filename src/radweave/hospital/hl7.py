@@ -4,8 +4,8 @@
 
 Text goes in FT fields, whose lines may be broken by ``\\.br\\`` (in TX that means nothing: HL7 2.5.1 Sec. 2.7.6),
 probabilities in NM fields. What a name or a report holds of the message's own signs is escaped (Sec. 2.7), so that no
-text can begin a field or a segment. A signed report is the same order of ours as its draft, and takes its place. With an
-addendum it is sent whole, as a correction (C): the record replaces a final result (tables 0085 and 0123).
+text can begin a field or a segment. A signed report is the same order of ours as its draft, and takes its place.
+With an addendum it is sent whole, as a correction (C): the record replaces a final result (tables 0085 and 0123).
 """
 
 from __future__ import annotations
@@ -149,5 +149,6 @@ def _observations(report: FinishedReport) -> Iterator[list[str]]:
         unit = "1^no units^UCUM" if kind == "NM" else ""
         yield [
             "OBX", str(number), kind, _coded(code), str(alike[code]), escaped(value), unit, "", flag, "", "",
-            _status(report), "", "", _time(report), "", signers.get(number, ""), "", _component(MAKER, report.model.method),
+            _status(report), "", "", _time(report), "", signers.get(number, ""), "",
+            _component(MAKER, report.model.method),
         ]  # fmt: skip

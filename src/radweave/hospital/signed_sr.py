@@ -18,19 +18,18 @@ from radweave.data.reading.worker import Task
 LONGEST: Final = 20_000
 """Characters of a report."""
 _DEEPEST: Final = 12
-_SECTIONS: Final[dict[str, str | None]] = {
+_SECTIONS: Final[dict[str, str]] = {
     "121070": "findings", "121071": "findings", "59776-5": "findings", "18782-3": "findings",
     "121072": "impression", "121073": "impression", "19005-8": "impression",
-    "55107-7": "addendum", "121078": "addendum", "121106": None,
+    "55107-7": "addendum", "121078": "addendum",
 }  # fmt: skip
-"""Codes of PS3.16 and LOINC that stand over findings, impressions and addenda, and over single ones of these.
-
-A comment is none of them, wherever it stands.
-"""
+"""Codes of PS3.16 and LOINC that stand over findings, impressions and addenda, and over single ones of these."""
+_COMMENT: Final = "121106"
+"""In an addendum: who signed it, which is no part of its text."""
 
 
 def parse_signed(request: dict[str, Any]) -> wire.Message:
-    """Findings, impression and addenda of the report in the file ``path``: its ``text``, "" where nobody signed, and ``time``.
+    """Findings, impression and addenda of the report in ``path``: its ``text``, "" where nobody signed, and ``time``.
 
     Raises:
         InputError: if the file is no DICOM file or damaged.
@@ -52,7 +51,7 @@ def _texts(item: Dataset, section: str | None, depth: int) -> Iterator[tuple[str
     for child in item.get("ContentSequence") or ():
         names = child.get("ConceptNameCodeSequence") or ()
         code = str(names[0].get("CodeValue", "")) if names else ""
-        here = _SECTIONS.get(code, section)
+        here = None if (section, code) == ("addendum", _COMMENT) else _SECTIONS.get(code, section)
         if child.get("ValueType") == "TEXT" and here is not None and child.get("RelationshipType") == "CONTAINS":
             text = str(child.get("TextValue", ""))
             if text.strip() and "\ufffd" not in text:

@@ -1,6 +1,7 @@
 """Texts in signs that every format can hold and every viewer shows in the order in which they stand.
 
-What a model writes is cleaned (``writable``); what a person signs is never changed, but refused (``refuse_unsignable``).
+What a model writes is cleaned (``writable``); what a person signs is never changed, but refused where an export would
+lose a sign of it (``refuse_unsignable``).
 
 DICOM's long texts take line breaks and no tabs (PS3.5 Sec. 6.2, UT), XML and JSON readers refuse control characters and
 what Unicode will never assign, HL7 drops what it cannot show. What separates words in a draft must do so
@@ -20,7 +21,7 @@ _UNSEEN: Final = frozenset(
     map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0xFFFC, 0xFFFD, 0x16FE4, 0x1D159,
               *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0x13441, 0x13443), *range(0xE0100, 0xE01F0)))
 )  # fmt: skip
-"""Printable by their category and blank by their shape, or a sign that was lost: fillers, selectors of variants, joiners.
+"""Printable by their category, and blank by their shape or a mark of a lost sign: fillers, selectors of variants.
 
 Other signs that are not seen, or change the order of those that are, are of the categories Cc, Cf, Cn, Co and Cs.
 """

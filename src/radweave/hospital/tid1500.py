@@ -45,6 +45,10 @@ def write_tid1500(report: FinishedReport) -> bytes:
     Raises:
         InputError: if its images do not say whose they are, or of which study, or no class of findings is known.
     """
+    if report.rejected is not None:  # a notice in words takes the place of the codes
+        return basic_sr.write_basic_sr(
+            report, kind=KIND, number=SERIES_NUMBER, predecessor_class=Comprehensive3DSRStorage
+        )
     if not report.findings:
         raise InputError("there is no class of findings to code; sr-basic holds the text", field="--format", got=KIND)
     dataset = document.document(report, Comprehensive3DSRStorage, kind=KIND, number=SERIES_NUMBER)
