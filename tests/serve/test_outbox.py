@@ -13,15 +13,15 @@ from stand_ins import drafted
 from radweave.base.errors import InputError
 from radweave.hospital.plan import Dicom, Target
 from radweave.hospital.sending import NotKeptError
-from radweave.serve import outbox, sender, store
+from radweave.serve import drafts, outbox, sender, store
 from radweave.serve.database import Database
 from radweave.serve.metrics import Metrics
 from radweave.serve.reports import stored_report
-from radweave.serve.schema import arrivals, now, signoffs, studies
+from radweave.serve.schema import arrivals, now, studies
 from radweave.serve.schema import outbox as table
 from radweave.serve.sender import Sender
 from radweave.serve.store import NewStudy
-from radweave.serve.users import add_user
+from radweave.serve.users import User, add_user
 
 TARGET = Target(name="archive", formats=("sr-basic",), events=("drafted",), dicom=Dicom(host="h", port=1, ae_title="A"))
 
@@ -42,6 +42,13 @@ def database(url: str) -> Iterator[Database]:
 
 def store_row(connection: sa.Connection, study: str) -> sa.Row[Any]:
     return connection.execute(sa.select(studies).where(studies.c.id == study)).one()
+
+
+def sign(connection: sa.Connection, study: str, user: User) -> None:
+    """Look at all sentences of the first version and sign it."""
+    flagged = [row["key"] for row in drafts.read(connection, study, 1)["sentences"]]
+    drafts.look(connection, study, 1, flagged, user)
+    drafts.sign(connection, study, 1, 1.0, user)
 
 
 def rows(database: Database) -> list[Any]:
@@ -84,14 +91,9 @@ def test_a_draft_is_not_sent_behind_the_report_that_was_signed(
     with database.writing() as connection:
         (study,) = connection.execute(sa.select(arrivals.c.study_id)).scalars()
         name = add_user(connection, "Dr. Weber", role="reader", password=None)
-        connection.execute(
-            signoffs.insert().values(
-                study_id=study, user_id=name, version=1, time=now(), seconds=1.0, edit_distance_words=0,
-                accepted_sentences=2, draft_sentences=2,
-            )
-        )  # fmt: skip
+        sign(connection, study, User(name, "Dr. Weber", "reader"))
         assert stored_report(connection, store_row(connection, study), 1).report.signature is not None
-        assert stored_report(connection, store_row(connection, study), 1, signed=False).report.signature is None
+        assert stored_report(connection, store_row(connection, study), 1, event="drafted").report.signature is None
     metrics = Metrics()
     Sender(database, (both,), metrics).look()
     assert sent == ["signed"]

@@ -46,14 +46,18 @@ def check_log(settings: Settings) -> str:
     """Look through the log of a workstation; return what to say of it.
 
     Raises:
-        InputError: if it was changed, naming the first entry that is wrong.
+        InputError: if it was changed, naming the first entry that is wrong, or if what was signed was altered,
+            naming the entries that say what it was.
     """
     with _reading(settings) as connection:
-        from radweave.serve.log import verify
+        from radweave.serve.signed import verify
 
         found = verify(connection)
     if found.broken is not None:
         raise InputError("the log was changed", field="entry", got=found.broken)
+    if found.altered:
+        got = ", ".join(map(str, found.altered))
+        raise InputError("what was signed was altered: it is not what the log says", field="entry", got=got)
     return f"{found.entries} entries, each with the hash of the one before; the last is {found.hash}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import sqlalchemy as sa
@@ -14,21 +16,22 @@ from starlette.datastructures import UploadFile
 from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY
 from radweave.hospital.formats import FORMATS, MAPS, MEDIA_TYPES
-from radweave.serve import drafts, log, outbox, store
+from radweave.serve import drafts, log, outbox, signed, store
 from radweave.serve.access import Admin, Asking, Here, station
 from radweave.serve.drafts import Edit
 from radweave.serve.reports import stored_report, with_images
 from radweave.serve.schema import now
 from radweave.serve.station import Station
 from radweave.serve.uploads import from_stream
-from radweave.serve.users import User
+from radweave.serve.users import User, user_names
 
 router = APIRouter(prefix="/api/v1")
 probes = APIRouter()
-State = Literal["waiting", "drafting", "drafted", "edited", "signed", "refused"]
+State = Literal["waiting", "drafting", "drafted", "edited", "signed", "refused", "rejected"]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Offset = Annotated[int, Query(ge=0, le=1 << 31)]
 _SECONDS_OF_A_DAY = 86_400
+_LONGEST_REASON = 500
 OPENED = "opened"
 
 
@@ -55,6 +58,26 @@ class Signature(_Body):
 
     version: int
     seconds: float | None = Field(default=None, ge=0, le=_SECONDS_OF_A_DAY)
+
+
+class Addendum(_Body):
+    """A text for a signed report. ``after`` is the number of addenda that the reader saw."""
+
+    after: int = Field(ge=0)
+    text: drafts.Words
+
+
+class Rejection(_Body):
+    """Why the version is no report."""
+
+    version: int
+    reason: drafts.Words = Field(max_length=_LONGEST_REASON)
+
+
+class Reopening(_Body):
+    """The version that was rejected."""
+
+    version: int
 
 
 def find_study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]:
@@ -110,13 +133,24 @@ def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
         answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
         if row.version == 0:
             return answer
-        answer["draft"] = drafts.read(connection, study, row.version)
+        answer["draft"] = drafts.read(connection, study, row.version, user)
         answer["signature"] = drafts.read_signature(connection, study)
+        answer["addenda"] = signed.as_json(connection, study)
+        answer["rejection"] = _rejection(connection, row, user)
         given = drafts.read_evidence(connection, study)
         assert given is not None, "a draft has its evidence"
         answer.update({name: given[name] for name in ("findings", "warnings", "model")})
     log.note_first(here.database, OPENED, user=user.id, study=study, version=row.version)
     return answer
+
+
+def _rejection(connection: sa.Connection, row: sa.Row[Any], user: User) -> dict[str, Any] | None:
+    """Who rejected a draft and when, and whether this user may reopen it; None where it is not rejected."""
+    entry = drafts.rejection(connection, row.id) if row.state == "rejected" else None
+    if entry is None:
+        return None
+    name = user_names(connection).get(entry.user_id)
+    return {"user": name, "time": entry.time.isoformat(), "may_reopen": user.is_admin or user.id == entry.user_id}
 
 
 @router.get("/studies/{study}/evidence", tags=["studies"])
@@ -135,7 +169,7 @@ def evidence(study: str, user: Asking, here: Here) -> dict[str, Any]:
 def report(
     study: str, user: Asking, here: Here, format: Annotated[str, Query(pattern="^[a-z0-9-]{1,20}$")] = "pdf"
 ) -> Response:
-    """The newest version as other systems read it.
+    """The newest version as other systems read it, with its addenda. 409 of what was rejected, or was altered.
 
     pdf, text, fhir, fhir-r5, hl7, sr-basic, sr-tid1500, pdf-dicom or map-dicom.
     """
@@ -145,7 +179,8 @@ def report(
         row = find_study(connection, study, user)
         if row.version == 0:
             raise HTTPException(404, "there is no draft")
-        stored = stored_report(connection, row, row.version)
+        with _noting_altered(here, study, user):
+            stored = stored_report(connection, row, row.version)
     with here.reports.one():
         data = FORMATS[format].bytes_of(with_images(stored, maps=format == MAPS))
     with here.database.writing() as connection:
@@ -172,7 +207,7 @@ def read_version(study: str, version: int, user: Asking, here: Here) -> dict[str
     """An older draft; version 1 is the model's, and ``drafted`` its newest."""
     with here.database.reading() as connection:
         find_study(connection, study, user)
-        found = drafts.read(connection, study, version)
+        found = drafts.read(connection, study, version, user)
     log.note_first(here.database, OPENED, user=user.id, study=study, version=version)
     return found
 
@@ -183,21 +218,25 @@ def edit(study: str, given: Edits, user: Asking, here: Here) -> dict[str, Any]:
     with here.database.writing() as connection:
         find_study(connection, study, user)
         version = drafts.edit(connection, study, given.version, given.edits, user, here.settings.limits)
-        return drafts.read(connection, study, version)
+        return drafts.read(connection, study, version, user)
 
 
 @router.post("/studies/{study}/looked", tags=["drafts"])
 def look(study: str, given: Looked, user: Asking, here: Here) -> dict[str, Any]:
-    """Say that a reader looked at sentences; signing asks that of every flagged one."""
+    """Say that this reader looked at sentences; signing asks that of who signs, for every flagged one."""
     with here.database.writing() as connection:
         find_study(connection, study, user)
         drafts.look(connection, study, given.version, given.sentences, user)
-        return drafts.read(connection, study, given.version)
+        return drafts.read(connection, study, given.version, user)
 
 
 @router.post("/studies/{study}/sign", tags=["drafts"])
 def sign(study: str, given: Signature, user: Asking, here: Here) -> dict[str, Any]:
-    """Sign the newest version. 409 where a flagged sentence was not looked at, or it is signed already."""
+    """Sign the newest version.
+
+    409 where who signs has not looked at a flagged sentence (``got`` has the keys), or it is signed or rejected; 400
+    where it is empty, or holds signs that are not seen or that an export cannot carry.
+    """
     with here.database.writing() as connection:
         find_study(connection, study, user)
         seconds = given.seconds
@@ -208,13 +247,61 @@ def sign(study: str, given: Signature, user: Asking, here: Here) -> dict[str, An
     return {"signature": kept, "notice": RESEARCH_ONLY}
 
 
+@router.post("/studies/{study}/addenda", tags=["drafts"], status_code=201)
+def add(study: str, given: Addendum, user: Asking, here: Here) -> dict[str, Any]:
+    """Sign an addendum to a signed report, whose own text stays. 409 where another addendum came first.
+
+    It is sent, with the report, to where the report was sent.
+    """
+    most = here.settings.limits.draft_characters
+    with _noting_altered(here, study, user), here.database.writing() as connection:
+        find_study(connection, study, user)
+        signed.add(connection, study, given.after, given.text, user, most=most)
+        return {"addenda": signed.as_json(connection, study), "notice": RESEARCH_ONLY}
+
+
+@contextmanager
+def _noting_altered(here: Station, study: str, user: User) -> Iterator[None]:
+    """Log a refusal of what is not what was signed."""
+    try:
+        yield
+    except signed.AlteredError as error:
+        with here.database.writing() as connection:
+            signed.note_altered(connection, study, error, user=user.id)
+        raise
+
+
+@router.post("/studies/{study}/reject", tags=["drafts"])
+def reject(study: str, given: Rejection, user: Asking, here: Here) -> dict[str, Any]:
+    """Reject the newest version of a draft, with the reason. It is not exported; an archive that has it gets a notice.
+
+    409 where it is not the newest version, or the study is signed.
+    """
+    with here.database.writing() as connection:
+        find_study(connection, study, user)
+        drafts.reject(connection, study, given.version, given.reason, user)
+        return store.as_json(find_study(connection, study, user))
+
+
+@router.post("/studies/{study}/reopen", tags=["drafts"])
+def reopen(study: str, given: Reopening, user: Asking, here: Here) -> dict[str, Any]:
+    """Take a rejection back: for who rejected the draft, and for admins."""
+    with here.database.writing() as connection:
+        find_study(connection, study, user)
+        try:
+            drafts.reopen(connection, study, given.version, user)
+        except PermissionError as error:
+            raise HTTPException(403, str(error)) from None
+        return store.as_json(find_study(connection, study, user))
+
+
 @router.post("/studies/{study}/cancel", tags=["studies"])
 def cancel(study: str, user: Asking, here: Here) -> dict[str, Any]:
     """Take a study off the queue, or drop the draft that is being written."""
     with here.database.reading() as connection:
         row = find_study(connection, study, user)
     if not here.cancel(study, user):
-        raise drafts.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
+        raise signed.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
     return {"id": study, "state": "refused", "reason": store.CANCELLED}
 
 
@@ -251,9 +338,9 @@ def status(user: Asking, here: Here) -> dict[str, Any]:
 
 @router.get("/log/check", tags=["log"])
 def check_log(user: Admin, here: Here) -> dict[str, Any]:
-    """Whether every entry holds the hash of the one before."""
+    """Whether every entry holds the hash of the one before, and what was signed is as the log says (``altered_at``)."""
     found = here.check_log()
-    return {"entries": found.entries, "hash": found.hash, "broken_at": found.broken}
+    return {"entries": found.entries, "hash": found.hash, "broken_at": found.broken, "altered_at": list(found.altered)}
 
 
 @probes.get("/healthz", tags=["probes"])

@@ -17,10 +17,10 @@ from radweave import __version__
 from radweave.base.errors import CannotWriteError, InputError
 from radweave.base.study import RESEARCH_ONLY
 from radweave.serve import access, accounts, api, images, pages, prior_api, template_api
-from radweave.serve.drafts import ConflictError
 from radweave.serve.events import say_failure
 from radweave.serve.guard import Guard, RateLimit, error
 from radweave.serve.kept import BusyError
+from radweave.serve.signed import ConflictError
 from radweave.serve.station import KnownError, QueueFullError, Station
 
 RETRY_S = 10

@@ -8,7 +8,7 @@ sentence keeps its key through all versions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import sqlalchemy as sa
@@ -18,19 +18,17 @@ from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_bytes
 from radweave.base.study import RESEARCH_ONLY, Record
 from radweave.hospital.finished import SectionKind
-from radweave.serve import log
-from radweave.serve.schema import drafts, evidence, now, sentences, signoffs, studies
+from radweave.hospital.signs import refuse_unsignable
+from radweave.serve import log, signed
+from radweave.serve.schema import drafts, evidence, looks, now, sentences, signoffs, studies
+from radweave.serve.schema import log as log_table
 from radweave.serve.settings import Limits
+from radweave.serve.signed import SECTIONS, ConflictError
 from radweave.serve.users import User, user_names
 
 EDITABLE = ("drafted", "edited")
-SECTIONS: tuple[SectionKind, ...] = get_args(SectionKind)
-"""In the order in which a report has them."""
+REJECTED = "rejected"
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-
-
-class ConflictError(InputError):
-    """The study is not as the request takes it to be: another version, another state, sentences not looked at."""
 
 
 class Replace(Record):
@@ -71,8 +69,10 @@ class Restore(Record):
 Edit = Annotated[Replace | Remove | Insert | Restore, Field(discriminator="op")]
 
 
-def read(connection: sa.Connection, study: str, version: int) -> dict[str, Any]:
+def read(connection: sa.Connection, study: str, version: int, user: User | None = None) -> dict[str, Any]:
     """A version as JSON values, with the notice that every draft carries.
+
+    ``looked_at`` says of each sentence whether ``user`` looked at it or wrote it, ``lookers`` who looked at it.
 
     Raises:
         InputError: if there is none.
@@ -80,7 +80,8 @@ def read(connection: sa.Connection, study: str, version: int) -> dict[str, Any]:
     draft = connection.execute(sa.select(drafts).where(drafts.c.study_id == study, drafts.c.version == version)).first()
     if draft is None:
         raise InputError("no such version", field="version")
-    names = user_names(connection)
+    names, lookers = user_names(connection), _lookers(connection, study)
+    who = None if user is None else user.id
     return {
         "version": version, "text": draft.text, "author": draft.author_id, "author_name": names.get(draft.author_id),
         "created": draft.created.isoformat(), "sha256": sha256_bytes(draft.text.encode()),
@@ -89,13 +90,23 @@ def read(connection: sa.Connection, study: str, version: int) -> dict[str, Any]:
             {
                 "key": row.key, "section": row.section, "text": row.text, "origin": row.origin,
                 "confidence": row.confidence, "probability": row.probability, "verdict": row.verdict,
-                "flagged": row.flagged, "details": row.details or {}, "looked_at": row.looked_at_by is not None,
+                "flagged": row.flagged, "details": row.details or {},
+                "looked_at": who is not None and (row.edited_by == who or who in lookers.get(row.key, ())),
+                "lookers": sorted(names[one] for one in lookers.get(row.key, ())),
                 "edited_by": row.edited_by, "editor": names.get(row.edited_by),
             }
             for row in _rows(connection, study, version)
         ],
         "notice": RESEARCH_ONLY,
     }  # fmt: skip
+
+
+def _lookers(connection: sa.Connection, study: str) -> dict[int, set[int]]:
+    """Of each sentence that was looked at, by its key, by whom."""
+    found: dict[int, set[int]] = {}
+    for row in connection.execute(sa.select(looks).where(looks.c.study_id == study)):
+        found.setdefault(row.key, set()).add(row.user_id)
+    return found
 
 
 def drafted_version(connection: sa.Connection, study: str) -> int:
@@ -156,7 +167,9 @@ def edit(connection: sa.Connection, study: str, version: int, edits: Sequence[Ed
     _take(connection, study, version, state="edited", version_after=version + 1)
     rows = [row._asdict() for row in _rows(connection, study, version)]
     free = _next_key(connection, study)
-    for one in edits:
+    for number, one in enumerate(edits):
+        if isinstance(one, Replace | Insert):
+            refuse_unsignable(one.text, field=f"edits.{number}.text")
         rows, free = _applied(connection, study, rows, one, user, free)
     if len(rows) > limits.sentences:
         raise InputError("too many sentences", field="edits", got=len(rows), expected=f"at most {limits.sentences}")
@@ -165,7 +178,7 @@ def edit(connection: sa.Connection, study: str, version: int, edits: Sequence[Ed
         raise InputError(
             "a sentence is too long", field="text", got=longest, expected=f"at most {limits.sentence_characters}"
         )
-    text = _text(rows)
+    text = signed.whole_text(rows)
     if len(text) > limits.draft_characters:
         raise InputError("the draft is too long", got=len(text), expected=f"at most {limits.draft_characters}")
     values = {"study_id": study, "version": version + 1, "author_id": user.id, "text": text, "created": now()}
@@ -176,15 +189,6 @@ def edit(connection: sa.Connection, study: str, version: int, edits: Sequence[Ed
     details = {"version": version + 1, "edits": [one.op for one in edits]}
     log.append(connection, "edited", user=user.id, study=study, details=details)
     return version + 1
-
-
-def _text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Sentences as one text: with headings where they are of more than one section."""
-    parts = [(name, [row["text"] for row in rows if row["section"] == name]) for name in SECTIONS]
-    said = [(name, " ".join(texts)) for name, texts in parts if texts]
-    if len(said) == 1:
-        return said[0][1]
-    return "\n\n".join(f"{name.upper()}: {text}" for name, text in said)
 
 
 def _take(connection: sa.Connection, study: str, version: int, *, state: str, version_after: int) -> None:
@@ -235,7 +239,7 @@ def _applied(
         return [*rows[:place], *rows[place + 1 :]], free
     # What the model said of its own sentence does not hold for another one.
     changed = {
-        **rows[place], "text": one.text, "edited_by": user.id, "looked_at_by": user.id, "probability": None,
+        **rows[place], "text": one.text, "edited_by": user.id, "probability": None,
         "confidence": None, "verdict": "edited", "flagged": False, "details": None,
     }  # fmt: skip
     return [*rows[:place], changed, *rows[place + 1 :]], free
@@ -252,7 +256,7 @@ def _written(connection: sa.Connection, study: str, key: int, one: Insert, user:
     return {
         "study_id": study, "key": key, "section": one.section or "findings", "text": one.text,
         "details": None, "origin": origin, "confidence": None, "probability": None,
-        "verdict": "edited", "flagged": False, "looked_at_by": user.id, "edited_by": user.id,
+        "verdict": "edited", "flagged": False, "edited_by": user.id,
     }  # fmt: skip
 
 
@@ -267,7 +271,7 @@ def _recalled(connection: sa.Connection, study: str, number: int, text: str) -> 
 
 
 def look(connection: sa.Connection, study: str, version: int, keys: Sequence[int], user: User) -> None:
-    """Remember that a reader looked at sentences of the newest version.
+    """Remember that a reader looked at sentences of the newest version. That another one did counts for the other one.
 
     Raises:
         ConflictError: if ``version`` is not the newest, or the study cannot be edited.
@@ -278,14 +282,10 @@ def look(connection: sa.Connection, study: str, version: int, keys: Sequence[int
     there = [row.key for row in _rows(connection, study, version)]
     for key in keys:
         _place(there, key)
-    connection.execute(
-        sentences.update()
-        .where(
-            sentences.c.study_id == study, sentences.c.version == version, sentences.c.key.in_(keys),
-            sentences.c.looked_at_by.is_(None),
-        )
-        .values(looked_at_by=user.id)
-    )  # fmt: skip
+    before = _lookers(connection, study)
+    for key in dict.fromkeys(keys):
+        if user.id not in before.get(key, ()):
+            connection.execute(looks.insert().values(study_id=study, key=key, user_id=user.id))
     log.append(connection, "looked", user=user.id, study=study, details={"version": version, "keys": list(keys)})
 
 
@@ -293,27 +293,81 @@ def sign(connection: sa.Connection, study: str, version: int, seconds: float, us
     """Sign the newest version; return what was kept of it. ``seconds`` is the time that the reader spent.
 
     Raises:
-        ConflictError: if ``version`` is not the newest, the study is signed, or a flagged sentence was not looked at.
+        ConflictError: if ``version`` is not the newest, the study is signed, or there is a flagged sentence that this
+            user has not looked at.
+        InputError: if the report is empty, or an export would lose a sign of it.
     """
     _take(connection, study, version, state="signed", version_after=version)
-    signed, first = _rows(connection, study, version), _rows(connection, study, drafted_version(connection, study))
-    unseen = [row.key for row in signed if row.flagged and row.looked_at_by is None]
+    kept, first = _rows(connection, study, version), _rows(connection, study, drafted_version(connection, study))
+    _refuse_unsignable(connection, study, version, kept)
+    lookers = _lookers(connection, study)
+    unseen = [row.key for row in kept if row.flagged and user.id not in lookers.get(row.key, ())]
     if unseen:
-        raise ConflictError("flagged sentences were not looked at", field="sentences", got=f"keys {unseen}")
+        raise ConflictError(
+            "flagged sentences were not looked at by who signs", field="sentences", got=f"keys {unseen}"
+        )
     before = {row.key: row.text for row in first}
     values = {
         "study_id": study, "user_id": user.id, "version": version, "time": now(), "seconds": seconds,
-        "edit_distance_words": edit_distance(_words(first), _words(signed)),
-        "accepted_sentences": sum(before.get(row.key) == row.text for row in signed),
+        "edit_distance_words": edit_distance(_words(first), _words(kept)),
+        "accepted_sentences": sum(before.get(row.key) == row.text for row in kept),
         "draft_sentences": len(first),
     }  # fmt: skip
     connection.execute(signoffs.insert().values(values))
     counted = {name: value for name, value in values.items() if name not in ("study_id", "user_id", "time")}
-    counted["text_sha256"] = sha256_bytes(_text([row._asdict() for row in signed]).encode())
-    log.append(connection, "signed", user=user.id, study=study, details=counted)
-    kept = read_signature(connection, study)
-    assert kept is not None
-    return kept
+    counted["text_sha256"] = sha256_bytes(signed.whole_text([row._asdict() for row in kept]).encode())
+    counted["sealed"] = signed.seal(connection, study)
+    log.append(connection, signed.SIGNED, user=user.id, study=study, details=counted)
+    signature = read_signature(connection, study)
+    assert signature is not None
+    return signature
+
+
+def _refuse_unsignable(connection: sa.Connection, study: str, version: int, rows: Sequence[sa.Row[Any]]) -> None:
+    if not rows:
+        raise InputError("the report is empty: there is nothing to sign", field="sentences")
+    for number, row in enumerate(rows, start=1):
+        refuse_unsignable(row.text, field=f"sentence {number}")
+    text = sa.select(drafts.c.text).where(drafts.c.study_id == study, drafts.c.version == version)
+    refuse_unsignable(connection.execute(text).scalar_one(), field="text")
+
+
+def reject(connection: sa.Connection, study: str, version: int, reason: str, user: User) -> None:
+    """Say that the newest version is no report, and why. The reason stands with the study, not in the log.
+
+    Raises:
+        ConflictError: if ``version`` is not the newest, or the study has no draft or is signed.
+        InputError: for a reason that says nothing, or that holds signs which are not seen.
+    """
+    refuse_unsignable(reason, field="reason")
+    _take(connection, study, version, state="rejected", version_after=version)
+    connection.execute(studies.update().where(studies.c.id == study).values(reason=reason))
+    log.append(connection, REJECTED, user=user.id, study=study, details={"version": version})
+
+
+def rejection(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
+    """The log's entry of the last rejection: who and when. None where there was none."""
+    asked = sa.select(log_table).where(log_table.c.study_id == study, log_table.c.action == REJECTED)
+    return connection.execute(asked.order_by(log_table.c.number.desc()).limit(1)).first()
+
+
+def reopen(connection: sa.Connection, study: str, version: int, user: User) -> None:
+    """Take a rejection back: the draft is to be read again.
+
+    Raises:
+        ConflictError: if the study is not rejected, or not in this version.
+        PermissionError: if somebody else rejected it, and ``user`` is no admin.
+    """
+    state = "edited" if version > drafted_version(connection, study) else "drafted"
+    this = (studies.c.id == study, studies.c.state == "rejected", studies.c.version == version)
+    done = connection.execute(studies.update().where(*this).values(state=state, reason=None, changed=now()))
+    if not done.rowcount:
+        row = connection.execute(sa.select(studies.c.state).where(studies.c.id == study)).one()
+        raise ConflictError("cannot be reopened", field="state", got=row.state, expected="rejected, the newest version")
+    entry = rejection(connection, study)
+    if not user.is_admin and (entry is None or entry.user_id != user.id):
+        raise PermissionError("only who rejected it or an admin takes it back")
+    log.append(connection, "reopened", user=user.id, study=study, details={"version": version})
 
 
 def _words(rows: Sequence[sa.Row[Any]]) -> list[str]:

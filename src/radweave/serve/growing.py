@@ -67,6 +67,11 @@ class Growing:
                 log.append(connection, "images came after it was signed", study=study.id, details={"files": len(new)})
             self._metrics.count("images_after_signing", len(new))
             return True
+        if study.state == "rejected":
+            with self._database.writing() as connection:
+                log.append(connection, "images came after it was rejected", study=study.id, details={"files": len(new)})
+            self._metrics.count("studies_again")
+            return True
         return study.state in store.GROWING and self._grow(study.id, whole, len(new))
 
     def _grow(self, study: str, whole: Sequence[Path], new: int) -> bool:

@@ -12,10 +12,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from radweave.base.errors import InputError
-from radweave.serve import log
-from radweave.serve.drafts import ConflictError
-from radweave.serve.schema import drafts, earlier, links, now, patients, signoffs, studies
+from radweave.serve import log, signed
+from radweave.serve.schema import drafts, earlier, links, now, patients, studies
 from radweave.serve.schema import log as log_table
+from radweave.serve.signed import ConflictError
 from radweave.serve.users import User
 
 BY_HEADERS, BY_HAND = "headers", "hand"
@@ -77,10 +77,19 @@ def is_as_drafted(connection: sa.Connection, study: str) -> bool:
 
 
 def text_of(connection: sa.Connection, prior: sa.Row[Any]) -> tuple[str | None, bool]:
-    """What is written of a prior, its newest version, and whether that is signed. None where there is no draft."""
-    signed = connection.execute(sa.select(signoffs.c.version).where(signoffs.c.study_id == prior.id)).scalar()
+    """What is written of a prior, its newest version with its addenda, and whether that is signed.
+
+    None where there is no draft, it was rejected, or it is not what was signed.
+    """
+    try:
+        is_signed = bool(signed.check(connection, prior.id))
+    except signed.AlteredError:
+        return None, False
     asked = sa.select(drafts.c.text).where(drafts.c.study_id == prior.id, drafts.c.version == prior.version)
-    return connection.execute(asked).scalar(), signed is not None
+    text = connection.execute(asked).scalar()
+    if text is None or prior.state == "rejected":
+        return None, False
+    return "\n\n".join([text, *(row.text for row in signed.of_study(connection, prior.id))]), is_signed
 
 
 def days_between(connection: sa.Connection, study: str, prior: str) -> int | None:

@@ -21,11 +21,16 @@ from radweave.serve.users import user_names
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a look through the log found: how many entries, the last hash, and the first entry that is wrong."""
+    """What a look through the log found: how many entries, the last hash, and the first entry that is wrong.
+
+    ``altered`` are the entries that say of something signed what the database does not hold any more; 0 stands for what
+    no entry says was signed.
+    """
 
     entries: int
     hash: str
     broken: int | None = None
+    altered: tuple[int, ...] = ()
 
 
 def append(
@@ -56,8 +61,14 @@ def _hash(
     return sha256_json([number, time.isoformat(), user, action, study, details, previous])
 
 
+def is_whole(row: sa.Row[Any]) -> bool:
+    """Whether an entry has its own hash."""
+    made = _hash(row.number, row.time, row.user_id, row.action, row.study_id, row.details, row.previous)
+    return bool(made == row.hash)
+
+
 def verify(connection: sa.Connection) -> Checked:
-    """Look through the whole log."""
+    """Look through the chain of the whole log."""
     previous, number = FIRST_HASH, 0
     for row in connection.execute(sa.select(log).order_by(log.c.number)):
         number += 1

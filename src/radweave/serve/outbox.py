@@ -4,7 +4,9 @@
        |
        +-> refused (with the reason): no report can be made of the study, or it was signed before its draft went
 
-A row is there once for each study, target, format and event; where images came later and the study was drafted again,
+An event is ``drafted``, ``signed``, ``rejected`` (a notice that a draft which may have been sent is no report), or
+``addendum 1``, ``addendum 2``: each of these follows the one before it. A row is there once for each study, target,
+format and event; where images came later and the study was drafted again,
 those of the older draft make way. Where the archive is away it waits longer after each try.
 A server that ends between an archive's receipt and the row sends once more: the same bytes with the same instance UID,
 of which an archive keeps one.
@@ -18,9 +20,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from radweave.hospital.formats import MAPS
 from radweave.hospital.plan import Target
 from radweave.serve import log
-from radweave.serve.schema import arrivals, drafts, now, outbox, signoffs, studies
+from radweave.serve.schema import addenda, arrivals, drafts, now, outbox, signoffs, studies
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 600.0
@@ -52,6 +55,10 @@ def enqueue(connection: sa.Connection, targets: Sequence[Target]) -> int:
         for event in target.events:
             for name in target.formats:
                 made += _enqueue(connection, target.name, name, event)
+                if event == "signed":
+                    made += _enqueue_addenda(connection, target.name, name)
+                elif name != MAPS:  # a notice is words
+                    made += _enqueue_rejected(connection, target.name, name)
     return made
 
 
@@ -70,10 +77,46 @@ def _enqueue(connection: sa.Connection, target: str, name: str, event: str) -> i
             drafts.c.study_id == studies.c.id, drafts.c.author_id.is_(None)
         )
         asked = asked.add_columns(newest.scalar_subquery()).where(studies.c.state.in_(_DRAFTED))
+    found = [(study, event, version) for study, version in connection.execute(asked).all()]
+    return _insert(connection, target, name, found)
+
+
+def _enqueue_addenda(connection: sa.Connection, target: str, name: str) -> int:
+    """The addenda whose report, or addendum before, is done with."""
+    this, before = outbox.alias("this"), outbox.alias("before")
+    event = sa.literal("addendum ") + sa.cast(addenda.c.number, sa.String)
+    one_less = sa.literal("addendum ") + sa.cast(addenda.c.number - 1, sa.String)
+    follows = sa.case((addenda.c.number == 1, "signed"), else_=one_less)
+    same = [(table.c.study_id == addenda.c.study_id) & (table.c.target == target) & (table.c.format == name)
+            for table in (this, before)]  # fmt: skip
+    asked = sa.select(addenda.c.study_id, event, before.c.version).join(
+        before, same[1] & (before.c.event == follows) & (before.c.state != "waiting")
+    )
+    known = sa.exists().where(same[0], this.c.event == event)
+    return _insert(connection, target, name, connection.execute(asked.where(~known)).all())
+
+
+def _enqueue_rejected(connection: sa.Connection, target: str, name: str) -> int:
+    """Notices of rejected drafts that the target has or, if a server ended while it sent, may have."""
+    known = sa.select(outbox.c.study_id).where(
+        outbox.c.target == target, outbox.c.format == name, outbox.c.event == "rejected"
+    )
+    asked = (
+        sa.select(outbox.c.study_id, sa.literal("rejected"), outbox.c.version)
+        .join(studies, studies.c.id == outbox.c.study_id)
+        .where(
+            outbox.c.target == target, outbox.c.format == name, outbox.c.event == "drafted",
+            outbox.c.state != "refused", studies.c.state == "rejected", outbox.c.study_id.not_in(known),
+        )
+    )  # fmt: skip
+    return _insert(connection, target, name, connection.execute(asked).all())
+
+
+def _insert(connection: sa.Connection, target: str, name: str, found: Sequence[Any]) -> int:
     rows = [
         {"study_id": study, "target": target, "format": name, "event": event, "version": version, "state": "waiting",
          "tries": 0, "due": now(), "changed": now()}
-        for study, version in connection.execute(asked).all()
+        for study, event, version in found
     ]  # fmt: skip
     if rows:
         connection.execute(outbox.insert(), rows)
@@ -81,15 +124,22 @@ def _enqueue(connection: sa.Connection, target: str, name: str, event: str) -> i
 
 
 def due(connection: sa.Connection, targets: Sequence[Target], most: int) -> Sequence[sa.Row[Any]]:
-    """The rows whose turn it is, the oldest first.
+    """The rows whose turn it is, the oldest first. A rejected draft waits, and the notice of one that was reopened.
 
     One that waits since a time that is to come waits no longer: the clock was set back.
     """
-    time = now()
+    time, is_rejected = now(), studies.c.state == "rejected"
     is_due = sa.or_(outbox.c.due <= time, outbox.c.changed > time)
-    asked = sa.select(outbox).where(
-        outbox.c.state == "waiting", is_due, outbox.c.target.in_([target.name for target in targets])
-    )
+    is_draft, is_notice = outbox.c.event == "drafted", outbox.c.event == "rejected"
+    stands = sa.or_(sa.and_(is_draft, ~is_rejected), sa.and_(is_notice, is_rejected), ~sa.or_(is_draft, is_notice))
+    asked = (
+        sa.select(outbox)
+        .join(studies, studies.c.id == outbox.c.study_id)
+        .where(
+            outbox.c.state == "waiting", is_due, stands,
+            outbox.c.target.in_([target.name for target in targets]),
+        )
+    )  # fmt: skip
     return connection.execute(asked.order_by(outbox.c.due, outbox.c.study_id, outbox.c.format).limit(most)).all()
 
 
@@ -111,13 +161,16 @@ def is_signed(connection: sa.Connection, study: str) -> bool:
     return connection.execute(sa.select(signoffs.c.version).where(signoffs.c.study_id == study)).first() is not None
 
 
-def draft_kept(connection: sa.Connection, row: sa.Row[Any]) -> bool:
-    """Whether a signed report follows a draft that its target has in the same format."""
-    if row.event != "signed":
-        return False
+def predecessor(connection: sa.Connection, row: sa.Row[Any]) -> sa.Row[Any] | None:
+    """The version of a report before this one that its target has in the same format; None where it has none."""
+    if row.event == "drafted":
+        return None
+    number = int(row.event.rpartition(" ")[2]) if row.event.startswith("addendum ") else 0
+    before = [f"addendum {one}" for one in range(number - 1, 0, -1)] + (["signed"] if number else []) + ["drafted"]
     same = [outbox.c[key] == getattr(row, key) for key in ("study_id", "target", "format")]
-    asked = sa.select(outbox.c.version).where(*same, outbox.c.event == "drafted", outbox.c.state == "sent")
-    return connection.execute(asked).first() is not None
+    asked = sa.select(outbox).where(*same, outbox.c.event.in_(before), outbox.c.state == "sent")
+    kept = {found.event: found for found in connection.execute(asked)}
+    return next((kept[event] for event in before if event in kept), None)
 
 
 def later(connection: sa.Connection, row: sa.Row[Any], reason: str) -> None:

@@ -13,14 +13,14 @@ import sqlalchemy as sa
 from radweave.base.errors import InputError
 from radweave.base.study import LabelState
 from radweave.explain.maps import shown
-from radweave.hospital.finished import Finding, FinishedReport, Flagged, HeatMap, Picture, Section, Signature
+from radweave.hospital.finished import Addendum, Finding, FinishedReport, Flagged, HeatMap, Picture, Section, Signature
 from radweave.hospital.heat import heat_maps
-from radweave.hospital.identity import read_identities
+from radweave.hospital.identity import Identity, read_identities
 from radweave.hospital.model import model_from
 from radweave.hospital.signs import person_name
-from radweave.serve import drafts, store
+from radweave.serve import drafts, outbox, signed, store
 from radweave.serve.schema import drafts as drafts_table
-from radweave.serve.schema import signoffs, users
+from radweave.serve.schema import signoffs, studies, users
 
 if TYPE_CHECKING:
     from radweave.data.reading.images import Radiograph
@@ -40,18 +40,24 @@ class Stored:
     evidence: Mapping[str, Any]
 
 
-def stored_report(
-    connection: sa.Connection, study: sa.Row[Any], version: int, *, signed: bool = True, draft_kept: bool = False
-) -> Stored:
+def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *, event: str | None = None) -> Stored:
     """A version of a study's draft; ``with_images`` reads its images, outside of a transaction.
 
     Args:
-        signed: whether it bears its signature, where this version is the one that was signed.
-        draft_kept: whether the archive that it is for has the model's own draft.
+        event: what of it, as in the outbox: ``drafted`` has no signature, ``signed`` no addenda, ``addendum 1`` the
+            first of them; ``rejected`` is the notice in its place. None is all that there is.
 
     Raises:
         InputError: if there is no such version.
+        AlteredError: if it is not what was signed.
+        ConflictError: if the study was rejected, and for a notice where it was not.
     """
+    if event != "drafted":
+        signed.check(connection, study.id)
+    is_rejected = connection.execute(sa.select(studies.c.state).where(studies.c.id == study.id)).scalar() == "rejected"
+    if (event == "rejected") != is_rejected and event != "drafted":
+        reason = "the draft was rejected: it is no report" if is_rejected else "the draft is not rejected"
+        raise signed.ConflictError(reason, field="state")
     draft, given = drafts.read(connection, study.id, version), drafts.read_evidence(connection, study.id)
     assert given is not None, "a draft has its evidence"
     made = connection.execute(
@@ -66,12 +72,46 @@ def stored_report(
         warnings=tuple(given["warnings"]),
         model=model_from(given["model"]),
         written=made.replace(microsecond=0).astimezone(),
-        signature=_signature(connection, study.id, version) if signed else None,
-        draft=stored_report(connection, study, drafts.drafted_version(connection, study.id), signed=False).report
-        if draft_kept
-        else None,
     )
+    if event == "rejected":
+        report = _notice(connection, study.id, report)
+    elif event != "drafted":
+        signature = _signature(connection, study.id, version)
+        if signature is None and event is not None:
+            raise signed.ConflictError("is not the version that was signed", field="version", got=version)
+        added = [] if signature is None else signed.of_study(connection, study.id)
+        most = len(added) if event is None else int(event.removeprefix("addendum ")) if event != "signed" else 0
+        shown = tuple(Addendum(row.text, _signature_of(row)) for row in added[:most])
+        report = replace(report, signature=signature, addenda=shown)
     return Stored(report, [Path(path) for path in store.uploaded(connection, study.id)], given["evidence"])
+
+
+def to_send(connection: sa.Connection, study: sa.Row[Any], row: sa.Row[Any]) -> Stored:
+    """What a row of the outbox sends, with the version before it that its target has.
+
+    Raises:
+        InputError: as ``stored_report``.
+    """
+    stored, before = (
+        stored_report(connection, study, row.version, event=row.event), outbox.predecessor(connection, row)
+    )  # fmt: skip
+    if before is None:
+        return stored
+    report = replace(stored.report, predecessor=to_send(connection, study, before).report)
+    return replace(stored, report=report)
+
+
+def _notice(connection: sa.Connection, study: str, draft: FinishedReport) -> FinishedReport:
+    """That a draft was rejected, and why, in place of all that it says."""
+    reason = connection.execute(sa.select(studies.c.reason).where(studies.c.id == study)).scalar()
+    entry = drafts.rejection(connection, study)
+    assert entry is not None, "a rejected study was rejected"
+    name = connection.execute(sa.select(users.c.name).where(users.c.id == entry.user_id)).scalar_one()
+    text = f"The draft of this study was rejected by a reader and is no report. Reason: {reason}"
+    rejected = Signature(person_name(name), ORGANIZATION, entry.time)
+    return replace(
+        draft, text=text, sections=(Section("impression", text),), findings=(), flagged=(), rejected=rejected
+    )
 
 
 def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
@@ -82,17 +122,13 @@ def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
     """
     report, files = stored.report, stored.files
     sources, warnings = read_identities(files)
-    draft = report.draft
-    if draft is not None:
-        draft = replace(draft, sources=sources, warnings=(*draft.warnings, *warnings))
-    return replace(
-        report,
-        sources=sources,
-        warnings=(*report.warnings, *warnings),
-        pictures=tuple(_pictures(files)),
-        maps=_maps(stored) if maps else (),
-        draft=draft,
-    )
+    return replace(_of(report, sources, warnings), pictures=tuple(_pictures(files)), maps=_maps(stored) if maps else ())
+
+
+def _of(report: FinishedReport, sources: tuple[Identity, ...], warnings: tuple[str, ...]) -> FinishedReport:
+    """The report, and those before it, with whose images they are."""
+    before = None if report.predecessor is None else _of(report.predecessor, sources, warnings)
+    return replace(report, sources=sources, warnings=(*report.warnings, *warnings), predecessor=before)
 
 
 def _maps(stored: Stored) -> tuple[HeatMap, ...]:
@@ -150,4 +186,8 @@ def _finding(row: dict[str, Any]) -> Finding:
 def _signature(connection: sa.Connection, study: str, version: int) -> Signature | None:
     asked = sa.select(users.c.name, signoffs.c.time).join(users, users.c.id == signoffs.c.user_id)
     row = connection.execute(asked.where(signoffs.c.study_id == study, signoffs.c.version == version)).first()
-    return None if row is None else Signature(person_name(row.name), ORGANIZATION, row.time)
+    return None if row is None else _signature_of(row)
+
+
+def _signature_of(row: sa.Row[Any]) -> Signature:
+    return Signature(person_name(row.name), ORGANIZATION, row.time)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from radweave.base.errors import InputError
 
-STATES: Final = ("waiting", "drafting", "drafted", "edited", "signed", "refused")
+STATES: Final = ("waiting", "drafting", "drafted", "edited", "signed", "refused", "rejected")
 ROLES: Final = ("reader", "admin")
 
 
@@ -115,6 +115,7 @@ evidence = sa.Table(
 )  # fmt: skip
 
 # ``key`` stays with a sentence through all versions. ``details`` say why the model's sentence has its verdict.
+# ``looked_at_by`` is of older databases: ``looks`` says who looked.
 sentences = sa.Table(
     "sentences", meta,
     sa.Column("study_id", sa.String(32), primary_key=True),
@@ -145,6 +146,24 @@ signoffs = sa.Table(
     sa.Column("edit_distance_words", sa.Integer, nullable=False),
     sa.Column("accepted_sentences", sa.Integer, nullable=False),
     sa.Column("draft_sentences", sa.Integer, nullable=False),
+)  # fmt: skip
+
+# Who looked at which sentence: each signs for what was seen with the own eyes. A key is one sentence in all versions.
+looks = sa.Table(
+    "looks", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("key", sa.Integer, primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), primary_key=True),
+)  # fmt: skip
+
+# What was added to a signed report, which itself stays as it is.
+addenda = sa.Table(
+    "addenda", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("time", Utc, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
 )  # fmt: skip
 
 # A digest of the patient's id (``serve/patients.py``): whom a study is compared with, not whose it is.
@@ -301,7 +320,33 @@ def _growing(connection: sa.Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE asked ADD COLUMN images VARCHAR(64)")
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing}
+def _addenda(connection: sa.Connection) -> None:
+    """Addenda, looks of each reader, and the state of a draft that was rejected."""
+    meta.create_all(connection, tables=[looks, addenda])
+    connection.exec_driver_sql(
+        "INSERT INTO looks (study_id, key, user_id) SELECT DISTINCT study_id, key, looked_at_by FROM sentences "
+        "WHERE flagged AND looked_at_by IS NOT NULL AND NOT EXISTS (SELECT 1 FROM looks AS had WHERE "
+        "had.study_id = sentences.study_id AND had.key = sentences.key AND had.user_id = sentences.looked_at_by)"
+    )
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("ALTER TABLE studies DROP CONSTRAINT known_state")
+        connection.exec_driver_sql(f"ALTER TABLE studies ADD CONSTRAINT known_state CHECK (state IN {STATES})")
+        return
+    # A table of SQLite cannot get another CHECK, and others refer to it: its definition is changed, which the rows of
+    # no state contradict (sqlite.org/lang_altertable.html, section 7).
+    number = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
+    connection.exec_driver_sql("PRAGMA writable_schema = ON")
+    connection.exec_driver_sql(
+        "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE type = 'table' AND name = 'studies'",
+        (f"{STATES[:-1]}", f"{STATES}"),
+    )
+    connection.exec_driver_sql(f"PRAGMA schema_version = {int(number) + 1}")
+    connection.exec_driver_sql("PRAGMA writable_schema = OFF")
+
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {
+    2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing, 7: _addenda,
+}  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
 

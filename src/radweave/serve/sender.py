@@ -18,6 +18,7 @@ from radweave.serve.database import Database
 from radweave.serve.events import say, say_failure
 from radweave.serve.metrics import Metrics
 from radweave.serve.schema import studies
+from radweave.serve.signed import AlteredError, ConflictError, note_altered
 
 PAUSE_S: Final = 0.5
 CUT_S: Final = 4.0
@@ -61,6 +62,14 @@ class Sender(Again):
         try:
             data = self._object(row)
             receipt = send(self._targets[row.target], data, lambda: time.monotonic() >= self._end)
+        except ConflictError as error:  # it was rejected or reopened meanwhile, or is not what was signed
+            if not isinstance(error, AlteredError):
+                self._again(row, error.reason)
+                return
+            with self._database.writing() as connection:
+                outbox.refused(connection, row, error.reason)
+                note_altered(connection, row.study_id, error)
+            self._count("reports_altered", row)
         except InputError as error:  # no report can be made of it, now or later
             with self._database.writing() as connection:
                 outbox.refused(
@@ -92,10 +101,7 @@ class Sender(Again):
     def _object(self, row: sa.Row[Any]) -> bytes:
         with self._database.reading() as connection:
             study = connection.execute(sa.select(studies).where(studies.c.id == row.study_id)).one()
-            stored = reports.stored_report(
-                connection, study, row.version,
-                signed=row.event == "signed", draft_kept=outbox.draft_kept(connection, row),
-            )  # fmt: skip
+            stored = reports.to_send(connection, study, row)
         return FORMATS[row.format].bytes_of(reports.with_images(stored, maps=row.format == MAPS))
 
     def _count(self, what: str, row: sa.Row[Any]) -> None:

@@ -26,7 +26,7 @@ from radweave.hospital.model import model_facts
 from radweave.hospital.plan import Plan, read_plan
 from radweave.hospital.prior import Prior, copied
 from radweave.runs.folder import read_card
-from radweave.serve import linked, log, outbox, patients, store, users
+from radweave.serve import linked, log, outbox, patients, signed, store, users
 from radweave.serve.database import Database
 from radweave.serve.events import say
 from radweave.serve.growing import Growing, as_incoming, chosen
@@ -273,7 +273,7 @@ class Station:
 
     def check_log(self) -> log.Checked:
         with self.database.reading() as connection:
-            return log.verify(connection)
+            return signed.verify(connection)
 
 
 @contextlib.contextmanager

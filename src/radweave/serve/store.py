@@ -1,6 +1,6 @@
 """The work list: studies, their files and states. Every change is one transaction with its entry in the log.
 
-    waiting -> drafting -> drafted -> edited -> signed
+    waiting -> drafting -> drafted -> edited -> signed (and addenda), or rejected (and reopened)
      | ^          |           |          |
      | +----------|-----------+----------+  where images came later
      +------------+-> refused (with the reason), or back to the draft that there was
