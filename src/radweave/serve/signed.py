@@ -162,7 +162,7 @@ def check(connection: sa.Connection, study: str) -> str:
         if entry.action != ADDED or entry.details.get("sealed") != last or row.user_id != entry.user_id:
             raise AlteredError(entry.number)
     if len(later) != len(rows):
-        raise AlteredError(entries[min(len(later), len(rows))].number)
+        raise AlteredError(entries[min(len(later), len(rows) + 1)].number)
     return last
 
 

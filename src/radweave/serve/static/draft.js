@@ -69,7 +69,8 @@ function drawSentence(page, row) {
   },
   isOpen && canEdit(page) ? drawEditor(page) : h("p", { class: "words" }, row.text),
   h("p", { class: "facts" }, verdict(row), against(row), h("span", {}, probability(row)), h("span", {}, origin(row)),
-    row.flagged && row.looked_at && h("span", { class: "seen" }, "✓ looked at")),
+    row.flagged && row.looked_at && h("span", { class: "seen" }, "✓ you looked at it"),
+    mustLook && row.lookers.length > 0 && h("span", { class: "soft" }, `looked at by ${row.lookers.join(", ")}; not by you`)),
   h("div", { class: "foot" }, canEdit(page) && !isOpen && h("p", { class: "actions" },
     mustLook && button("I looked at it", () => look(page, row.key), { focus: `look-${row.key}`, class: "main look" }),
     button("Edit", () => edit(page, row.key), { focus: `edit-${row.key}` }),
@@ -210,7 +211,7 @@ async function changed(page, edits, done = () => {}) {
     drawDraft(page);
     alarm(canEdit(page)
       ? `Not saved: someone else changed the draft meanwhile (version ${page.study.version}, by ${page.study.draft.author_name ?? "someone"}). Theirs is shown now. ${open ? "What you typed is still in its field; save it again to put it over theirs." : "Do it again if it still fits."}`
-      : "Not saved: the draft was signed meanwhile.");
+      : `Not saved: the draft was ${page.study.state} meanwhile.`);
     at("draft").querySelector('[data-focus="editor"]')?.focus();
     return false;
   }
@@ -268,7 +269,7 @@ export function keysOfDraft(page) {
   };
   key("j", "next sentence", () => move(1));
   key("k", "sentence before", () => move(-1));
-  key("n", "next flagged sentence that nobody looked at", () => {
+  key("n", "next flagged sentence that you have not looked at", () => {
     const unseen = rows().filter((row) => row.flagged && !row.looked_at);
     const place = rows().findIndex((row) => row.key === current);
     const next = unseen.find((row) => rows().indexOf(row) > place) ?? unseen[0];

@@ -11,6 +11,7 @@ const FORMATS = {
 export async function drawExports(page) {
   const choice = h("select", { id: "format", "data-focus": "format" }, Object.entries(FORMATS).map(([name, words]) => h("option", { value: name }, words)));
   choice.value = at("format")?.value ?? "pdf";
+  if (page.study.state === "rejected") return redraw(at("exports"), h("h2", { id: "exports-title" }, "The report as a file"), h("p", {}, "The draft was rejected: there is no report."));
   const signed = page.study.state === "signed" ? "" : " It is not signed, and says so.";
   const top = [h("h2", { id: "exports-title" }, "The report as a file"),
     h("p", { class: "row" }, h("label", { for: "format" }, "Format"), choice, button("Download", () => download(page, choice.value), { focus: "download" }),
@@ -32,5 +33,5 @@ async function download(page, format) {
 }
 
 const table = (rows) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Sent" }, h("table", {}, h("caption", {}, "What is sent to archives"),
-  h("thead", {}, h("tr", {}, ["To", "Format", "Version", "State", "Receipt", "Changed"].map((text) => h("th", { scope: "col" }, text)))),
-  h("tbody", {}, rows.map((row) => h("tr", {}, [row.target, row.format, String(row.version ?? ""), row.state, row.receipt ?? ""].map((text) => h("td", {}, String(text))), h("td", {}, time(row.changed)))))));
+  h("thead", {}, h("tr", {}, ["To", "Format", "What", "Version", "State", "Receipt", "Changed"].map((text) => h("th", { scope: "col" }, text)))),
+  h("tbody", {}, rows.map((row) => h("tr", {}, [row.target, row.format, row.event, String(row.version ?? ""), row.state, row.receipt ?? ""].map((text) => h("td", {}, String(text))), h("td", {}, time(row.changed)))))));

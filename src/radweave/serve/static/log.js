@@ -40,8 +40,8 @@ at("older").addEventListener("click", () => turn(1));
 at("verify").addEventListener("click", async () => {
   try {
     const found = await ask("GET", "/log/check");
-    at("check").textContent = found.broken_at === null
-      ? `${found.entries} entries, each with the hash of the one before; the last is ${found.hash.slice(0, 16)}…`
+    at("check").textContent = found.altered_at.length ? `What was signed was altered. Entries that say what it was: ${found.altered_at.join(", ")}.`
+      : found.broken_at === null ? `${found.entries} entries, each with the hash of the one before; the last is ${found.hash.slice(0, 16)}…`
       : `The log was changed at entry ${found.broken_at}.`;
   } catch (problem) {
     alarm(problem);

@@ -9,6 +9,7 @@ export const STATES = {
   edited: { label: "Edited", sign: "◐" },
   signed: { label: "Signed", sign: "●" },
   refused: { label: "Refused", sign: "✕" },
+  rejected: { label: "Rejected", sign: "⊘" },
 };
 
 export function chip(state) {

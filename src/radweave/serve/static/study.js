@@ -10,7 +10,7 @@ import "./frame.js";
 import { drawHistory } from "./history.js";
 import { key } from "./keys.js";
 import { drawPrior, loadPrior } from "./prior.js";
-import { drawSign, sign } from "./sign.js";
+import { add, decide, drawSign, hasAddendum, sign } from "./sign.js";
 import { chip } from "./states.js";
 import { loadTemplate } from "./template.js";
 import { mountViewer } from "./viewer/viewer.js";
@@ -22,7 +22,7 @@ let drawn = "";
 /** Load the study; draw what changed. */
 async function load() {
   const study = await ask("GET", `/studies/${id}`);
-  const look = JSON.stringify([study.state, study.version, study.draft?.sentences.map((row) => row.looked_at)]);
+  const look = JSON.stringify([study.state, study.version, study.addenda?.length, study.draft?.sentences.map((row) => [row.looked_at, row.lookers])]);
   page.study = study;
   if (study.draft && !page.evidence) page.evidence = await ask("GET", `/studies/${id}/evidence`);
   if (look === drawn) return;
@@ -101,7 +101,7 @@ async function showImages() {
 }
 
 window.addEventListener("beforeunload", (event) => {
-  if (hasUnsaved()) event.preventDefault();
+  if (hasUnsaved() || hasAddendum()) event.preventDefault();
 });
 
 keysOfDraft(page);
@@ -111,6 +111,8 @@ key("v", "images", () => at("viewer").focus());
 key("m", "hide the maps", () => page.viewer?.hideMaps());
 key("p", "the image before this one", () => page.viewer?.showPrior());
 key("s", "sign", () => sign(page));
+key("r", "reject the draft, or reopen it", () => decide(page));
+key("t", "add an addendum to what is signed", () => add(page));
 key("w", "work list", () => location.assign("/studies"));
 
 start();
