@@ -13,6 +13,7 @@ from image_files import CANARY, chest, write_dicom
 from radweave.base.study import LabelState
 from radweave.explain.maps import Panel
 from radweave.hospital.finished import (
+    Addendum,
     Finding,
     FinishedReport,
     Flagged,
@@ -29,6 +30,15 @@ IMPRESSION = "Small left effusion."
 FINDINGS = "The heart is enlarged. No pneumothorax | 5 cm ^ line & <b>tube</b> ~ path \\ end."
 WRITTEN = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 SIGNED = Signature("Weber^Jana^^Dr.", "Institute of Radiology", datetime(2026, 3, 5, 8, 9, 10, tzinfo=UTC))
+ADDED = (
+    Addendum(
+        "Small nodule in the left upper lobe.", Signature("Ahn^Min", "Radiology", datetime(2026, 3, 6, tzinfo=UTC))
+    ),
+    Addendum(
+        "Not seen in the CT | of today.",
+        Signature("Okoro^Ada^^Dr.", "Institute of Radiology", datetime(2026, 3, 7, 1, tzinfo=UTC)),
+    ),
+)
 STUDY = "1.2.826.0.1.3680043.8.498.1"
 
 
@@ -81,3 +91,8 @@ def placed(name: str) -> HeatMap:
 def dicom_image(path: Path, **tags: Any) -> Path:
     """A radiograph as a file, with all that an archive and a validator ask of one."""
     return write_dicom(path, chest(96, 80), **tags)
+
+
+def added(number: int, **changes: Any) -> FinishedReport:
+    """The signed report with its first ``number`` addenda."""
+    return finished(signature=SIGNED, addenda=ADDED[:number], **changes)

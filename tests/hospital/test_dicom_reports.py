@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
+import subprocess
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.sr._concepts_dict import concepts
-from reports import FINDINGS, IMPRESSION, SIGNED, STUDY, WRITTEN, finished, identity
+from reports import ADDED, FINDINGS, IMPRESSION, SIGNED, STUDY, WRITTEN, added, finished, identity
 
 from image_files import CANARY
 from radweave.base.errors import InputError
@@ -21,6 +25,7 @@ from radweave.hospital import codes
 from radweave.hospital.codes import OURS, Code, code_of, free_code_of
 from radweave.hospital.finished import CAUTION, Finding, FinishedReport, Model, Section, SectionKind
 from radweave.hospital.formats import FORMATS
+from radweave.hospital.signed_sr import parse_signed
 
 DICOM = [name for name, found in FORMATS.items() if found.suffix == ".dcm"]
 SR = ["sr-basic", "sr-tid1500"]
@@ -261,3 +266,81 @@ def test_a_report_about_fifty_classes_and_a_very_long_text_is_written() -> None:
     report = finished(text=long, sections=(type(finished().sections[0])("findings", long.strip()),), findings=rows)
     for name in DICOM:
         assert written(name, report).StudyInstanceUID == STUDY
+
+
+@pytest.mark.parametrize("name", SR)
+def test_an_addendum_follows_the_report_that_an_archive_has(name: str) -> None:
+    signed = finished(signature=SIGNED)
+    first = added(1, predecessor=signed)
+    documents = [written(name, one) for one in (signed, first, added(2, predecessor=first))]
+    for number, (before, after) in enumerate(pairwise(documents), start=1):
+        (item,) = after.PredecessorDocumentsSequence[0].ReferencedSeriesSequence[0].ReferencedSOPSequence
+        assert item.ReferencedSOPInstanceUID == before.SOPInstanceUID != after.SOPInstanceUID
+        assert (after.PreliminaryFlag, after.CompletionFlag, after.VerificationFlag) == (
+            "FINAL",
+            "COMPLETE",
+            "VERIFIED",
+        )
+        assert after.InstanceNumber == 2 + number, "viewers sort a series by it"
+        assert after.SeriesInstanceUID == before.SeriesInstanceUID
+        assert f"{after.ContentDate}{after.ContentTime}" > f"{before.ContentDate}{before.ContentTime}"
+        found = texts(after)
+        assert set(texts(before)) - set(found) == {texts(before)[texts(before).index(_status(texts(before)))]}
+        assert found.index(FINDINGS) < found.index(ADDED[number - 1].text)
+        assert f"With {number} addend" in _status(found)
+        observers = [str(one.VerifyingObserverName) for one in after.VerifyingObserverSequence]
+        assert observers == [one.name for one in reversed((SIGNED, *(one.signature for one in ADDED[:number])))]
+
+
+def _status(found: list[str]) -> str:
+    return next(text for text in found if text.startswith("Signed by"))
+
+
+def test_a_report_without_an_addendum_is_the_instance_that_it_was_before_there_were_any() -> None:
+    """An archive that has one, and gets it again after an update of the software, keeps one."""
+    reports = (finished(), finished(signature=SIGNED), finished(signature=SIGNED, predecessor=finished()))
+    assert [str(written("sr-basic", one).SOPInstanceUID) for one in reports] == [
+        "2.25.202285656052349268030837319391776114804",
+        "2.25.197460322295847403540734876967713930471",
+        "2.25.76643778091139767952933555236471627757",
+    ]
+
+
+@pytest.mark.parametrize("name", [*SR, "pdf-dicom"])
+def test_the_notice_of_a_rejected_draft_follows_it_and_says_nothing_of_it(name: str) -> None:
+    text = "The draft of this study was rejected by a reader and is no report. Reason: no chest"
+    notice = finished(
+        text=text, sections=(Section("impression", text),), findings=(), flagged=(), maps=(), rejected=SIGNED,
+        predecessor=finished(),
+    )  # fmt: skip
+    dataset, draft = written(name, notice), written(name, finished())
+    assert (dataset.VerificationFlag, dataset.InstanceNumber) == ("UNVERIFIED", 2)
+    assert dataset.SeriesInstanceUID == draft.SeriesInstanceUID
+    assert dataset.SOPInstanceUID != draft.SOPInstanceUID
+    if name == "pdf-dicom":
+        assert dataset.DocumentTitle == "Chest imaging, notice of a rejected draft"
+        return
+    assert (dataset.PreliminaryFlag, "VerifyingObserverSequence" in dataset) == ("PRELIMINARY", False)
+    (item,) = dataset.PredecessorDocumentsSequence[0].ReferencedSeriesSequence[0].ReferencedSOPSequence
+    assert (item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID) == (draft.SOPClassUID, draft.SOPInstanceUID)
+    assert any(found.startswith("Rejected by Dr. Jana Weber") for found in texts(dataset))
+    assert FINDINGS not in str(dataset)
+
+
+@pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="dicom3tools is not installed")
+@pytest.mark.parametrize("name", [*SR, "pdf-dicom"])
+def test_a_validator_finds_no_error_in_addenda_and_notices(name: str, tmp_path: Path) -> None:
+    notice = finished(findings=(), flagged=(), maps=(), rejected=SIGNED, predecessor=finished())
+    for number, report in enumerate((added(2, predecessor=added(1, predecessor=finished(signature=SIGNED))), notice)):
+        path = tmp_path / f"{number}.dcm"
+        path.write_bytes(FORMATS[name].bytes_of(report))
+        done = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, check=False)
+        assert "Error" not in done.stderr + done.stdout, done.stderr
+
+
+def test_the_text_of_a_prior_has_its_addenda_and_not_who_signed_them(tmp_path: Path) -> None:
+    path = tmp_path / "prior.dcm"
+    for name in SR:
+        path.write_bytes(FORMATS[name].bytes_of(added(2)))
+        found, _ = parse_signed({"path": str(path)})
+        assert found["text"] == f"{' '.join(FINDINGS.split())} {IMPRESSION} {ADDED[0].text} {ADDED[1].text}"

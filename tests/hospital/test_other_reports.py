@@ -12,7 +12,7 @@ import hl7
 import pytest
 from fhir.resources.bundle import Bundle
 from fhir.resources.R4B.bundle import Bundle as BundleR4
-from reports import FINDINGS, IMPRESSION, SIGNED, dicom_image, finished, identity
+from reports import ADDED, FINDINGS, IMPRESSION, SIGNED, added, dicom_image, finished, identity
 
 from image_files import CANARY
 from radweave.base.errors import InputError
@@ -334,3 +334,49 @@ def test_what_needs_no_extra_is_written_without_it(monkeypatch: pytest.MonkeyPat
                 chosen.bytes_of(finished())
         else:
             assert chosen.bytes_of(finished()), name
+
+
+@pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
+def test_a_bundle_with_addenda_is_the_same_report_appended(name: str) -> None:
+    signed = finished(signature=SIGNED)
+    (before,), (after,) = (resources(name, one)["DiagnosticReport"] for one in (signed, added(2, predecessor=signed)))
+    assert (before["status"], after["status"]) == ("final", "appended")
+    assert before["identifier"] == after["identifier"]
+    assert before["id"] != after["id"]
+    assert (before["conclusion"], "extension" in before) == (signed.text, False)
+    assert after["conclusion"].startswith(f"{signed.text}\n\nAddendum 1, signed by Min Ahn")
+    assert ADDED[1].text in after["conclusion"]
+    (replaces,) = after["extension"]
+    assert replaces["valueReference"]["identifier"]["value"] == f"urn:uuid:{before['id']}"
+    assert after["issued"] == ADDED[1].signature.time.isoformat()
+    found = resources(name, added(2))
+    assert [row["name"][0]["family"] for row in found["Practitioner"]] == ["Weber", "Ahn", "Okoro"]
+    named = [row["reference"] for row in found["DiagnosticReport"][0]["resultsInterpreter"]]
+    assert named == [f"urn:uuid:{row['id']}" for row in found["Practitioner"]]
+    assert all(row["status"] == "final" for row in found["Observation"])
+
+
+def test_a_message_with_addenda_is_a_correction_of_the_same_order() -> None:
+    before, after = (hl7.parse(FORMATS["hl7"].bytes_of(one).decode()) for one in (finished(signature=SIGNED), added(2)))
+    assert (str(before.segment("OBR")[25]), str(after.segment("OBR")[25])) == ("F", "C")
+    assert {str(row[11]) for row in after.segments("OBX")} == {"C"}
+    assert str(before.segment("OBR")[3]) == str(after.segment("OBR")[3])
+    assert str(before.segment("MSH")[10]) != str(after.segment("MSH")[10])
+    assert str(after.segment("OBR")[22]) == "20260307010000+0000"
+    assert str(before.segment("OBR")[32]) == str(after.segment("OBR")[32]), "who signed the report stays"
+    rows = [row for row in after.segments("OBX") if "55107-7" in str(row[3])]
+    assert [str(row[4]) for row in rows] == ["1", "2"]
+    assert [str(row[16]) for row in rows] == ["^Ahn^Min", "^Okoro^Ada^^^Dr."]
+    assert str(rows[1][5]).endswith("\\.br\\Not seen in the CT \\F\\ of today.")
+    kept = [str(row[5]) for row in before.segments("OBX") if str(row[3]).startswith(("59776-5", "19005-8"))]
+    assert kept == [str(row[5]) for row in after.segments("OBX") if str(row[3]).startswith(("59776-5", "19005-8"))]
+
+
+def test_text_and_pages_have_the_report_and_then_its_addenda() -> None:
+    text = FORMATS["text"].bytes_of(added(2)).decode()
+    places = [text.index(one) for one in ("With 2 addenda.", FINDINGS, IMPRESSION, "ADDENDUM 1", ADDED[0].text,
+                                          "ADDENDUM 2", ADDED[1].text, "Written by")]  # fmt: skip
+    assert places == sorted(places)
+    assert "addend" not in FORMATS["text"].bytes_of(finished(signature=SIGNED)).decode().lower()
+    pages = [FORMATS["pdf"].bytes_of(one) for one in (finished(signature=SIGNED), added(1), added(2))]
+    assert len(set(pages)) == 3
