@@ -71,7 +71,7 @@ def is_refused(text: str) -> bool:
 
 
 def test_no_sign_that_may_be_signed_is_missing_in_any_format() -> None:
-    """Over Unicode, each sign where scripts and controls are, then samples: what is taken is written, or it is refused."""
+    """Over Unicode, all of where scripts and controls are, and samples: what is taken is written."""
     pen, taken = _Pen(*_fonts()), 0
     for sign in map(chr, (*range(0x3400), *range(0x3400, 0xF900, 97), *range(0xF900, 0x10000),
                           *range(0x10000, sys.maxunicode, 499), *range(0xE0000, 0xE0200))):  # fmt: skip
