@@ -120,7 +120,10 @@ def add(connection: sa.Connection, study: str, after: int, text: str, user: User
     if state != "signed":
         raise ConflictError("takes no addendum", field="state", got=state, expected="signed")
     before = check(connection, study)
-    count = len(of_study(connection, study))
+    rows = of_study(connection, study)
+    count = len(rows)
+    if after == count - 1 and (rows[-1].user_id, rows[-1].text) == (user.id, text):
+        return  # the same request again, whose answer was lost
     if after != count:
         raise ConflictError("there is another addendum", field="after", got=after, expected=count)
     values = {"study_id": study, "number": count + 1, "user_id": user.id, "time": now(), "text": text}

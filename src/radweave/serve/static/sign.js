@@ -77,13 +77,14 @@ export function sign(page) {
     h("p", { class: "lines-kept report", tabindex: "0", autofocus: true }, draft.text),
     h("p", { class: "soft" }, `Version ${draft.version}; ${clock(seconds())} on this page. It cannot be changed after that, but for addenda.`),
     h("p", { class: "actions" },
-      button("Sign", () => send(page, shown), { class: "main", id: "sign-now" }), button("Not yet", () => shown.close())));
+      button("Sign", () => send(page, shown, draft.version), { class: "main", id: "sign-now" }), button("Not yet", () => shown.close())));
 }
 
-function send(page, shown) {
+/** Sign the version that the dialog shows, whatever came meanwhile. */
+function send(page, shown, version) {
   keep();
   const seconds = Math.round(10 * counted) / 10;
-  return post(page, shown, "sign", { version: page.study.version, seconds }, "Signed.", () => localStorage.removeItem(name));
+  return post(page, shown, "sign", { version, seconds }, "Signed.", () => localStorage.removeItem(name));
 }
 
 /** Send a decision and close its dialog. What was typed stays in the dialog where the server refuses it. */
@@ -127,20 +128,22 @@ function write(page, what, { title, words, label, most, body, said: done }) {
 
 export function add(page) {
   if (!page.study?.signature) return;
+  const after = page.study.addenda.length;
   write(page, "addenda", {
     title: "Add an addendum?", label: "Sign the addendum", most: 20_000, said: "The addendum is signed.",
     words: "Your addendum. The signed text stays as it is; both go to where the report went. An addendum cannot be changed.",
-    body: (text) => ({ after: page.study.addenda.length, text }),
+    body: (text) => ({ after, text }),
   });
 }
 
 function reject(page) {
   if (!page.study?.draft || !canEdit(page)) return;
   if (hasUnsaved()) return alarm("Save or cancel the sentence that you are writing first.");
+  const { version } = page.study;
   write(page, "reject", {
     title: "Reject this draft?", label: "Reject", most: 500, said: "Rejected.",
     words: "Why it is no report. An archive that has the draft gets a notice with this reason.",
-    body: (text) => ({ version: page.study.version, reason: text }),
+    body: (text) => ({ version, reason: text }),
   });
 }
 
