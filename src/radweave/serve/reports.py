@@ -175,7 +175,7 @@ def _slices(number: int, file: Path) -> list[Picture]:
 
 
 def _sections(sentences: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
-    texts = {kind: " ".join(row["text"] for row in sentences if row["section"] == kind) for kind in drafts.SECTIONS}
+    texts = {kind: " ".join(row["text"] for row in sentences if row["section"] == kind) for kind in signed.SECTIONS}
     return tuple(Section(kind, text) for kind, text in texts.items())
 
 

@@ -13,8 +13,8 @@ from radweave.base.hashes import sha256_bytes
 from radweave.data.reading.sandbox import Sandbox
 from radweave.serve import log
 from radweave.serve.access import Admin, Asking, Here
-from radweave.serve.drafts import SECTIONS
 from radweave.serve.schema import now, templates
+from radweave.serve.signed import SECTIONS
 
 router = APIRouter(prefix="/api/v1", tags=["template"])
 LONGEST: Final = 256 << 10
