@@ -261,7 +261,7 @@ def test_what_was_altered_goes_nowhere_and_the_verifier_names_the_entry(
         assert broken == ordered[ENTRIES.get(what, 0)]
     done = radweave("serve", tmp_path / "run", "--database", url, "--verify-log")
     assert (done.returncode, f"got {broken}" in done.stderr) == (2, True), done.stderr
-    monkeypatch.setattr(sender, "send", lambda target, data: pytest.fail("nothing of it is sent"))
+    monkeypatch.setattr(sender, "send", lambda *_: pytest.fail("nothing of it is sent"))
     Sender(database, (TARGET,), Metrics()).look()
     with database.reading() as connection:
         states = {row["event"]: row["state"] for row in outbox.of_study(connection, study)}
@@ -348,7 +348,7 @@ def events(database: Database, monkeypatch: pytest.MonkeyPatch, *, fails: bool =
             reports.to_send(connection, row_of(connection, row.study_id), row)
         return f"{row.event} after {None if before is None else before.event}".encode()
 
-    def send(target: Target, data: bytes) -> str:
+    def send(target: Target, data: bytes, is_over: Any) -> str:
         if fails:
             raise sender.NotKeptError("away")
         sent.append(data.decode())
