@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
             raise signed.ConflictError("is not the version that was signed", field="version", got=version)
         added = [] if signature is None else signed.of_study(connection, study.id)
         most = len(added) if event is None else int(event.removeprefix("addendum ")) if event != "signed" else 0
-        shown = tuple(Addendum(row.text, _signature_of(row)) for row in added[:most])
+        shown = tuple(Addendum(row.text, _signature_of(row.name, row.time)) for row in added[:most])
         report = replace(report, signature=signature, addenda=shown)
     return Stored(report, [Path(path) for path in store.uploaded(connection, study.id)], given["evidence"])
 
@@ -186,8 +187,8 @@ def _finding(row: dict[str, Any]) -> Finding:
 def _signature(connection: sa.Connection, study: str, version: int) -> Signature | None:
     asked = sa.select(users.c.name, signoffs.c.time).join(users, users.c.id == signoffs.c.user_id)
     row = connection.execute(asked.where(signoffs.c.study_id == study, signoffs.c.version == version)).first()
-    return None if row is None else _signature_of(row)
+    return None if row is None else _signature_of(row.name, row.time)
 
 
-def _signature_of(row: sa.Row[Any]) -> Signature:
-    return Signature(person_name(row.name), ORGANIZATION, row.time)
+def _signature_of(name: str, time: datetime) -> Signature:
+    return Signature(person_name(name), ORGANIZATION, time)
