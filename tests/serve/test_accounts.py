@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fastapi.testclient import TestClient
 from stations import ORIGIN, PASSWORD, log_in
 
+from radweave.serve import users
 from radweave.serve.guard import RateLimit
 
 OTHER = "other long words"
@@ -199,7 +202,7 @@ def test_a_known_browser_has_a_limit_of_its_own_and_knows_one_user(client: TestC
     # It opens nothing for others, nor with a name that was put into it.
     assert [tried(guesser, "other", "wrong") for _ in range(6)] == [401] * 5 + [429]
     nonce, _, signed = cookie.partition(".")
-    for made_up in (f"x{nonce}.{signed}", f"{nonce}.{signed[:-1]}0", ".", "", nonce):
+    for made_up in (f"x{nonce}.{signed}", f"{nonce}.{signed[::-1]}x", ".", "", nonce):
         forger = of(client, "", "192.0.2.7")
         forger.cookies.update({"radweave_device": made_up})
         tried(forger, "r", "wrong")
@@ -246,3 +249,31 @@ def test_counts_of_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     limit.succeed("key 999", "never counted")
     assert len(limit._times) == 49
     assert limit.begin({"key 999": 1}) == 0
+
+
+def test_a_password_that_was_changed_while_it_was_looked_at_lets_nobody_in(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = added(client, "r")
+    token = client.post(f"/api/v1/users/{number}/token").json()["token"]
+    looked_at = {"password": users.by_password, "token": users.by_token}
+
+    def changed(kind: str) -> Any:
+        def found(connection: Any, *given: str) -> Any:
+            user = looked_at[kind](connection, *given)
+            monkeypatch.undo()
+            with client.app.state.station.database.writing() as other:  # type: ignore[attr-defined]
+                users.set_password(other, number, OTHER)
+            return user
+
+        return found
+
+    monkeypatch.setattr("radweave.serve.users.by_password", changed("password"))
+    assert tried(of(client, ""), "r", PASSWORD) == 401
+    with client.app.state.station.database.writing() as connection:  # type: ignore[attr-defined]
+        users.set_password(connection, number, PASSWORD)
+        token = users.new_token(connection, number)
+    monkeypatch.setattr("radweave.serve.users.by_token", changed("token"))
+    browser = of(client, "")
+    assert browser.post("/api/v1/session", json={"token": token}).status_code == 401
+    assert browser.get("/api/v1/session").status_code == 401

@@ -134,6 +134,7 @@ FAULTS: dict[str, Callable[[Provider], None]] = {
     "no subject": changed(sub=None),
     "an empty subject": changed(sub=""),
     "a subject that is no text": changed(sub=["1"]),
+    "a subject that is longer than any": changed(sub="1" * 256),
     "another access token": changed(at_hash="x"),
     "no signature": otherwise("unsigned"),
     "the public key as a secret": otherwise("signed_with_the_public_key"),
@@ -217,6 +218,12 @@ def test_a_name_like_a_local_users_takes_nothing_over(
     assert (found["role"], found["id"]) == ("reader", 2)
     assert folded(found["user"]) != folded("admin")
     assert [one["role"] for one in admin.get("/api/v1/users").json()["users"]] == ["admin", "reader"]
+
+
+def test_whoever_the_provider_names_gets_an_answer(browser: TestClient, given: Provider) -> None:
+    given.claims.update(sub="\ud800", preferred_username="\ud800", name="\0")
+    assert log_in(browser, given).status_code == 200
+    assert who(browser) is not None
 
 
 def test_two_subjects_of_one_name_are_two_and_a_new_name_is_no_new_user(browser: TestClient, given: Provider) -> None:

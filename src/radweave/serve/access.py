@@ -210,7 +210,12 @@ def log_in(given: Login, request: Request, response: Response, here: Here) -> di
         raise HTTPException(401, "unknown name, password or token")
     counted.succeed(keys)
     with here.database.writing() as connection:
-        if not users.is_enabled(connection, user.id):  # since it was looked at
+        # A password that was changed, and a token that was taken back, meanwhile let nobody in.
+        if given.token:
+            is_still = users.by_token(connection, given.token) is not None
+        else:
+            is_still = row is not None and users.is_password(connection, user.id, row.password)
+        if not is_still:
             raise HTTPException(401, "unknown name, password or token")
         return let_in(request, response, here, connection, user)
 

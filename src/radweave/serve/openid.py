@@ -45,6 +45,7 @@ _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES2
 """Signatures by a private key of the provider. None, and secrets that the client has too, are not taken."""
 _LEEWAY_S: Final = 60
 _ANSWER_S: Final = 10.0
+_WAIT_S: Final = 0.5
 _MOST_BYTES: Final = 1 << 20
 _KEPT_S: Final = 3600.0
 _AGAIN_S: Final = 10.0
@@ -97,8 +98,8 @@ class Provider:
         state = secrets.token_urlsafe(32)
         page = wanted if _NEXT.fullmatch(wanted) else "/studies"
         kept = f"{state}.{int(time.monotonic())}.{base64.urlsafe_b64encode(page.encode()).decode().rstrip('=')}"
-        with self._one(), self._session() as session:
-            about = self._metadata()
+        about = self._metadata()
+        with self._session() as session:
             url, _ = session.create_authorization_url(
                 about["authorization_endpoint"], state=state, nonce=self._derived("nonce", state),
                 code_verifier=self._derived("verifier", state),
@@ -139,7 +140,7 @@ class Provider:
 
     def subject(self, claims: Mapping[str, Any]) -> str:
         """A digest of whom the provider means."""
-        return hashlib.sha256(f"{self._settings.issuer}\0{claims['sub']}".encode()).hexdigest()
+        return hashlib.sha256(f"{self._settings.issuer}\0{claims['sub']}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def end(self) -> str | None:
         """Where a browser logs out of the provider too; None where the provider has not said so."""
@@ -166,8 +167,8 @@ class Provider:
 
     @contextmanager
     def _one(self) -> Any:
-        """A few at once talk to the provider: a slow one must not take all threads."""
-        if not self._places.acquire(timeout=_ANSWER_S):
+        """A few at once talk to the provider, and nobody waits long: a slow one must not take all threads."""
+        if not self._places.acquire(timeout=_WAIT_S):
             raise NoProviderError
         try:
             yield
@@ -193,7 +194,8 @@ class Provider:
             if now < self._not_before:
                 raise NoProviderError
             self._not_before = now + _AGAIN_S
-        about = _fetched(f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration")
+        with self._one():
+            about = _fetched(f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration")
         if about.get("issuer") != self._settings.issuer:
             raise NoProviderError
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
@@ -227,8 +229,8 @@ class Provider:
         from joserfc import jwt
         from joserfc.errors import JoseError
 
+        about = self._metadata()
         with self._one():
-            about = self._metadata()
             try:
                 with self._session() as session:
                     token = session.fetch_token(

@@ -116,6 +116,12 @@ def is_enabled(connection: sa.Connection, user_id: int) -> bool:
     return connection.execute(sa.select(users.c.id).where(users.c.id == user_id, _enabled)).first() is not None
 
 
+def is_password(connection: sa.Connection, user_id: int, kept: str | None) -> bool:
+    """True where what is kept of a user's password is still the same, and the user is let in."""
+    wanted = (users.c.id == user_id, users.c.password == kept, _enabled)
+    return connection.execute(sa.select(users.c.id).where(*wanted)).first() is not None
+
+
 def is_of_provider(connection: sa.Connection, user_id: int) -> bool:
     return connection.execute(sa.select(users.c.subject).where(users.c.id == user_id)).scalar() is not None
 
