@@ -13,6 +13,7 @@ from stations import listening
 
 from radweave.serve.connections import RESERVE, Connections, Use
 from radweave.serve.forwarded import Proxies
+from radweave.serve.kept import Places
 from radweave.serve.settings import Settings
 
 PROBES = 28
@@ -136,3 +137,27 @@ def test_the_clients_behind_a_proxy_are_counted_one_by_one(settings: Settings) -
             assert time.monotonic() < end, found
         assert ask(port, "/api/v1/session", more=f"{bearer}X-Forwarded-For: 192.0.2.2\r\n") == 200
         assert ask(port, more="X-Forwarded-For: 192.0.2.1\r\n") == 200
+
+
+def test_who_sends_slowly_does_not_keep_a_server_that_stops(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("radweave.serve.patience.STOP_S", 0.2)
+    given = settings.model_copy(update={"drain_s": 8.0, "head_s": 60.0, "body_s": 60.0})
+    with ExitStack() as kept, listening(given) as (port, _):
+        for data in (b"", b"GET /he", SLOW_BODY):
+            crowd(kept, port, 2, data, "127.0.0.1")
+        assert ask(port) == 200
+    assert "library-error" not in capfd.readouterr().err  # "graceful shutdown exceeded"
+
+
+def test_passwords_that_wait_leave_threads_to_others(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every thread would wait for a place to hash a password, of which there are two."""
+    monkeypatch.setattr("radweave.serve.access._passwords", places := Places(1, most_waiting=20, wait_s=20.0))
+    with listening(settings) as (port, token), ExitStack() as kept, places.one():
+        for number in range(60):
+            body = f'{{"name": "n{number}", "password": "wrong"}}'
+            head = "POST /api/v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            data = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            crowd(kept, port, 1, data, f"127.0.0.{2 + number // 4}")
+        assert ask(port, "/api/v1/session", more=f"Authorization: Bearer {token}\r\n") == 200

@@ -97,7 +97,7 @@ def test_a_handshake_that_does_not_end_is_ended(
 ) -> None:
     port, _ = encrypted_server
     with ExitStack() as kept:
-        clients = [kept.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(40)]
+        clients = [kept.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(160)]
         for client in clients:
             client.sendall(start)
         assert b" 200 " in asked(port, get(port), files)

@@ -62,7 +62,9 @@ def start(
     ] = 120,
     storage_gib: Annotated[
         float | None,
-        typer.Option("--storage-gib", help="Most that the workstation's folder may hold, in GiB.", min=0.01),
+        typer.Option(
+            "--storage-gib", help="Most that the workstation's folder may hold, in GiB.", min=0.01, max=1 << 20
+        ),
     ] = None,
     behind_proxy: Annotated[
         str | None,

@@ -6,6 +6,7 @@ import hmac
 import secrets
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
@@ -18,6 +19,7 @@ from radweave.serve import log, patients, users
 from radweave.serve.events import say
 from radweave.serve.forwarded import address_of, peer_of
 from radweave.serve.guard import SAFE, RateLimit
+from radweave.serve.kept import Places
 from radweave.serve.names import folded
 from radweave.serve.station import Station
 from radweave.serve.users import User
@@ -32,7 +34,7 @@ _LOGGED = 300
 _LOGGED_OF_ONE = 10
 router = APIRouter(prefix="/api/v1")
 # A password costs 64 MiB and tens of milliseconds by design; many at once would cost the machine.
-_passwords = threading.BoundedSemaphore(2)
+_passwords = Places(2, most_waiting=20, wait_s=20.0)
 
 
 def station(request: Request) -> Station:
@@ -185,9 +187,9 @@ def let_in(request: Request, response: Response, here: Station, connection: Conn
     return {"user": user.name, "role": user.role, "csrf": csrf}
 
 
-def one_password() -> threading.BoundedSemaphore:
-    """What whoever hashes a password holds."""
-    return _passwords
+def one_password() -> AbstractContextManager[None]:
+    """What whoever hashes a password holds; refused as busy where so many wait that threads for others would lack."""
+    return _passwords.one()
 
 
 @router.post("/session", tags=["session"])

@@ -96,7 +96,7 @@ async def _full(request: Request, problem: Exception) -> Response:
 
 
 async def _busy(request: Request, problem: Exception) -> Response:
-    return _reply(503, error("many images and reports are being read or made; try again"), {"Retry-After": str(BUSY_S)})
+    return _reply(503, error("the server is busy; try again"), {"Retry-After": str(BUSY_S)})
 
 
 async def _no_room(request: Request, problem: Exception) -> Response:

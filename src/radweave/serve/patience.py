@@ -22,6 +22,8 @@ from radweave.serve.connections import Connections, Use
 ANSWER_S: Final = 120.0
 LINGER_S: Final = 2.0
 """How long a body is read that nobody wants any more: whoever sends it reads the answer after it."""
+STOP_S: Final = 3.0
+"""How long a server that stops waits for who sends or takes slowly."""
 LEAST_RATE: Final = 16 << 10
 """Bytes a second: a slow radio link, and some 18 hours for the largest body that there is."""
 
@@ -69,6 +71,18 @@ class _Protocol(H11Protocol):
 
     def cut(self) -> None:
         self.transport.abort()
+
+    def shutdown(self) -> None:
+        """Stop: what is worked for is finished, and nobody else is waited for long."""
+        super().shutdown()
+        self._begin("stop", STOP_S, self._cut_unless_worked_for)
+
+    def _cut_unless_worked_for(self) -> None:
+        self._end("stop")
+        if self.use() is Use.WORKED_FOR:
+            self._begin("stop", STOP_S, self._cut_unless_worked_for)
+        else:
+            self.cut()
 
     def on_response_complete(self) -> None:
         self._is_answering = False
