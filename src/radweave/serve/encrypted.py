@@ -160,10 +160,10 @@ class _Handshake(asyncio.Protocol):
 async def _first_byte(loop: asyncio.AbstractEventLoop, transport: Any) -> bytes:
     """The first byte that came, which stays where it is; none where the other side hung up."""
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same:
-        readable = loop.create_future()
-        loop.add_reader(same.fileno(), lambda: readable.done() or readable.set_result(None))
+        readable = asyncio.Event()
+        loop.add_reader(same.fileno(), readable.set)
         try:
-            await readable
+            await readable.wait()
             return same.recv(1, socket.MSG_PEEK)
         finally:
             loop.remove_reader(same.fileno())
