@@ -221,7 +221,7 @@ def test_a_name_like_a_local_users_takes_nothing_over(
 
 
 def test_whoever_the_provider_names_gets_an_answer(browser: TestClient, given: Provider) -> None:
-    given.claims.update(sub="\ud800", preferred_username="\ud800", name="\0")
+    given.claims.update(sub="a\0b", preferred_username="\0", name="\0")
     assert log_in(browser, given).status_code == 200
     assert who(browser) is not None
 
