@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fastapi.testclient import TestClient
 from stations import ORIGIN, PASSWORD, log_in
+
+from radweave.serve import users
+from radweave.serve.guard import RateLimit
 
 OTHER = "other long words"
 
@@ -70,3 +75,205 @@ def test_guesses_of_the_old_password_are_counted(client: TestClient) -> None:
     given = {"old": "wrong", "new": OTHER}
     tries = [client.put(f"/api/v1/users/{number}/password", json=given, headers=csrf) for _ in range(6)]
     assert [answer.status_code for answer in tries] == [400] * 5 + [429]
+
+
+def of(client: TestClient, name: str, address: str = "192.0.2.1") -> TestClient:
+    """A browser elsewhere."""
+    return TestClient(client.app, base_url=ORIGIN, client=(address, 5), headers={"X-Name": name})
+
+
+def tried(browser: TestClient, name: str, password: str) -> int:
+    return browser.post("/api/v1/session", json={"name": name, "password": password}).status_code
+
+
+def added(client: TestClient, name: str, **more: str) -> int:
+    answer = client.post("/api/v1/users", json={"name": name, "password": PASSWORD, **more})
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["id"])
+
+
+def test_tokens_end_with_the_password(client: TestClient) -> None:
+    number, other = added(client, "r"), added(client, "other")
+    tokens = [client.post(f"/api/v1/users/{one}/token").json()["token"] for one in (number, number, other)]
+
+    def known() -> list[int]:
+        return [client.get("/api/v1/session", headers={"Authorization": f"Bearer {one}"}).status_code for one in tokens]
+
+    assert known() == [200] * 3
+    assert client.put(f"/api/v1/users/{number}/password", json={"new": "short"}).status_code == 400
+    assert known() == [200] * 3
+    assert client.put(f"/api/v1/users/{number}/password", json={"new": OTHER}).status_code == 204
+    assert known() == [401, 401, 200]
+
+
+def test_who_is_disabled_is_out_at_once_and_may_come_back(client: TestClient) -> None:
+    number, other = added(client, "r"), added(client, "other")
+    tokens = [client.post(f"/api/v1/users/{one}/token").json()["token"] for one in (number, other)]
+    browsers = [of(client, name) for name in ("r", "other")]
+    assert [tried(browser, name, PASSWORD) for browser, name in zip(browsers, ("r", "other"), strict=True)] == [200] * 2
+    assert client.patch(f"/api/v1/users/{number}", json={"disabled": True}).status_code == 204
+    assert [browser.get("/api/v1/session").status_code for browser in browsers] == [401, 200]
+    heads = [{"Authorization": f"Bearer {token}"} for token in tokens]
+    assert [of(client, "").get("/api/v1/session", headers=head).status_code for head in heads] == [401, 200]
+    assert tried(browsers[0], "r", PASSWORD) == 401
+    assert of(client, "").post("/api/v1/session", json={"token": tokens[0]}).status_code == 401
+    assert client.post(f"/api/v1/users/{number}/token").status_code == 400
+    assert {one["name"]: one["disabled"] for one in client.get("/api/v1/users").json()["users"]} == {
+        "admin": False, "r": True, "other": False,
+    }  # fmt: skip
+    assert client.patch(f"/api/v1/users/{number}", json={"disabled": False}).status_code == 204
+    assert tried(browsers[0], "r", PASSWORD) == 200
+    # What ended stays ended.
+    assert of(client, "").get("/api/v1/session", headers=heads[0]).status_code == 401
+    done = [one["action"] for one in client.get("/api/v1/log", params={"limit": 200}).json()["entries"]]
+    assert (done.count("user disabled"), done.count("user enabled")) == (1, 1)
+
+
+def test_the_last_admin_cannot_be_disabled(client: TestClient) -> None:
+    assert client.patch("/api/v1/users/1", json={"disabled": True}).status_code == 400
+    added(client, "reader")
+    assert client.patch("/api/v1/users/1", json={"disabled": True}).status_code == 400
+    second = added(client, "second", role="admin")
+    assert client.patch(f"/api/v1/users/{second}", json={"disabled": True}).status_code == 204
+    assert client.patch("/api/v1/users/1", json={"disabled": True}).status_code == 400
+    assert client.patch(f"/api/v1/users/{second}", json={"disabled": False}).status_code == 204
+    assert client.patch("/api/v1/users/1", json={"disabled": True}).status_code == 204
+    assert client.get("/api/v1/users").status_code == 401
+    assert client.patch("/api/v1/users/99", json={"disabled": True}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Reader.One", "reader.one ", " reader.one", "reader.0ne", "rеader.one", "reader\u200b.one", "ｒｅａｄｅｒ.one",
+     "reader.one\ufe0f", "READER.ONE", "reader.onе", "\u202ereader.one", "rea\u00adder.one", "reader.one\u3164"],
+)  # fmt: skip
+def test_names_that_look_alike_are_one(name: str, client: TestClient) -> None:
+    added(client, "reader.one")
+    answer = client.post("/api/v1/users", json={"name": name, "password": OTHER})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "name")
+    # And who types it so means the one that there is.
+    assert tried(of(client, ""), name, PASSWORD) == 200
+    assert tried(of(client, ""), name, OTHER) == 401
+
+
+@pytest.mark.parametrize(
+    "name", ["Zoë", "李雷", "Иван Петров", "o'neill", "a.b_c-d@example.org", "やまだ 太郎", "김철수", "reader.two"]
+)
+def test_names_of_all_alphabets_are_names(name: str, client: TestClient) -> None:
+    added(client, "reader.one")
+    added(client, name)
+    assert tried(of(client, ""), name, PASSWORD) == 200
+
+
+def test_whole_names_of_another_alphabet_are_alike_too(client: TestClient) -> None:
+    added(client, "раса")  # Cyrillic
+    assert client.post("/api/v1/users", json={"name": "paca", "password": PASSWORD}).status_code == 400
+
+
+def test_who_was_right_is_not_counted(client: TestClient) -> None:
+    added(client, "r")
+    assert [tried(of(client, ""), "r", PASSWORD) for _ in range(30)] == [200] * 30
+
+
+def test_failures_from_elsewhere_lock_nobody_out(client: TestClient) -> None:
+    """Of one attacker with one address, with several, and beside the user."""
+    added(client, "r")
+    assert [tried(of(client, "", "192.0.2.9"), "r", "wrong") for _ in range(6)] == [401] * 5 + [429]
+    assert tried(of(client, "", "192.0.2.1"), "r", PASSWORD) == 200
+    # Look-alike spellings have one count.
+    spelled = [tried(of(client, "", "192.0.2.8"), name, "wrong") for name in ("r", "R", " r", "r\u200b", "ｒ", "r ")]
+    assert spelled == [401] * 5 + [429]
+    # A browser in which the user logged in before gets in from the attacker's own address.
+    known = of(client, "", "192.0.2.9")
+    device = of(client, "", "192.0.2.1")
+    assert tried(device, "r", PASSWORD) == 200
+    known.cookies.update({"radweave_device": device.cookies["radweave_device"]})
+    assert tried(known, "r", PASSWORD) == 200
+
+
+def test_a_known_browser_has_a_limit_of_its_own_and_knows_one_user(client: TestClient) -> None:
+    number, _ = added(client, "r"), added(client, "other")
+    browser = of(client, "")
+    assert tried(browser, "r", PASSWORD) == 200
+    cookie = browser.cookies["radweave_device"]
+    guesser = of(client, "", "192.0.2.9")
+    guesser.cookies.update({"radweave_device": cookie})
+    assert [tried(guesser, "r", "wrong") for _ in range(6)] == [401] * 5 + [429]
+    # It opens nothing for others, nor with a name that was put into it.
+    assert [tried(guesser, "other", "wrong") for _ in range(6)] == [401] * 5 + [429]
+    nonce, _, signed = cookie.partition(".")
+    for made_up in (f"x{nonce}.{signed}", f"{nonce}.{signed[::-1]}x", ".", "", nonce):
+        forger = of(client, "", "192.0.2.7")
+        forger.cookies.update({"radweave_device": made_up})
+        tried(forger, "r", "wrong")
+    assert tried(of(client, "", "192.0.2.7"), "r", PASSWORD) == 429
+    # A new password makes strangers of all browsers.
+    assert client.put(f"/api/v1/users/{number}/password", json={"new": OTHER}).status_code == 204
+    stale = of(client, "", "192.0.2.7")
+    stale.cookies.update({"radweave_device": cookie})
+    assert tried(stale, "r", OTHER) == 429
+
+
+def test_many_addresses_together_are_slowed_down(client: TestClient) -> None:
+    added(client, "r")
+    browser = of(client, "", "198.51.100.1")
+    assert tried(browser, "r", PASSWORD) == 200
+    found = [tried(of(client, "", f"203.0.113.{number // 5}"), "r", "wrong") for number in range(101)]
+    assert found == [401] * 100 + [429]
+    assert tried(browser, "r", PASSWORD) == 200
+
+
+def test_refused_logins_are_logged_without_names_and_not_without_end(client: TestClient) -> None:
+    number = added(client, "known.name")
+    for name in ("known.name", "Mueller^Anna 1960-04-12"):
+        tried(of(client, "", "192.0.2.1"), name, "wrong")
+    for index in range(20):
+        tried(of(client, "", "192.0.2.2"), f"n{index}", "wrong")
+    tried(of(client, "", "192.0.2.3"), "x", "wrong")
+    entries = client.get("/api/v1/log", params={"limit": 200}).json()["entries"]
+    refused = [one["details"] for one in entries if one["action"] == "login refused"]
+    assert refused[:2] == [{"address": "192.0.2.1", "of_user": number}, {"address": "192.0.2.1"}]
+    assert sum(one["address"] == "192.0.2.2" for one in refused) == 10
+    assert refused[-1] == {"address": "192.0.2.3", "not_logged_before": 10}
+    assert "Mueller" not in str(entries)
+    assert "radweave_logins_refused_total 23" in client.get("/metrics").text
+
+
+def test_counts_of_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RateLimit, "MOST_KEYS", 50)
+    limit = RateLimit()
+    for number in range(1_000):
+        assert limit.begin({f"key {number}": 1}) == 0
+    assert len(limit._times) == 50
+    assert 0 < limit.begin({"key 999": 1}) <= 61
+    limit.succeed("key 999", "never counted")
+    assert len(limit._times) == 49
+    assert limit.begin({"key 999": 1}) == 0
+
+
+def test_a_password_that_was_changed_while_it_was_looked_at_lets_nobody_in(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = added(client, "r")
+    token = client.post(f"/api/v1/users/{number}/token").json()["token"]
+    looked_at = {"password": users.by_password, "token": users.by_token}
+
+    def changed(kind: str) -> Any:
+        def found(connection: Any, *given: str) -> Any:
+            user = looked_at[kind](connection, *given)
+            monkeypatch.undo()
+            with client.app.state.station.database.writing() as other:  # type: ignore[attr-defined]
+                users.set_password(other, number, OTHER)
+            return user
+
+        return found
+
+    monkeypatch.setattr("radweave.serve.users.by_password", changed("password"))
+    assert tried(of(client, ""), "r", PASSWORD) == 401
+    with client.app.state.station.database.writing() as connection:  # type: ignore[attr-defined]
+        users.set_password(connection, number, PASSWORD)
+        token = users.new_token(connection, number)
+    monkeypatch.setattr("radweave.serve.users.by_token", changed("token"))
+    browser = of(client, "")
+    assert browser.post("/api/v1/session", json={"token": token}).status_code == 401
+    assert browser.get("/api/v1/session").status_code == 401

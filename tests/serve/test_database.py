@@ -15,9 +15,11 @@ from radweave.base.errors import InputError
 from radweave.serve import log, outbox
 from radweave.serve.database import Database
 from radweave.serve.drafts import edit_distance
-from radweave.serve.schema import NEWEST, migrate, tokens, users
+from radweave.serve.schema import MIGRATIONS, NEWEST, migrate, tokens, users
 from radweave.serve.schema import log as log_table
 from radweave.serve.users import add_user, by_password, by_session, by_token, first_token, open_session
+
+FOLDED = next(number for number, step in MIGRATIONS.items() if step.__name__ == "_one_name")
 
 
 @pytest.fixture
@@ -254,3 +256,20 @@ def test_a_database_from_before_reports_were_sent_gets_what_that_needs(url: str)
         assert outbox.counts(connection) == {"waiting": 0, "sent": 0, "refused": 0}
         assert connection.exec_driver_sql("SELECT version FROM schema_version").scalar_one() == NEWEST
     again.close()
+
+
+def test_a_database_of_before_gets_folded_names_and_look_alikes_keep_theirs(database: Database) -> None:
+    with database.writing() as connection:
+        new = _columns(connection)
+        first = add_user(connection, "Anna", role="reader", password="long enough words")
+        connection.execute(users.insert().values(name="аnna", role="reader", created=datetime.now(UTC)))  # Cyrillic
+        connection.exec_driver_sql("UPDATE users SET folded = NULL")
+        connection.exec_driver_sql(f"UPDATE schema_version SET version = {FOLDED - 1}")
+        migrate(connection)
+        assert _columns(connection) == new
+        rows = connection.execute(sa.select(users.c.name, users.c.folded).order_by(users.c.id)).all()
+        assert [tuple(row) for row in rows] == [("Anna", "anna"), ("аnna", None)]
+        found = by_password(connection, "ANNA", "long enough words")
+        assert found is not None
+        assert found.id == first
+        assert by_password(connection, "аnna", "long enough words") is None

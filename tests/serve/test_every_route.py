@@ -16,13 +16,13 @@ FOR_ADMINS = {
     ("GET", "/api/v1/log"), ("GET", "/api/v1/log/check"), ("GET", "/api/v1/users"), ("POST", "/api/v1/users"),
     ("POST", "/api/v1/users/{number}/token"), ("GET", "/api/v1/users/{number}/tokens"),
     ("PUT", "/api/v1/template"), ("DELETE", "/api/v1/template"), ("DELETE", "/api/v1/users/{number}/tokens/{token}"),
-    ("PUT", "/api/v1/users/{number}/password"),
+    ("PUT", "/api/v1/users/{number}/password"), ("PATCH", "/api/v1/users/{number}"),
 }  # fmt: skip
 BODIES: dict[str, Any] = {
     "/sentences": {"version": 1, "edits": [{"op": "remove", "key": 0}]}, "/looked": {"version": 1, "sentences": [0]},
     "/sign": {"version": 1}, "/addenda": {"after": 0, "text": "More."}, "/reopen": {"version": 1},
     "/reject": {"version": 1, "reason": "No chest."}, "/password": {"new": PASSWORD}, "/users": {"name": "x"},
-    "/prior": {"prior": None}, "/template": {"html": ""},
+    "/users/1": {"disabled": True}, "/prior": {"prior": None}, "/template": {"html": ""},
 }  # fmt: skip
 VALUES = {"name": "0", "finding": "Edema", "version": "1", "number": "1", "token": "a" * 16}
 

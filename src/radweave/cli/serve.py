@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from radweave.base.errors import InputError
 from radweave.cli.bounds import MAX_STUDIES
 from radweave.cli.options import DataInstead, Overwrite, RunFolder, SplitName, Untrained, known_split
 
@@ -59,18 +60,65 @@ def start(
     draft_seconds: Annotated[
         float, typer.Option("--draft-seconds", help="Most that a draft may take.", min=1, max=86_400)
     ] = 120,
+    storage_gib: Annotated[
+        float | None,
+        typer.Option(
+            "--storage-gib", help="Most that the workstation's folder may hold, in GiB.", min=0.01, max=1 << 20
+        ),
+    ] = None,
+    behind_proxy: Annotated[
+        str | None,
+        typer.Option(
+            "--behind-proxy", help="ADDRESS[,NETWORK...] whose X-Forwarded-For, -Proto and -Host are trusted."
+        ),
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option("--public-url", help="What browsers call the server: https://HOST[:PORT].")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate with its chain (PEM): TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Key of the certificate (PEM).")] = None,
+    oidc_issuer: Annotated[
+        str | None, typer.Option("--oidc-issuer", help="OpenID Connect: URL of the provider.")
+    ] = None,
+    oidc_client_id: Annotated[str | None, typer.Option("--oidc-client-id", help="What it calls this server.")] = None,
+    oidc_secret_file: Annotated[
+        Path | None,
+        typer.Option("--oidc-secret-file", help="File with the client's secret; or environment RADWEAVE_OIDC_SECRET."),
+    ] = None,
+    oidc_claim: Annotated[str, typer.Option("--oidc-claim", help="Claim that names a user's groups.")] = "groups",
+    oidc_readers: Annotated[
+        str | None, typer.Option("--oidc-readers", help="GROUP[,GROUP...] whose users may log in as readers.")
+    ] = None,
+    oidc_admins: Annotated[
+        str | None, typer.Option("--oidc-admins", help="GROUP[,GROUP...] whose users may log in as admins.")
+    ] = None,
     verify_log: Annotated[bool, typer.Option("--verify-log", help="Check the log of what was done, and end.")] = False,
 ) -> None:
     """Serve a workstation on this machine: studies in, drafts with evidence out, edits and signatures kept."""
     whole = known_split(split)
     from radweave.serve import check_log
     from radweave.serve import serve as run_server
-    from radweave.serve.settings import Limits, Settings
+    from radweave.serve.settings import Limits, OpenId, Settings, network, origin
 
+    openid = None
+    if oidc_issuer is not None and oidc_client_id is not None:
+        openid = OpenId(
+            issuer=oidc_issuer, client_id=oidc_client_id, secret_file=oidc_secret_file, claim=oidc_claim,
+            readers=_parted(oidc_readers), admins=_parted(oidc_admins),
+        )  # fmt: skip
+    elif any((oidc_issuer, oidc_client_id, oidc_secret_file, oidc_readers, oidc_admins)):
+        missing = "--oidc-issuer" if oidc_issuer is None else "--oidc-client-id"
+        raise InputError("is missing: the other options of OpenID Connect need it", field=missing)
     settings = Settings(
         run=run, state=_state(run), data=data, split=whole, watch=watch, hospital=hospital,
         host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,
-        limits=Limits(waiting=queue, body_bytes=upload_mib << 20, files=upload_files),
+        behind_proxy=tuple(map(network, _parted(behind_proxy))),
+        public_url=None if public_url is None else origin(public_url), tls_cert=tls_cert,
+        tls_key=tls_key, openid=openid,
+        limits=Limits(
+            waiting=queue, body_bytes=upload_mib << 20, files=upload_files,
+            state_bytes=None if storage_gib is None else int(storage_gib * (1 << 30)),
+        ),
     )  # fmt: skip
     if verify_log:
         typer.echo(check_log(settings))
@@ -97,6 +145,11 @@ def report(
     if csv is not None:
         write_text(csv, lines)
     typer.echo(table)
+
+
+def _parted(text: str | None) -> tuple[str, ...]:
+    """The parts of an option that takes several, divided by commas."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def _state(run: Path) -> Path:

@@ -13,8 +13,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,11 +45,21 @@ SYNTAXES: Final = (
 )  # fmt: skip
 
 
-class Receiver:
-    """Listens once it is started; ``count`` is told of objects and of refusals by name."""
+Hold = Callable[[], AbstractContextManager[Callable[[int], None]]]
 
-    def __init__(self, plan: Receive, folder: Path, count: Count) -> None:
-        self._plan, self._folder, self._count = plan, folder, count
+
+def _any(size: int) -> None:
+    """There is room for an object of any size."""
+
+
+class Receiver:
+    """Listens once it is started; ``count`` is told of objects and of refusals by name.
+
+    ``hold`` takes an object's bytes before it is written, and raises ENOSPC where there is no room.
+    """
+
+    def __init__(self, plan: Receive, folder: Path, count: Count, hold: Hold = lambda: nullcontext(_any)) -> None:
+        self._plan, self._folder, self._count, self._hold = plan, folder, count, hold
         self._places: dict[Any, Path] = {}
         self._door: Door | None = None
         self._connections = Connections(plan.associations, len(plan.peers), count)
@@ -174,8 +184,10 @@ class Receiver:
             if place is None:
                 self._count("objects_late")
                 return _NOT_ALLOWED
-            with write_aside(place / f"{uuid.uuid4().hex}.dcm") as partial:
-                partial.write_bytes(event.encoded_dataset())
+            data = event.encoded_dataset()
+            with self._hold() as take, write_aside(place / f"{uuid.uuid4().hex}.dcm") as partial:
+                take(len(data))
+                partial.write_bytes(data)
         except (OSError, InputError) as error:
             self._count("objects_refused")
             return _FULL if getattr(error, "errno", None) == errno.ENOSPC else _FAILED

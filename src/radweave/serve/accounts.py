@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from radweave.base.errors import InputError
 from radweave.serve import log, users
-from radweave.serve.access import COOKIE, Asking, Here, one_password, refuse_many
+from radweave.serve.access import COOKIE, Asking, Here, one_password, tries
 from radweave.serve.users import User
 
 router = APIRouter(prefix="/api/v1")
@@ -29,15 +29,18 @@ class NewPassword(_Body):
 
 @router.put("/users/{number}/password", tags=["users"], status_code=204)
 def change_password(number: int, given: NewPassword, request: Request, user: Asking, here: Here) -> None:
-    """Change one's own password, or as an admin another user's. All other sessions of that user end."""
+    """Change one's own password, or as an admin another user's. All tokens and other sessions of that user end."""
     _refuse_others(user, number)
-    refuse_many(request, f"password {user.id}")
+    counted = tries(request)
+    keys = {f"password {user.id}": counted.most}
+    counted.begin(keys)
     with one_password(), here.database.writing() as connection:
         _there(users.user_names(connection), number)
         own = number == user.id
         is_asked = own and users.has_password(connection, number)
         if is_asked and users.by_password(connection, user.name, given.old) is None:
             raise InputError("is not the password", field="old")
+        counted.succeed(keys)
         users.set_password(connection, number, given.new, keep=request.cookies.get(COOKIE, "") if own else "")
         log.append(connection, "password changed", user=user.id, details={"user": number})
 

@@ -328,6 +328,7 @@ def status(user: Asking, here: Here) -> dict[str, Any]:
     """Whether studies are drafted now; for an admin also why inference processes were lost, the newest first."""
     answer: dict[str, Any] = {"ready": here.inference.is_ready, "model": here.model}
     if user.is_admin:
+        answer["storage"] = here.room.figures()
         answer["problem"] = here.inference.problem
         answer["lost"] = [
             {"time": one.time.isoformat(), "reason": one.reason, "studies": one.studies}
@@ -344,8 +345,8 @@ def check_log(user: Admin, here: Here) -> dict[str, Any]:
 
 
 @probes.get("/healthz", tags=["probes"])
-def health() -> dict[str, Any]:
-    """Whether the server answers."""
+async def health() -> dict[str, Any]:
+    """Whether the server answers; without a thread, of which others may hold all."""
     return {"status": "ok"}
 
 
@@ -361,7 +362,7 @@ def ready(here: Here) -> dict[str, Any]:
 @probes.get("/metrics", tags=["probes"])
 def metrics(here: Here) -> PlainTextResponse:
     """Figures for Prometheus."""
-    text = here.metrics.text(_states(here), ready=here.inference.is_ready)
+    text = here.metrics.text(_states(here), here.room.figures(), ready=here.inference.is_ready)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 

@@ -18,8 +18,9 @@ from radweave.base.errors import CannotWriteError, InputError
 from radweave.base.study import RESEARCH_ONLY
 from radweave.serve import access, accounts, api, images, pages, prior_api, template_api
 from radweave.serve.events import say_failure
-from radweave.serve.guard import Guard, RateLimit, error
+from radweave.serve.guard import Guard, error
 from radweave.serve.kept import BusyError
+from radweave.serve.room import NoRoomError
 from radweave.serve.signed import ConflictError
 from radweave.serve.station import KnownError, QueueFullError, Station
 
@@ -45,7 +46,7 @@ def create_app(station: Station) -> FastAPI:
         docs_url=None, redoc_url=None,
     )  # fmt: skip
     app.state.station = station
-    app.state.logins = RateLimit(station.settings.logins)
+    app.state.tries = access.Tries(station.settings.logins)
     for part in (access, accounts, api, prior_api, template_api, images):
         app.include_router(part.router)
     app.include_router(api.probes)
@@ -55,8 +56,9 @@ def create_app(station: Station) -> FastAPI:
     app.add_exception_handler(InputError, _input)
     app.add_exception_handler(QueueFullError, _full)
     app.add_exception_handler(BusyError, _busy)
+    app.add_exception_handler(NoRoomError, _no_room)
     app.add_exception_handler(OperationalError, _away)
-    app.add_middleware(Guard, settings=station.settings, metrics=station.metrics)
+    app.add_middleware(Guard, settings=station.settings, metrics=station.metrics, room=station.room)
     return app
 
 
@@ -94,7 +96,11 @@ async def _full(request: Request, problem: Exception) -> Response:
 
 
 async def _busy(request: Request, problem: Exception) -> Response:
-    return _reply(503, error("many images and reports are being read or made; try again"), {"Retry-After": str(BUSY_S)})
+    return _reply(503, error("the server is busy; try again"), {"Retry-After": str(BUSY_S)})
+
+
+async def _no_room(request: Request, problem: Exception) -> Response:
+    return _reply(507, error("the workstation has no room for more files; an admin must make some"))
 
 
 async def _away(request: Request, problem: Exception) -> Response:

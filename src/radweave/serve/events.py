@@ -1,7 +1,7 @@
 """The server's own words: JSON lines on standard error, without patient data.
 
 Only the fields named here are written. None of them can hold what a user typed or a file says: a study is its number of
-ours, a path is the route's pattern, an error is its type and the place in our code.
+ours, a path is the route's pattern, an error is its type and the place in our code, a client is its address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,20 @@ from typing import Final
 from radweave.serve.schema import now
 
 FIELDS: Final = frozenset(
-    {"method", "route", "status", "milliseconds", "study", "studies", "error", "place", "seconds", "count", "pid"}
+    {
+        "method",
+        "route",
+        "status",
+        "milliseconds",
+        "study",
+        "studies",
+        "error",
+        "place",
+        "seconds",
+        "count",
+        "pid",
+        "client",
+    }
 )
 SAME_S: Final = 60.0
 _lock = threading.Lock()

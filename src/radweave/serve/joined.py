@@ -13,6 +13,7 @@ from radweave.serve import store
 from radweave.serve.database import Database
 from radweave.serve.events import quiet
 from radweave.serve.metrics import Metrics
+from radweave.serve.room import NoRoomError, Room
 from radweave.serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ _QUOTING: Final = ("pynetdicom", "dicomweb_client", "pydicom", "highdicom", "url
 class Joined:
     """What a plan asks for, and nothing where it asks for nothing."""
 
-    def __init__(self, plan: Plan, settings: Settings, database: Database, metrics: Metrics, submit: Submit) -> None:
+    def __init__(
+        self, plan: Plan, settings: Settings, database: Database, metrics: Metrics, submit: Submit, disk: Room
+    ) -> None:
         """Nothing runs before ``start``; ``refuse_unusable`` has seen the plan."""
         self._parts: list[_Part] = []
         if plan.is_empty:
@@ -42,7 +45,7 @@ class Joined:
 
         receiver = None
         if plan.receive is not None:
-            receiver = Receiver(plan.receive, settings.incoming, metrics.count)
+            receiver = Receiver(plan.receive, settings.incoming, metrics.count, disk.of_device)
             self._parts.append(receiver)
         asked = [(query, _archive(query, plan, receiver, metrics)) for query in plan.query]
         if plan.receive is not None or plan.query:
@@ -55,6 +58,10 @@ class Joined:
             self._parts.append(Arrivals(routes, quiet_s, settings.incoming, submit, metrics.count, seeker, clean))
 
         def room() -> int:
+            try:
+                disk.refuse(1)
+            except NoRoomError:
+                return 0
             with database.reading() as connection:
                 return settings.limits.waiting - store.queued(connection) - sum(1 for _ in settings.incoming.iterdir())
 

@@ -38,18 +38,22 @@ class Metrics:
             for bound in BUCKETS_S:
                 self._buckets[bound] += seconds <= bound
 
-    def text(self, states: Mapping[str, int], *, ready: bool) -> str:
-        """All figures; ``states`` are the studies of each state."""
+    def text(self, states: Mapping[str, int], gauges: Mapping[str, int] | None = None, *, ready: bool) -> str:
+        """All figures; ``states`` are the studies of each state, ``gauges`` figures that are read now."""
         with self._lock:
             requests, counts = dict(self._requests), dict(self._counts)
             buckets, drafts, seconds = dict(self._buckets), self._drafts, self._seconds
         lines = [f"# TYPE {_PREFIX}ready gauge", f"{_PREFIX}ready {int(ready)}", f"# TYPE {_PREFIX}studies gauge"]
         lines += [f'{_PREFIX}studies{{state="{state}"}} {number}' for state, number in states.items()]
+        for name, number in (gauges or {}).items():
+            lines += [f"# TYPE {_PREFIX}{name} gauge", f"{_PREFIX}{name} {number}"]
         lines.append(f"# TYPE {_PREFIX}requests_total counter")
         for (method, route, status), number in sorted(requests.items()):
             labels = f'method="{method}",route="{route}",status="{status}"'
             lines.append(f"{_PREFIX}requests_total{{{labels}}} {number}")
-        for name in sorted({"worker_starts", "worker_deaths", "dropped_drafts", *counts}):
+        for name in sorted(
+            {"worker_starts", "worker_deaths", "dropped_drafts", "connections_cut", "logins_refused", *counts}
+        ):
             lines += [f"# TYPE {_PREFIX}{name}_total counter", f"{_PREFIX}{name}_total {counts.get(name, 0)}"]
         lines.append(f"# TYPE {_PREFIX}draft_seconds histogram")
         lines += [f'{_PREFIX}draft_seconds_bucket{{le="{bound}"}} {buckets.get(bound, 0)}' for bound in BUCKETS_S]

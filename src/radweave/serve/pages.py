@@ -7,9 +7,9 @@ package: nothing is loaded from elsewhere, and nothing stands inline, which the 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
@@ -17,13 +17,15 @@ from starlette.staticfiles import StaticFiles
 from radweave import __version__
 from radweave.base.study import RESEARCH_ONLY
 from radweave.serve import store
-from radweave.serve.access import Here, current_user
+from radweave.serve.access import Here, client_of, current_user, let_in, tries
+from radweave.serve.openid import BACK, TRY_S, NoProviderError, RefusedError, user_of
 from radweave.serve.settings import Limits
 from radweave.serve.station import Station
 from radweave.serve.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, User
 
 router = APIRouter(include_in_schema=False)
 _HOME = "/studies"
+_TRY = "radweave_openid"
 
 
 @lru_cache(maxsize=1)
@@ -63,7 +65,64 @@ def home() -> Response:
 def login(request: Request, here: Here) -> Response:
     if _looking(request, here) is not None:
         return RedirectResponse(_HOME, 303)
-    return _page("login", here, user=None)
+    return _page("login", here, user=None, has_provider=here.provider is not None)
+
+
+@router.get("/login/openid")
+def to_provider(request: Request, here: Here, next: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """To the provider, with what this browser must bring back."""
+    if here.provider is None:
+        raise HTTPException(404)
+    try:
+        url, kept = here.provider.begin(next)
+    except NoProviderError:
+        return _no_provider(here)
+    answer = RedirectResponse(url, 303)
+    _keep(answer, request, kept)
+    return answer
+
+
+@router.get(BACK)
+def from_provider(
+    request: Request,
+    here: Here,
+    state: Annotated[str, Query(max_length=200)] = "",
+    code: Annotated[str, Query(max_length=4_000)] = "",
+) -> Response:
+    """Whom the provider sent back, let in or refused."""
+    if here.provider is None:
+        raise HTTPException(404)
+    client, counted = client_of(request), tries(request)
+    keys = counted.keys(client, "a provider's", None)
+    try:
+        counted.begin(keys)
+        claims, wanted = here.provider.finish(request.cookies.get(_TRY, ""), state, code)
+        with here.database.writing() as connection:
+            user = user_of(connection, here.provider, claims)
+            answer = _page("entered", here, user=None, wanted=wanted)
+            let_in(request, answer, here, connection, user)
+        counted.succeed(keys)
+    except NoProviderError:
+        counted.succeed(keys)
+        answer = _no_provider(here)
+    except RefusedError as error:
+        counted.note(here, client, None)
+        answer = _page("problem", here, user=None, status=403, reason=f"You were not logged in: {error}.")
+    _keep(answer, request, "", seconds=0)
+    return answer
+
+
+def _no_provider(here: Station) -> HTMLResponse:
+    reason = "The service that logs you in does not answer. With a name and a password of this server you can log in."
+    return _page("problem", here, user=None, status=503, reason=reason)
+
+
+def _keep(answer: Response, request: Request, kept: str, *, seconds: int = TRY_S) -> None:
+    """A cookie that comes back with the provider's answer, which another site sends: so it is not strict."""
+    answer.set_cookie(
+        _TRY, kept, max_age=seconds, httponly=True, samesite="lax", path="/login/openid",
+        secure=request.url.scheme == "https",
+    )  # fmt: skip
 
 
 @router.get("/studies")

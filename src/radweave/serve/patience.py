@@ -14,23 +14,30 @@ from typing import Any, Final
 
 import h11
 from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive
+from starlette.types import ASGIApp, Message, Receive
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from radweave.serve.connections import Connections, Use
 
 ANSWER_S: Final = 120.0
 LINGER_S: Final = 2.0
 """How long a body is read that nobody wants any more: whoever sends it reads the answer after it."""
+STOP_S: Final = 3.0
+"""How long a server that stops waits for who sends or takes slowly."""
 LEAST_RATE: Final = 16 << 10
 """Bytes a second: a slow radio link, and some 18 hours for the largest body that there is."""
 
 
-def protocol(head_s: float) -> type[H11Protocol]:
-    """Uvicorn's protocol with a limit for the head of a request."""
-    return type("PatientProtocol", (_Protocol,), {"head_s": head_s})
+def protocol(head_s: float, connections: Connections, spare: Callable[[ASGIApp], ASGIApp]) -> type[H11Protocol]:
+    """Uvicorn's protocol with a limit for the head of a request; ``spare`` is what a connection of the reserve gets."""
+    names = {"head_s": head_s, "all_connections": connections, "spare": staticmethod(spare)}
+    return type("PatientProtocol", (_Protocol,), names)
 
 
 class _Protocol(H11Protocol):
     head_s: float
+    all_connections: Connections
+    spare: Callable[[Any], Any]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -40,6 +47,8 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         counted: Any = _Counted(transport, self._writes)
         super().connection_made(counted)
+        if not self.all_connections.enter(self, self.client[0] if self.client else ""):
+            self.app = self.spare(self.app)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -49,7 +58,31 @@ class _Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         for name in list(self._timers):
             self._end(name)
+        self.all_connections.leave(self)
         super().connection_lost(exc)
+
+    def use(self) -> Use:
+        """What the connection is kept for."""
+        if self.cycle is None or self.cycle.response_complete:
+            return Use.TAKING if self.transport.get_write_buffer_size() else Use.SILENT
+        if self.conn.their_state is h11.SEND_BODY:
+            return Use.SENDING
+        return Use.TAKING if self.transport.get_write_buffer_size() else Use.WORKED_FOR
+
+    def cut(self) -> None:
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        """Stop: what is worked for is finished, and nobody else is waited for long."""
+        super().shutdown()
+        self._begin("stop", STOP_S, self._cut_unless_worked_for)
+
+    def _cut_unless_worked_for(self) -> None:
+        self._end("stop")
+        if self.use() is Use.WORKED_FOR:
+            self._begin("stop", STOP_S, self._cut_unless_worked_for)
+        else:
+            self.cut()
 
     def on_response_complete(self) -> None:
         self._is_answering = False

@@ -13,6 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from radweave.base.errors import InputError
+from radweave.serve.names import folded
 
 STATES: Final = ("waiting", "drafting", "drafted", "edited", "signed", "refused", "rejected")
 ROLES: Final = ("reader", "admin")
@@ -40,6 +41,8 @@ meta = sa.MetaData()
 
 version = sa.Table("schema_version", meta, sa.Column("version", sa.Integer, primary_key=True))
 
+# ``folded`` is what look-alike names share; it is empty of one that looked like another before that was refused.
+# ``subject`` is a digest of whom a provider of log-ins means.
 users = sa.Table(
     "users", meta,
     sa.Column("id", sa.Integer, primary_key=True),
@@ -47,6 +50,9 @@ users = sa.Table(
     sa.Column("role", sa.String(20), nullable=False),
     sa.Column("password", sa.String(200)),
     sa.Column("created", Utc, nullable=False),
+    sa.Column("folded", sa.String(100), unique=True),
+    sa.Column("disabled", Utc),
+    sa.Column("subject", sa.String(64), unique=True),
     sa.CheckConstraint(f"role IN {ROLES}", name="known_role"),
 )  # fmt: skip
 
@@ -344,8 +350,24 @@ def _addenda(connection: sa.Connection) -> None:
     connection.exec_driver_sql("PRAGMA writable_schema = OFF")
 
 
+def _one_name(connection: sa.Connection) -> None:
+    """Look-alike names, users that are disabled, and users of a provider."""
+    there = {column["name"] for column in sa.inspect(connection).get_columns(users.name)}
+    for column, kind in {"folded": "VARCHAR(100)", "disabled": "TIMESTAMP", "subject": "VARCHAR(64)"}.items():
+        if column not in there:
+            connection.exec_driver_sql(f"ALTER TABLE users ADD COLUMN {column} {kind}")
+    taken: set[str] = set()
+    for row in connection.execute(sa.select(users.c.id, users.c.name).order_by(users.c.id)).all():
+        name = folded(row.name)
+        if name not in taken:
+            taken.add(name)
+            connection.execute(users.update().where(users.c.id == row.id).values(folded=name))
+    for column in ("folded", "subject"):
+        connection.exec_driver_sql(f"CREATE UNIQUE INDEX IF NOT EXISTS users_{column} ON users ({column})")
+
+
 MIGRATIONS: Final[Mapping[int, Migration]] = {
-    2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing, 7: _addenda,
+    2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing, 7: _addenda, 8: _one_name,
 }  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
@@ -367,6 +389,6 @@ def migrate(connection: sa.Connection, *, steps: Mapping[int, Migration] = MIGRA
     found = connection.execute(sa.select(version.c.version)).scalar_one()
     if found > newest:
         raise InputError("is of a newer radweave", field="--database", got=f"version {found}", expected=newest)
-    for step in range(found + 1, newest + 1):
+    for step in sorted(number for number in steps if found < number <= newest):
         steps[step](connection)
         connection.execute(version.update().values(version=step))

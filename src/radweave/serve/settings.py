@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from radweave.base.errors import InputError
 from radweave.base.study import Record, Split
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def network(text: str) -> str:
+    """An address or a network in its usual spelling.
+
+    Raises:
+        InputError: for anything else.
+    """
+    expected = "addresses or networks: 10.0.0.5,fd00::/8"
+    try:
+        found = ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        raise InputError("is no address", field="--behind-proxy", got=text, expected=expected) from None
+    if not found.prefixlen:
+        raise InputError("trusts everybody", field="--behind-proxy", got=text, expected=expected)
+    return str(found)
+
+
+def origin(text: str) -> str:
+    """A URL of a scheme, a host and perhaps a port.
+
+    Raises:
+        InputError: for anything else.
+    """
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_one = is_one and parts.path in ("", "/") and not (parts.query or parts.fragment or "@" in parts.netloc)
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise InputError("is no address of a server", field="--public-url", got=text, expected="https://HOST[:PORT]")
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+Network = Annotated[str, AfterValidator(network)]
 
 
 class Limits(Record):
@@ -27,6 +67,32 @@ class Limits(Record):
     images: int = Field(default=16, ge=1)
     views: int = Field(default=32, ge=1)
     kept_bytes: int = Field(default=4 << 30, ge=1)
+    state_bytes: int | None = Field(default=None, ge=1)
+    free_bytes: int = Field(default=256 << 20, ge=0)
+    connections: int = Field(default=512, ge=1)
+    connections_of_one: int = Field(default=128, ge=1)
+
+    @property
+    def most_kept(self) -> int:
+        """The most of decoded images, which leave room for the files themselves."""
+        return self.kept_bytes if self.state_bytes is None else min(self.kept_bytes, self.state_bytes // 4)
+
+
+class OpenId(Record):
+    """The provider whose users may log in.
+
+    ``claim`` names the groups of a user; who is in one of ``readers`` or ``admins`` is let in, and nobody else.
+    ``secret_file`` holds the client's secret; without one it is the environment's RADWEAVE_OIDC_SECRET, or there is
+    none and the client is a public one.
+    """
+
+    issuer: str
+    client_id: str = Field(min_length=1)
+    secret_file: Path | None = None
+    claim: str = Field(default="groups", min_length=1)
+    readers: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    scopes: str = "openid profile"
 
 
 class Settings(Record):
@@ -36,6 +102,9 @@ class Settings(Record):
     in seconds: ``study_s`` is the most a draft may take, ``drain_s`` what a stop waits for drafts that are being
     written, ``session_s`` how long a login lasts, ``head_s`` how long a request's head may take, ``body_s`` a body
     that does not come.
+
+    ``behind_proxy`` are the addresses whose forwarded headers are trusted, ``public_url`` is what browsers call the
+    server, ``tls_cert`` and ``tls_key`` are PEM files.
     """
 
     run: Path
@@ -57,6 +126,11 @@ class Settings(Record):
     head_s: float = Field(default=10.0, gt=0)
     body_s: float = Field(default=30.0, gt=0)
     logins: int = Field(default=5, ge=1)
+    behind_proxy: tuple[Network, ...] = ()
+    public_url: Annotated[str, AfterValidator(origin)] | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    openid: OpenId | None = None
     limits: Limits = Limits()
 
     @property

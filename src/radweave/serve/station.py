@@ -34,6 +34,8 @@ from radweave.serve.inference import Inference, Target
 from radweave.serve.joined import Joined, refuse_unusable
 from radweave.serve.kept import Kept, Places
 from radweave.serve.metrics import Metrics
+from radweave.serve.openid import provider_of
+from radweave.serve.room import NoRoomError, Room
 from radweave.serve.settings import Settings
 from radweave.serve.store import NewStudy
 from radweave.serve.uploads import Incoming, take_in
@@ -87,11 +89,13 @@ class Station:
         self._headers: dict[str, Identity | None] = {}
         self._dataset_read: dict[str, Study | None] = {}
         self.metrics = Metrics()
-        self.kept = Kept(settings.pixels, settings.limits.kept_bytes)
+        self.provider = provider_of(settings)
+        self.room = Room(settings.state, settings.limits)
+        self.kept = Kept(settings.pixels, settings.limits.most_kept)
         self.reports = Places(_REPORTS_AT_ONCE)
         self.inference = Inference(settings, self.database, self.metrics, target=target)
         self._growing = Growing(settings, self.database, self.metrics, self.modality, self.inference.wake)
-        self._joined = Joined(plan, settings, self.database, self.metrics, self._take_arrived)
+        self._joined = Joined(plan, settings, self.database, self.metrics, self._take_arrived, self.room)
         self._watcher: Watcher | None = None
         if settings.watch is not None:
             self._watcher = Watcher(settings.watch, self._take_watched, self.metrics.count)
@@ -132,7 +136,9 @@ class Station:
 
         Raises:
             QueueFullError: if no study more may wait.
+            NoRoomError: if there is no room for any file.
         """
+        self.room.refuse(1)
         with self.database.reading() as connection:
             if store.queued(connection) >= self.settings.limits.waiting:
                 raise QueueFullError
@@ -146,20 +152,24 @@ class Station:
         key: str | None = None,
         arrived: bool = False,
         prior: Prior | None = None,
+        is_counted: bool = True,
     ) -> list[str]:
         """Take files in as studies and return these. A second call with the same ``key`` is refused.
 
         Reports of studies that ``arrived`` from an archive go back to it. ``prior`` is what came of looking for the
-        patient's study before; its files are copied.
+        patient's study before; its files are copied. ``is_counted`` is off for files that
+        were counted when they came, and go when the study is taken.
 
         Raises:
             InputError: for what is not taken, naming the limit; KnownError for a key that came before.
-            QueueFullError: if so many studies more may not wait. Nothing is left in either case.
+            QueueFullError: if so many studies more may not wait.
+            NoRoomError: if there is no room for the files. Nothing is left in any of these cases.
         """
         limits, place = self.settings.limits, self.settings.files.absolute()
         if key is not None:
             self._refuse_known(_source(owner, 0, key))
-        folder, found = take_in(incoming, place, limits, modality=self.modality, one_study=one_study)
+        with self.room.hold(is_counted=is_counted) as take:
+            folder, found = take_in(incoming, place, limits, take, modality=self.modality, one_study=one_study)
         before: Path | None = None
         try:
             people = [None if study.refused else self._whose([path for path, _ in study.files]) for study in found]
@@ -249,7 +259,7 @@ class Station:
             self.submit(incoming, owner=None, one_study=False, key=key)
         except KnownError:
             return True
-        except QueueFullError:
+        except (QueueFullError, NoRoomError):
             return False
         except InputError as error:
             with self.database.writing() as connection:
@@ -262,10 +272,11 @@ class Station:
         name = f"arrived/{key}"
         try:
             arrived = not key.startswith(outbox.NOBODYS)
-            self.submit(as_incoming(chosen(files, self.modality)), owner=None, key=name, arrived=arrived, prior=prior)
+            incoming = as_incoming(chosen(files, self.modality))
+            self.submit(incoming, owner=None, key=name, arrived=arrived, prior=prior, is_counted=False)
         except KnownError:
             return self._growing.take(_source(None, 0, name), files)
-        except QueueFullError:
+        except (QueueFullError, NoRoomError):
             return False
         except InputError:
             self.metrics.count("studies_refused")

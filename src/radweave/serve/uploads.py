@@ -6,6 +6,7 @@ is whole or absent: its folder is written aside and renamed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import uuid
@@ -21,6 +22,7 @@ from radweave.base.study import Modality
 from radweave.data.reading import wire
 from radweave.data.reading.sandbox import Sandbox
 from radweave.generate.files import IMAGE_SUFFIXES, SCAN_SUFFIXES, FileGroup, group_images
+from radweave.serve.room import Take
 from radweave.serve.settings import Limits
 from radweave.serve.store import NewStudy
 
@@ -39,6 +41,7 @@ class Incoming:
     """A file as it comes: what it is called, with the folders a browser says it was in, and what copies it."""
 
     name: str
+    size: Callable[[], int]
     copy_to: Callable[[Path], None]
 
 
@@ -50,7 +53,7 @@ def from_stream(name: str, stream: IO[bytes]) -> Incoming:
         with path.open("wb") as file:
             shutil.copyfileobj(stream, file, 1 << 20)
 
-    return Incoming(name, copy)
+    return Incoming(name, lambda: stream.seek(0, os.SEEK_END), copy)
 
 
 def from_path(path: Path, name: str) -> Incoming:
@@ -59,13 +62,21 @@ def from_path(path: Path, name: str) -> Incoming:
     def copy(target: Path) -> None:
         shutil.copyfile(path, target)
 
-    return Incoming(name, copy)
+    return Incoming(name, lambda: path.stat().st_size, copy)
 
 
 def take_in(
-    incoming: Sequence[Incoming], place: Path, limits: Limits, *, modality: Modality, one_study: bool
+    incoming: Sequence[Incoming],
+    place: Path,
+    limits: Limits,
+    take: Take = lambda size: None,
+    *,
+    modality: Modality,
+    one_study: bool,
 ) -> tuple[Path, list[NewStudy]]:
     """Lay files below ``place`` and group them; return the folder of this upload and its studies.
+
+    ``take`` gets the bytes of each file before it is laid, and raises where there is no room.
 
     Raises:
         InputError: naming the limit that was passed, or for an archive that is not taken. Nothing is left then.
@@ -76,7 +87,7 @@ def take_in(
         raise InputError("too many files", field="files", got=len(incoming), expected=f"at most {limits.files}")
     folder = place / uuid.uuid4().hex
     with write_folder(folder) as partial:
-        laid = _lay(incoming, partial, limits)
+        laid = _lay(incoming, partial, limits, take)
         if not laid:
             raise InputError("the archive holds no file", field="files")
         groups = _groups(partial, modality, one_study=one_study)
@@ -104,7 +115,7 @@ def _joined(studies: list[NewStudy], name: str, partial: Path, folder: Path) -> 
     return [study for study in studies if study.refused is None] + [NewStudy(printable(name), refused=reason)]
 
 
-def _lay(incoming: Sequence[Incoming], folder: Path, limits: Limits) -> dict[str, str]:
+def _lay(incoming: Sequence[Incoming], folder: Path, limits: Limits, take: Take) -> dict[str, str]:
     """Copy files under names of ours; path below ``folder`` -> the name each came with.
 
     No archive is unpacked before all of them together are known to keep to the limits.
@@ -114,6 +125,7 @@ def _lay(incoming: Sequence[Incoming], folder: Path, limits: Limits) -> dict[str
     archives: list[tuple[str, Path]] = []
     for one in incoming:
         path = _place(one.name, folder, places, len(laid) + len(archives))
+        take(one.size())
         one.copy_to(path)
         with path.open("rb") as file:
             start = file.read(4)
@@ -136,6 +148,7 @@ def _lay(incoming: Sequence[Incoming], folder: Path, limits: Limits) -> dict[str
         )
     for above, path, members in listed:
         for name, data in _unpacked(path, members, ends):
+            take(len(data))
             member = _place(f"{above}/{name}", folder, places, len(laid))
             member.write_bytes(data)
             laid[member.relative_to(folder).as_posix()] = name

@@ -14,6 +14,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from radweave.base.errors import InputError
 from radweave.base.hashes import sha256_bytes
+from radweave.serve.names import folded, refuse_unclear
 from radweave.serve.schema import ROLES, now, sessions, tokens, users
 
 FIRST_USER = "admin"
@@ -24,6 +25,7 @@ LONGEST_PASSWORD = 1_000
 _TOKEN_NAME = 16
 """Characters of a token's hash that name it."""
 _hasher = PasswordHasher()
+_enabled = users.c.disabled.is_(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +61,75 @@ def new_token(connection: sa.Connection, user_id: int) -> str:
     return secret
 
 
-def add_user(connection: sa.Connection, name: str, *, role: str, password: str | None) -> int:
-    """Add a user; without a password only tokens let it in.
+def add_user(
+    connection: sa.Connection, name: str, *, role: str, password: str | None, subject: str | None = None
+) -> int:
+    """Add a user; without a password only tokens, or the provider that knows its ``subject``, let it in.
 
     Raises:
-        InputError: for a name that is taken or empty, an unknown role, a password that is too short or too long.
+        InputError: for a name that is unclear, taken or like one that is, an unknown role, a password that is too short
+            or too long.
     """
-    if not name or len(name) > 100 or not name.isprintable():
-        raise InputError("no name", field="name", expected="1 to 100 printable characters")
+    refuse_unclear(name)
     if role not in ROLES:
         raise InputError("no such role", field="role", expected=" or ".join(ROLES))
     kept = None if password is None else _hashed(password)
-    if connection.execute(sa.select(users.c.id).where(users.c.name == name)).first():
-        raise InputError("is taken", field="name")
-    made = connection.execute(users.insert().values(name=name, role=role, password=kept, created=now()))
+    if is_taken(connection, name):
+        raise InputError("is taken, or looks like one that is", field="name")
+    row = {"name": name, "role": role, "password": kept, "created": now(), "folded": folded(name), "subject": subject}
+    made = connection.execute(users.insert().values(row))
     assert made.inserted_primary_key is not None
     return int(made.inserted_primary_key[0])
+
+
+def is_taken(connection: sa.Connection, name: str) -> bool:
+    """True where a user has this name, or one that looks like it."""
+    wanted = sa.or_(users.c.name == name, users.c.folded == folded(name))
+    return connection.execute(sa.select(users.c.id).where(wanted)).first() is not None
+
+
+def named(connection: sa.Connection, name: str) -> sa.Row[Any] | None:
+    """The user that a name means: the one that is called so, else the one whose name looks like it."""
+    exact = connection.execute(sa.select(users).where(users.c.name == name)).first()
+    return exact or connection.execute(sa.select(users).where(users.c.folded == folded(name))).first()
+
+
+def set_disabled(connection: sa.Connection, user_id: int, *, is_disabled: bool) -> None:
+    """Let a user in no more, or again. Who is disabled loses its sessions and tokens at once.
+
+    Raises:
+        InputError: for a user that is not there, and for the last admin that can log in here by itself.
+    """
+    if user_id not in user_names(connection):
+        raise InputError("no such user", field="number", got=user_id)
+    if is_disabled:
+        admins = sa.select(users.c.id).where(
+            users.c.role == "admin", users.c.disabled.is_(None), users.c.subject.is_(None), users.c.id != user_id
+        )
+        if connection.execute(admins).first() is None:
+            raise InputError("is the last admin that can log in", field="number", got=user_id)
+        end_all(connection, user_id)
+    connection.execute(users.update().where(users.c.id == user_id).values(disabled=now() if is_disabled else None))
+
+
+def is_enabled(connection: sa.Connection, user_id: int) -> bool:
+    return connection.execute(sa.select(users.c.id).where(users.c.id == user_id, _enabled)).first() is not None
+
+
+def is_password(connection: sa.Connection, user_id: int, kept: str | None) -> bool:
+    """True where what is kept of a user's password is still the same, and the user is let in."""
+    wanted = (users.c.id == user_id, users.c.password == kept, _enabled)
+    return connection.execute(sa.select(users.c.id).where(*wanted)).first() is not None
+
+
+def is_of_provider(connection: sa.Connection, user_id: int) -> bool:
+    return connection.execute(sa.select(users.c.subject).where(users.c.id == user_id)).scalar() is not None
+
+
+def end_all(connection: sa.Connection, user_id: int, *, keep: str = "") -> None:
+    """End a user's tokens, and its sessions but that of the cookie ``keep``."""
+    connection.execute(tokens.delete().where(tokens.c.user_id == user_id))
+    _end_sessions(connection, user_id, keep=keep)
 
 
 def _hashed(password: str) -> str:
@@ -85,13 +140,16 @@ def _hashed(password: str) -> str:
 
 
 def set_password(connection: sa.Connection, user_id: int, password: str, *, keep: str = "") -> None:
-    """Give a user another password, and end all its sessions but that of the cookie ``keep``.
+    """Give a user another password, and end all its tokens, and its sessions but that of the cookie ``keep``.
 
     Raises:
-        InputError: for a password that is too short or too long.
+        InputError: for a password that is too short or too long, and for a user of a provider, which keeps its own.
     """
-    connection.execute(users.update().where(users.c.id == user_id).values(password=_hashed(password)))
-    _end_sessions(connection, user_id, keep=keep)
+    kept = _hashed(password)
+    local = (users.c.id == user_id, users.c.subject.is_(None))
+    if not connection.execute(users.update().where(*local).values(password=kept)).rowcount:
+        raise InputError("logs in with its provider, and has no password here", field="number", got=user_id)
+    end_all(connection, user_id, keep=keep)
 
 
 def has_password(connection: sa.Connection, user_id: int) -> bool:
@@ -126,11 +184,13 @@ def user_names(connection: sa.Connection) -> dict[int | None, str]:
 
 
 def all_users(connection: sa.Connection) -> list[dict[str, Any]]:
-    asked = sa.select(users.c.id, users.c.name, users.c.role, users.c.created).order_by(users.c.id)
     return [
-        {"id": row.id, "name": row.name, "role": row.role, "created": row.created.isoformat()}
-        for row in connection.execute(asked)
-    ]
+        {
+            "id": row.id, "name": row.name, "role": row.role, "created": row.created.isoformat(),
+            "disabled": row.disabled is not None, "is_of_provider": row.subject is not None,
+        }
+        for row in connection.execute(sa.select(users).order_by(users.c.id))
+    ]  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -139,18 +199,20 @@ def _nobodys() -> str:
 
 
 def by_password(connection: sa.Connection, name: str, password: str) -> User | None:
-    """The user with this password. An unknown name takes as long as a wrong password."""
-    row = connection.execute(sa.select(users).where(users.c.name == name)).first()
+    """The user with this password. An unknown name, and one that is disabled, takes as long as a wrong password."""
+    row = named(connection, name)
     kept = row.password if row is not None and row.password is not None else _nobodys()
     try:
         _hasher.verify(kept, password[:LONGEST_PASSWORD])
     except (VerificationError, InvalidHashError):
         return None
-    return None if row is None or row.password is None else User(row.id, row.name, row.role)
+    if row is None or row.password is None or row.disabled is not None:
+        return None
+    return User(row.id, row.name, row.role)
 
 
 def by_token(connection: sa.Connection, secret: str) -> User | None:
-    asked = sa.select(users).join(tokens).where(tokens.c.secret == sha256_bytes(secret.encode()))
+    asked = sa.select(users).join(tokens).where(tokens.c.secret == sha256_bytes(secret.encode()), _enabled)
     row = connection.execute(asked).first()
     return None if row is None else User(row.id, row.name, row.role)
 
@@ -172,7 +234,7 @@ def by_session(connection: sa.Connection, secret: str) -> User | None:
     asked = (
         sa.select(users, sessions.c.csrf)
         .join(sessions)
-        .where(sessions.c.secret == sha256_bytes(secret.encode()), sessions.c.ends > now())
+        .where(sessions.c.secret == sha256_bytes(secret.encode()), sessions.c.ends > now(), _enabled)
         .where(sessions.c.created < now() + CLOCK_SET_BACK)
     )
     row = connection.execute(asked).first()

@@ -23,6 +23,7 @@ at("password").addEventListener("submit", async (event) => {
   if (await tried(() => ask("PUT", `/users/${me.id}/password`, given))) {
     event.target.reset();
     tell("The password was changed.");
+    await tried(drawTokens);
   }
 });
 
@@ -47,10 +48,18 @@ function tokenList(user, tokens, again) {
 async function drawUsers() {
   const { users } = await ask("GET", "/users");
   redraw(at("users"), h("table", {}, h("thead", {}, h("tr", {}, ["Name", "Role", "Since", ""].map((text) => h("th", { scope: "col" }, text || h("span", { class: "visually-hidden" }, "Actions"))))),
-    h("tbody", {}, users.map((one) => h("tr", {}, h("th", { scope: "row" }, one.name), h("td", {}, one.role), h("td", {}, time(one.created)),
+    h("tbody", {}, users.map((one) => h("tr", {}, h("th", { scope: "row" }, one.name, one.disabled && " (disabled)"), h("td", {}, one.role), h("td", {}, time(one.created)),
       h("td", {}, h("div", { class: "row" }, button("New token", () => newToken(one), { "aria-label": `New token for ${one.name}` }),
         button("Tokens", () => showTokens(one), { "aria-label": `Tokens of ${one.name}` }),
-        one.id !== me.id && button("New password", () => newPassword(one), { "aria-label": `New password for ${one.name}` }))))))));
+        one.id !== me.id && !one.is_of_provider && button("New password", () => newPassword(one), { "aria-label": `New password for ${one.name}` }),
+        one.id !== me.id && button(one.disabled ? "Enable" : "Disable", () => setDisabled(one), { "aria-label": `${one.disabled ? "Enable" : "Disable"} ${one.name}` }))))))));
+}
+
+async function setDisabled(user) {
+  if (await tried(() => ask("PATCH", `/users/${user.id}`, { disabled: !user.disabled }))) {
+    tell(user.disabled ? `${user.name} may log in again.` : `${user.name} is disabled; its sessions and tokens ended.`);
+    await tried(drawUsers);
+  }
 }
 
 async function newToken(user) {

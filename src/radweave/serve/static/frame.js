@@ -16,10 +16,11 @@ at("theme").addEventListener("click", () => {
 });
 
 at("logout")?.addEventListener("click", async () => {
+  let ended = null;
   try {
-    await ask("DELETE", "/session");
+    ended = await ask("DELETE", "/session");
   } catch (problem) {
     if (problem.status !== 401) return alarm(problem);
   }
-  location.assign("/login");
+  location.assign(ended?.provider ?? "/login");
 });

@@ -26,6 +26,9 @@ at("login").addEventListener("submit", (event) => {
   enter(token ? { token } : { name: at("name").value, password: at("password").value });
 });
 
+const provider = document.getElementById("provider");
+if (provider) provider.href = `/login/openid?next=${encodeURIComponent(next())}`;
+
 /** What follows # is never sent to a server and stands in no log; it leaves the address bar at once. */
 function enterByLink() {
   const linked = new URLSearchParams(location.hash.slice(1)).get("token");
