@@ -163,6 +163,18 @@ earlier = sa.Table(
     sa.Column("seconds", sa.Integer, nullable=False),
 )  # fmt: skip
 
+# Why a study whose images can be shown was refused, and who asked for its draft all the same (``serve/anyway.py``).
+# ``holds`` until other images come.
+refusals = sa.Table(
+    "refusals", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("asked_by", sa.ForeignKey("users.id")),
+    sa.Column("asked", Utc),
+    sa.Column("holds", sa.Boolean, nullable=False, default=True),
+)  # fmt: skip
+
 # The patient's study before one, of those that are here. ``prior_id`` is empty where a reader said that there is none.
 links = sa.Table(
     "links", meta,
@@ -301,7 +313,14 @@ def _growing(connection: sa.Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE asked ADD COLUMN images VARCHAR(64)")
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing}
+def _refusals(connection: sa.Connection) -> None:
+    """Refused studies that keep their images."""
+    meta.create_all(connection, tables=[refusals])
+
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {
+    2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing, 9: _refusals,
+}  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
 
@@ -322,6 +341,6 @@ def migrate(connection: sa.Connection, *, steps: Mapping[int, Migration] = MIGRA
     found = connection.execute(sa.select(version.c.version)).scalar_one()
     if found > newest:
         raise InputError("is of a newer radweave", field="--database", got=f"version {found}", expected=newest)
-    for step in range(found + 1, newest + 1):
+    for step in sorted(number for number in steps if found < number <= newest):
         steps[step](connection)
         connection.execute(version.update().values(version=step))

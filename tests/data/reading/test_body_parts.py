@@ -108,7 +108,8 @@ def test_descriptions_name_another_part_where_no_tag_does(text: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "text", ["CHEST PA", "Thorax stehend", "TÓRAX AP", "chest and abdomen", "PA 72 INCH, 6 FEET", "HEAD FIRST", "ARMS UP",
+    "text", ["CHEST PA", "Thorax stehend", "TÓRAX AP", "chest and abdomen", "PA 72 INCH, 6 FEET", "HEAD FIRST",
+             "ARMS UP",
              "胸部正位", "Routine", "Rx torace, ginocchio escluso"]
 )  # fmt: skip
 def test_descriptions_of_a_chest_and_of_no_part_pass(text: str, tmp_path: Path) -> None:

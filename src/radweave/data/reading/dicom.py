@@ -52,8 +52,8 @@ class DicomHeader(Record):
 
     ``*_key`` are beginnings of SHA-256 digests, for grouping. Spacings are (row, column); positions and orientations
     are in the patient's coordinates, LPS, in mm. ``patient_orientation`` says where rows and columns run to, in letters
-    of A, P, R, L, H, F. ``anatomy`` is the part of the body by all fields that name one. ``doubts`` are signs of damage in the compressed data; ``invalid`` names the fields that are
-    there but cannot be used.
+    of A, P, R, L, H, F. ``anatomy`` is the part of the body by all fields that name one. ``doubts`` are signs of damage
+    in the compressed data; ``invalid`` names the fields that are there but cannot be used.
     """
 
     transfer_syntax: str | None
