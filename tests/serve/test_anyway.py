@@ -109,7 +109,7 @@ def test_a_draft_all_the_same_is_marked_wherever_it_goes(admin: TestClient) -> N
     entries = admin.get(f"/api/v1/studies/{study}/log").json()["entries"]
     (asked,) = [entry for entry in entries if entry["action"] == "draft asked for although refused"]
     assert asked["details"] == {"refusal": "unfamiliar"}
-    for form in ("text", "fhir"):
+    for form in ("text", "fhir-r5"):
         text = admin.get(f"/api/v1/studies/{study}/report?format={form}").text
         assert "DRAFTED ALTHOUGH IT WAS REFUSED" in " ".join(text.split()), form
 

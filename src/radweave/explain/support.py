@@ -59,8 +59,8 @@ _ASPECTS = {
 }  # fmt: skip
 """What a sentence says of a finding beside that it is there, by the words that say so."""
 _STATED = {name: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for name, words in _ASPECTS.items()}
-_IN_THE_NAME = ("size", "severity")
-"""Aspects that a finding's own words may have: "the heart is enlarged" says no more than cardiomegaly."""
+_IN_THE_NAME = "size"
+"""The aspect that a finding's own words may have: "the heart is enlarged" says no more than cardiomegaly."""
 
 
 def verdict_words(verdict: str, checked: Sequence[str], not_checked: Sequence[str]) -> str:
@@ -107,8 +107,8 @@ class Recalled:
 class Claim:
     """What a sentence says of one class, and how the evidence stands to it.
 
-    ``probable`` says how the class's probability stands to it, if there is one (``is_checked``: as a calibrated one that
-    is at least ``CHECKED_FROM``); ``agree`` and ``differ`` number the recalled texts that say the same of the class, or
+    ``probable`` says how the class's probability stands to it, if there is one (``is_checked``: a calibrated one of at
+    least ``CHECKED_FROM``); ``agree`` and ``differ`` number the recalled texts that say the same of the class, or
     the opposite; ``about`` those recalled for the class.
     """
 
@@ -309,7 +309,7 @@ def aspects(text: str, spans: Sequence[tuple[int, int]] = ()) -> tuple[str, ...]
     found = []
     for name, words in _STATED.items():
         places = [match.start() for match in words.finditer(text)]
-        if name in _IN_THE_NAME:
+        if name == _IN_THE_NAME:
             places = [place for place in places if not any(start <= place < end for start, end in spans)]
         if places:
             found.append(name)

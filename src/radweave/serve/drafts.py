@@ -242,7 +242,8 @@ def _applied(
         return [*rows[:place], *rows[place + 1 :]], free
     # What the model said of its own sentence, and where that was from, does not hold for another one.
     changed = {
-        **rows[place], "text": one.text, "origin": {"kind": "reader"}, "edited_by": user.id, "looked_at_by": user.id, "probability": None,
+        **rows[place], "text": one.text, "origin": {"kind": "reader"},
+        "edited_by": user.id, "looked_at_by": user.id, "probability": None,
         "confidence": None, "verdict": "edited", "flagged": False, "details": None,
     }  # fmt: skip
     return [*rows[:place], changed, *rows[place + 1 :]], free

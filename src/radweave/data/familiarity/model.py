@@ -37,7 +37,7 @@ Arrays = dict[str, Any]
 MIN_IMAGES: Final = 10
 """With fewer, more than 30 in 100 images of the run's own kind might be refused."""
 MANY_IMAGES: Final = 400
-"""From so many on a quarter of them has a 1 % quantile. With 150 a fold of each tenth finds more strangers: measured."""
+"""From so many on a quarter suffices; with 150 what one quarter says varies much from draw to draw."""
 FOLDS: Final = 10
 LEAST_ROWS: Final = 120
 """Of few images so many varied copies, and so many strangers, are made."""
