@@ -193,6 +193,7 @@ def test_a_claim_is_held_against_probability_and_recalled_texts(
         ("Subtle opacity in the left upper lung.", ("side", "place", "severity")),
         ("Opacity in the lung bases.", ("place",)),
         ("A 4 mm opacity on the right.", ("side", "size")),
+        ("RLL opacity.", ("side", "place")),
         ("Unchanged bilateral opacities.", ("side", "change")),
         ("The heart is enlarged.", ()),
         ("The heart is mildly enlarged.", ("severity",)),

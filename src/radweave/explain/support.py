@@ -46,14 +46,14 @@ CHECKED_FROM = 0.5
 """The calibrated probability of what a sentence says below which it is not checked, whatever the threshold is."""
 _ASPECTS = {
     "side": r"left|right|bilateral|bilaterally|unilateral|both (?:lungs?|sides?|bases|hemithoraces)|bibasilar|bibasal|"
-            r"(?:left|right)-?sided|midline",
+            r"(?:left|right)-?sided|(?:left|right)ward|r[uml]l|l[ul]l|midline",
     "place": r"upper|lower|middle|mid|lobes?|lobar|lingula|lingular|segment|segmental|bases?|basilar|basal|bibasilar|"
              r"bibasal|ape?x|apices|apical|biapical|hil[aiu]r?|hilum|bihilar|perihilar|suprahilar|infrahilar|zones?|"
              r"retrocardiac|subpleural|peripheral|central|costophrenic|cardiophrenic|fissures?|paratracheal|carina|"
-             r"diffuse|focal|anterior|posterior|medial|lateral|tip|terminat\w+",
+             r"r[uml]l|l[ul]l|hemithorax|hemithoraces|diffuse|focal|anterior|posterior|medial|lateral|tip|terminat\w+",
     "size": r"small|large|tiny|big|huge|enlarged|sub-?centimeter|\d+(?:[.,]\d+)? ?(?:mm|cm|centimeters?|millimeters?)",
     "severity": r"mild|mildly|moderate|moderately|severe|severely|subtle|slight|slightly|minimal|minimally|marked|"
-                r"markedly|trace|extensive|massive|advanced|borderline|faint",
+                r"markedly|trace|extensive|massive|advanced|borderline|faint|gross|grossly|prominent|dense|tension",
     "change": r"stable|unchanged|new|newly|increas\w+|decreas\w+|worsen\w*|worse|improv\w+|resolv\w+|progress\w+|"
               r"interval|again|persistent|larger|smaller",
 }  # fmt: skip
