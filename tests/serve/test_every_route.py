@@ -20,7 +20,8 @@ FOR_ADMINS = {
 }  # fmt: skip
 BODIES: dict[str, Any] = {
     "/sentences": {"version": 1, "edits": [{"op": "remove", "key": 0}]}, "/looked": {"version": 1, "sentences": [0]},
-    "/sign": {"version": 1}, "/anyway": {"refusal": "unfamiliar"}, "/password": {"new": PASSWORD}, "/users": {"name": "x"},
+    "/sign": {"version": 1}, "/anyway": {"refusal": "unfamiliar"},
+    "/password": {"new": PASSWORD}, "/users": {"name": "x"},
     "/prior": {"prior": None}, "/template": {"html": ""},
 }  # fmt: skip
 VALUES = {"name": "0", "finding": "Edema", "version": "1", "number": "1", "token": "a" * 16}
