@@ -57,6 +57,16 @@ def toy_ct_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return write_phantom_dataset(out, modality="ct", num_studies=24, seed=0, options=options)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _toys_are_not_judged() -> Iterator[None]:
+    """Toy images are patches, and tests give toy runs other pictures: these runs judge no picture."""
+    from radweave.data.familiarity import model
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "MIN_IMAGES", 150)
+        yield
+
+
 @pytest.fixture(scope="session")
 def toy_run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A baseline run trained for a few epochs on the toy dataset. Do not change it; copy it first."""

@@ -148,6 +148,12 @@ def test_colours_grow_lighter_and_a_line_marks_half_of_the_peak() -> None:
 # Sentences and what supports them
 
 
+CALIBRATED: dict[str, Any] = {
+    "split": "val", "studies": 240, "thresholds": {}, "uncalibrated": {},
+    "alike": {name: [9, 24] for name in ("Cardiomegaly", "Pneumothorax", "Pleural Effusion", "Lung Opacity")},
+}  # fmt: skip
+
+
 def support_of(text: str, **evidence: Any) -> Support:
     return find_support(Report(text, "s", evidence), get_labeler("chexpert14"))
 
@@ -159,12 +165,12 @@ def support_of(text: str, **evidence: Any) -> Support:
         ("The heart is enlarged.", 0.1, None, Verdict.CONTRADICTED),
         ("The heart is enlarged.", 0.3, None, Verdict.UNSUPPORTED),
         ("The heart is enlarged.", None, None, Verdict.UNSUPPORTED),
-        ("The heart is enlarged.", None, "Cardiomegaly.", Verdict.SUPPORTED),
+        ("The heart is enlarged.", None, "Cardiomegaly.", Verdict.UNCONFIRMED),
         ("The heart is enlarged.", None, "Heart size is normal.", Verdict.UNSUPPORTED),
         ("The heart is enlarged.", 0.1, "Cardiomegaly.", Verdict.DISPUTED),
         ("Heart size is normal.", 0.9, None, Verdict.CONTRADICTED),
         ("Heart size is normal.", 0.1, "Cardiomegaly.", Verdict.SUPPORTED),
-        ("Heart size is normal.", 0.3, "Heart size is normal.", Verdict.SUPPORTED),
+        ("Heart size is normal.", 0.3, "Heart size is normal.", Verdict.UNCONFIRMED),
         ("The lungs are clear.", 0.9, "Cardiomegaly.", Verdict.NO_CLAIM),
     ],
 )
@@ -174,9 +180,62 @@ def test_a_claim_is_held_against_probability_and_recalled_texts(
     support = support_of(
         text,
         class_probabilities={} if probability is None else {"Cardiomegaly": probability},
+        calibration=CALIBRATED,
         recalled=[] if recalled is None else [{"kind": "report", "study_id": "r", "text": recalled}],
     )
     assert support.sentences[0].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        ("There is an opacity.", ()),
+        ("Subtle opacity in the left upper lung.", ("side", "place", "severity")),
+        ("Opacity in the lung bases.", ("place",)),
+        ("A 4 mm opacity on the right.", ("side", "size")),
+        ("RLL opacity.", ("side", "place")),
+        ("Unchanged bilateral opacities.", ("side", "change")),
+        ("The heart is enlarged.", ()),
+        ("The heart is mildly enlarged.", ("severity",)),
+        ("No pneumothorax.", ()),
+        ("No large right pneumothorax.", ("side", "size")),
+    ],
+)
+def test_a_tick_stands_for_all_that_a_sentence_states_and_never_for_less(text: str, stated: tuple[str, ...]) -> None:
+    there = 0.1 if text.startswith("No ") else 0.9
+    names = ("Lung Opacity", "Cardiomegaly", "Pneumothorax")
+    # The map lies at the left base, whatever is written: it checks no place.
+    heat = {name: [[[0, 0], [0, 1.0]]] for name in names}
+    given = {"class_probabilities": dict.fromkeys(names, there), "attention_maps": heat}
+    (line,) = support_of(text, **given, calibration=CALIBRATED).sentences
+    assert (line.checked, line.not_checked) == (("finding",), stated)
+    assert line.verdict is (Verdict.PARTLY if stated else Verdict.SUPPORTED)
+    assert line.words == "checked: finding" + (f"; not checked: {', '.join(stated)}" if stated else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "probability", "is_checked"),
+    [
+        ("There is a pneumothorax.", 0.5, True), ("There is a pneumothorax.", 0.49, False),
+        ("No pneumothorax.", 0.09, True), ("Possible pneumothorax.", 0.9, False),
+    ],
+)  # fmt: skip
+def test_no_tick_below_half_nor_for_what_may_be_nor_without_calibration(
+    text: str, probability: float, is_checked: bool
+) -> None:
+    low = {**CALIBRATED, "thresholds": {"Pneumothorax": 0.2}}
+    for calibration, may in (
+        (low, True),
+        ({**low, "alike": {}, "uncalibrated": {"Pneumothorax": 2}}, False),
+        (None, False),
+    ):
+        given = {} if calibration is None else {"calibration": calibration}
+        (line,) = support_of(text, class_probabilities={"Pneumothorax": probability}, **given).sentences
+        assert (line.verdict is Verdict.SUPPORTED) is (is_checked and may)
+        assert (line.checked == ("finding",)) is (is_checked and may)
+        if not (is_checked and may):
+            assert line.not_checked[0] == "finding"
+            assert line.words.startswith(("not checked: finding", "nothing agrees with it; not checked: finding"))
 
 
 def test_recalled_texts_that_contradict_each_other_leave_a_claim_disputed() -> None:
@@ -184,14 +243,16 @@ def test_recalled_texts_that_contradict_each_other_leave_a_claim_disputed() -> N
     cases = [{"kind": "report", "study_id": "r", "text": text} for text in ("Cardiomegaly.", "No cardiomegaly.")]
     for probability, verdict in ((None, Verdict.DISPUTED), (0.9, Verdict.SUPPORTED)):
         given = {} if probability is None else {"Cardiomegaly": probability}
-        support = support_of("Cardiomegaly.", class_probabilities=given, recalled=cases)
+        support = support_of("Cardiomegaly.", class_probabilities=given, recalled=cases, calibration=CALIBRATED)
         assert support.sentences[0].verdict is verdict
-    assert support_of("Cardiomegaly.", recalled=cases[:1]).sentences[0].verdict is Verdict.SUPPORTED
+    assert support_of("Cardiomegaly.", recalled=cases[:1]).sentences[0].verdict is Verdict.UNCONFIRMED
 
 
 def test_the_worst_claim_speaks_for_the_sentence_and_its_words_are_marked() -> None:
     support = support_of(
-        "No effusion or pneumothorax.", class_probabilities={"Pneumothorax": 0.9, "Pleural Effusion": 0}
+        "No effusion or pneumothorax.",
+        class_probabilities={"Pneumothorax": 0.9, "Pleural Effusion": 0},
+        calibration=CALIBRATED,
     )
     (line,) = support.sentences
     assert {claim.name: claim.verdict for claim in line.claims} == {
@@ -591,7 +652,7 @@ def test_a_calibrated_probability_says_what_it_was_worth_and_from_where_it_count
     }
     given = {"Cardiomegaly": 0.3, "Fracture": 0.3}
     support = support_of("The heart is enlarged.", class_probabilities=given, calibration=calibration)
-    assert support.sentences[0].verdict is Verdict.SUPPORTED, "0.3 is above the run's own threshold"
+    assert support.sentences[0].verdict is Verdict.UNCONFIRMED, "0.3 is above the run's own threshold, and no tick"
     rows = {row.name: row for row in support.findings}
     assert rows["Cardiomegaly"].experience == (
         "of 100 such validation studies 38 had it (95 %: 21 to 57; 9 of 24 studies)"

@@ -23,6 +23,7 @@ from radweave.data.preprocessing import to_square
 from radweave.explain import explain_files
 from radweave.export import export
 from radweave.generate.files import FileGroup, generate_files, group_images
+from radweave.generate.pictures import UnlikeError
 from radweave.generate.predictor import Predictor
 from radweave.generate.split import generate_split
 from radweave.runs.folder import hash_files, read_card, write_card
@@ -99,7 +100,7 @@ def test_neither_closeness_nor_likeness_alone_makes_an_image_familiar(fitted: Fa
 
 
 def test_another_seed_draws_other_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "MIN_IMAGES", 40)
+    monkeypatch.setattr(model, "MIN_IMAGES", 10)
     pictures = [square(seed, 32) for seed in range(40)]
     one, other = (fit_familiarity(pictures, seed=seed) for seed in (0, 1))
     assert not np.array_equal(one.arrays["shift"], other.arrays["shift"])
@@ -116,7 +117,7 @@ def test_a_test_that_does_not_fit_together_is_refused(fitted: Familiarity, tmp_p
 
 
 def test_scans_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "MIN_IMAGES", 40)
+    monkeypatch.setattr(model, "MIN_IMAGES", 10)
 
     def scan(seed: int) -> np.ndarray:
         """A trunk (8, 16, 16) with lungs that shrink from head to feet."""
@@ -134,6 +135,46 @@ def test_scans_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     abdomen = np.where((scan(7) < 100) & (scan(7) > 15), 160, scan(7)).astype(np.uint8)
     for odd in (abdomen, np.rot90(scan(8), axes=(1, 2)), scan(9).transpose(0, 2, 1), 255 - scan(10)):
         assert test.judge(odd).verdict is not Verdict.FAMILIAR
+
+
+@pytest.mark.parametrize("count", [10, 30])
+def test_a_run_of_few_images_has_a_test_whose_error_is_stated(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "MIN_IMAGES", 10)
+    test = fit_familiarity([square(seed) for seed in range(count)], seed=0)
+    assert test.reason is None
+    error = test.facts["wrongly_refused"]
+    assert error["mean_at_most"] == pytest.approx(1 / (count + 1)), "none of those that it had not seen was refused"
+    assert error["low"] == 0
+    # The upper end is where so many images would all be accepted in 25 of 1,000 runs.
+    assert (1 - error["high"]) ** count == pytest.approx(0.025)
+    own = [test.judge(square(seed)).verdict for seed in range(1000, 1060)]
+    assert own.count(Verdict.REFUSED) <= 60 * error["high"]
+    random = np.random.default_rng(7)
+    odd = [stranger(kind, square(2000 + n), square(3000 + n), random) for kind in ("limbs", "turned") for n in range(9)]
+    assert sum(test.judge(one).verdict is Verdict.REFUSED for one in odd) >= 16
+
+
+def test_images_of_one_patient_are_held_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "MIN_IMAGES", 10)
+    patients = [f"p{number // 3}" for number in range(36)]
+    folds = model._folds(patients, is_many=False)
+    assert len(set(folds.tolist())) == 10
+    assert all(len({fold for fold, one in zip(folds, patients, strict=True) if one == name}) == 1 for name in patients)
+    held = model._folds([f"p{number // 3}" for number in range(300)], is_many=True)
+    assert sorted(set(held.tolist())) == [-1, 0]
+    assert int((held == 0).sum()) == 75
+    assert held[225 - 1] == -1
+    assert held[225] == 0
+    # Thirty images of three patients are three witnesses, not thirty.
+    few = fit_familiarity([square(n, 32) for n in range(30)], seed=0, patients=[n % 3 for n in range(30)])
+    assert few.reason == "too few training images for this test (of 3 patients, at least 10)"
+
+
+@pytest.mark.parametrize(("refused", "images", "low", "high"), [(0, 10, 0, 0.3085), (1, 100, 0.0003, 0.0545)])
+def test_the_interval_is_that_of_clopper_and_pearson(refused: int, images: int, low: float, high: float) -> None:
+    found = model.wrongly_refused(refused, images)
+    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-4)
+    assert found["mean_at_most"] == (refused + 1) / (images + 1)
 
 
 @pytest.fixture(scope="module")
@@ -164,10 +205,12 @@ def test_a_stranger_is_refused_by_name_and_let_through_with_force(
     report = predictor.report([own])
     assert report.evidence["familiarity"]["verdicts"] == ["familiar"]
     assert not any("trained on" in warning for warning in report.warnings)
-    with pytest.raises(InputError, match="does not look like the images that this run was trained on") as caught:
+    with pytest.raises(UnlikeError, match="does not look like the images that this run was trained on") as caught:
         predictor.report([own, hand])
     assert caught.value.file == str(hand)
     assert "--force" in str(caught.value)
+    assert "wrongly" in str(caught.value)
+    assert "95 % interval" in str(caught.value)
     forced = predictor.report([own, hand], force=True)
     assert forced.evidence["familiarity"]["verdicts"] == ["familiar", "refused"]
     assert [warning.split(":")[0] for warning in forced.warnings if "trained on" in warning] == ["hand.png"]
@@ -225,7 +268,9 @@ def test_a_run_with_few_training_images_says_so(
     with suppress(SystemExit):
         main()
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["evidence"]["familiarity"] == {"not judged": "too few training images for this test (16, at least 150)"}
+    why = "too few training images for this test (of 12 patients, at least 150)"
+    assert row["evidence"]["familiarity"] == {"not judged": why}
+    assert any(text.startswith("NOT TESTED") and why in text for text in row["warnings"])
     card = json.loads((toy_run / "run.json").read_text())
     assert "familiarity/familiarity.json" in card["files"]
 

@@ -10,7 +10,7 @@ from radweave.generate.familiar import warnings_of
 
 
 def test_a_doubted_view_is_named_as_a_refused_one_is_and_a_familiar_one_is_not() -> None:
-    test: Any = SimpleNamespace(thresholds=(-2.0, -4.0))
+    test: Any = SimpleNamespace(thresholds=(-2.0, -4.0), facts={})
     judgements = [Judgement(score, verdict) for score, verdict in zip((0.0, -3.0, -5.0), _VERDICTS, strict=True)]
     said = warnings_of(test, judgements, ("a.png", "b.png", "c.png"))
     assert [line.split(":")[0] for line in said] == ["b.png", "c.png"]

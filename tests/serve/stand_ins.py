@@ -90,3 +90,21 @@ def _with_a_map(job: dict[str, Any]) -> dict[str, Any]:
     values = [[[[0.5, 1.0]]]] if is_scan else [[[0.5, 1.0]]]
     given = {"views": [view] if job["files"] else [], "attention_maps": {"Lung / Opacity": values}}
     return {**drafted(job["id"]), "evidence": given, "model": {"method": "dast"}}
+
+
+REFUSALS = {b"unlike": "unfamiliar", b"knee": "body part", b"doubt": "integrity", b"mixed": "mixture"}
+"""A word in a file -> the kind of its refusal."""
+
+
+def picky(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+    """Refuse as the word in a file says, unless that was set aside; the sentence tells what the worker was given."""
+    _serve(pipe, _refused_unless_set_aside)
+
+
+def _refused_unless_set_aside(job: dict[str, Any]) -> dict[str, Any]:
+    content = b"".join(Path(file).read_bytes() for file in job["files"])
+    kind = next((kind for word, kind in REFUSALS.items() if word in content), None)
+    if kind in (None, job["anyway"]):
+        return {**drafted(job["id"]), "warnings": ["one of the model's"]}
+    reason = f"{Path(job['files'][0]).name}: not what it should be"
+    return {"kind": "refused", "id": job["id"], "reason": reason, "refusal": kind}

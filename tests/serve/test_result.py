@@ -61,7 +61,11 @@ def test_each_sentence_says_how_probable_it_is_and_why_it_is_flagged(result: dic
         (0.9, True), (pytest.approx(0.2), True), (0.6, False),
     ]  # fmt: skip
     assert [row["verdict"] for row in rows] == [
-        "agrees with its classifier", "evidence disagrees", "agrees with its classifier"
+        "checked in part", "evidence disagrees", "not confirmed"
+    ]  # fmt: skip
+    # The first is new, which no classifier knows; the last has a probability that is not calibrated.
+    assert [(row["details"]["checked"], row["details"]["not_checked"]) for row in rows] == [
+        (["finding"], ["change"]), ([], ["finding"]), ([], ["finding"]),
     ]  # fmt: skip
     # The first is flagged by the prior alone.
     assert [row["flagged"] for row in rows] == [True, True, False]

@@ -60,6 +60,8 @@ _MARKS = {
     Verdict.CONTRADICTED: ("contradicted", "✗"),
     Verdict.DISPUTED: ("disputed", "≠"),
     Verdict.UNSUPPORTED: ("unsupported", "○"),
+    Verdict.UNCONFIRMED: ("none", "?"),
+    Verdict.PARTLY: ("none", "◐"),
     Verdict.SUPPORTED: ("supported", "✓"),
     Verdict.NO_CLAIM: ("none", "–"),
 }

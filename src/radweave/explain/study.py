@@ -14,8 +14,7 @@ from radweave.data.cache.images import PixelCache, refuse_other
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.data.reading.images import read_radiograph
-from radweave.data.reading.integrity import DOUBTFUL
-from radweave.generate.pictures import Picture, model_input, read_scan
+from radweave.generate.pictures import Picture, model_input, read_scan, refuse_doubtful
 from radweave.runs.prepare import prepare
 from radweave.runs.restore import Run
 
@@ -47,10 +46,9 @@ def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool
         wanted += [other for other in dataset.studies(study.split) if other.study_id == study.prior]
     read, unreadable = _read(dataset, (ref for one in wanted for ref in one.images if ref.modality == modality))
     warnings = [(ref, text) for ref in study.images if ref.path in read for text in read[ref.path].warnings]
-    doubts = [] if force else [(ref, text) for ref, text in warnings if text.startswith(DOUBTFUL)]
-    if doubts:
-        ref, text = doubts[0]
-        raise InputError(f"{text}; give --force to report on it anyway", file=dataset.path / ref.path)
+    if not force:
+        own = [ref.path for ref in study.images if ref.path in read]
+        refuse_doubtful([read[path] for path in own], [dataset.path / path for path in own])
     lost = [(ref, f"left out, {unreadable[ref.path]}") for ref in study.images if ref.path in unreadable]
     example = _example(run, dataset, study, read, unreadable)
     by_row = dict(enumerate(read))

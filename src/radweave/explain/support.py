@@ -7,6 +7,7 @@ itself: it says where the model looked, not what is there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,11 +30,55 @@ SAID = {
 class Verdict(StrEnum):
     """How the evidence stands to a claim, the worst first."""
 
-    CONTRADICTED = "contradicted"
+    CONTRADICTED = "contradicts its classifier"
     DISPUTED = "evidence disagrees"
-    UNSUPPORTED = "nothing supports it"
-    SUPPORTED = "supported"
+    UNSUPPORTED = "nothing agrees with it"
+    UNCONFIRMED = "not confirmed"
+    PARTLY = "checked in part"
+    SUPPORTED = "checked"
     NO_CLAIM = "names no finding"
+
+
+FLAGGED = (Verdict.CONTRADICTED, Verdict.DISPUTED, Verdict.UNSUPPORTED)
+"""What a reader must look at before signing."""
+FINDING = "finding"
+CHECKED_FROM = 0.5
+"""The calibrated probability of what a sentence says below which it is not checked, whatever the threshold is."""
+_ASPECTS = {
+    "side": r"left|right|bilateral|bilaterally|unilateral|both (?:lungs?|sides?|bases|hemithoraces)|bibasilar|bibasal|"
+            r"(?:left|right)-?sided|(?:left|right)ward|r[uml]l|l[ul]l|midline",
+    "place": r"upper|lower|middle|mid|lobes?|lobar|lingula|lingular|segment|segmental|bases?|basilar|basal|bibasilar|"
+             r"bibasal|ape?x|apices|apical|biapical|hil[aiu]r?|hilum|bihilar|perihilar|suprahilar|infrahilar|zones?|"
+             r"retrocardiac|subpleural|peripheral|central|costophrenic|cardiophrenic|fissures?|paratracheal|carina|"
+             r"r[uml]l|l[ul]l|hemithorax|hemithoraces|diffuse|focal|anterior|posterior|medial|lateral|tip|terminat\w+",
+    "size": r"small|large|tiny|big|huge|enlarged|sub-?centimeter|\d+(?:[.,]\d+)? ?(?:mm|cm|centimeters?|millimeters?)",
+    "severity": r"mild|mildly|moderate|moderately|severe|severely|subtle|slight|slightly|minimal|minimally|marked|"
+                r"markedly|trace|extensive|massive|advanced|borderline|faint|gross|grossly|prominent|dense|tension",
+    "change": r"stable|unchanged|new|newly|increas\w+|decreas\w+|worsen\w*|worse|improv\w+|resolv\w+|progress\w+|"
+              r"interval|again|persistent|larger|smaller",
+}  # fmt: skip
+"""What a sentence says of a finding beside that it is there, by the words that say so."""
+_STATED = {name: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for name, words in _ASPECTS.items()}
+_IN_THE_NAME = "size"
+"""The aspect that a finding's own words may have: "the heart is enlarged" says no more than cardiomegaly."""
+
+
+def verdict_words(verdict: str, checked: Sequence[str], not_checked: Sequence[str]) -> str:
+    """A verdict as every page and export puts it: never more than was checked."""
+    parts = [f"checked: {', '.join(checked)}"] if checked else []
+    parts += [f"not checked: {', '.join(not_checked)}"] if not_checked else []
+    if verdict not in (Verdict.SUPPORTED, Verdict.PARTLY, Verdict.UNCONFIRMED):
+        parts = [verdict, *parts]
+    return "; ".join(parts) or verdict
+
+
+def unchecked_note(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """A note for exports of a draft, where some of its ``sentences`` say what was not checked; each has the list."""
+    names = dict.fromkeys(name for row in sentences for name in row)
+    numbers = [str(number) for number, row in enumerate(sentences, start=1) if row]
+    if not names:
+        return ()
+    return (f"not checked against any evidence: {', '.join(names)} (sentences {', '.join(numbers)})",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +107,9 @@ class Recalled:
 class Claim:
     """What a sentence says of one class, and how the evidence stands to it.
 
-    ``probable`` says how the class's probability stands to it, if there is one; ``agree`` and ``differ`` number the
-    recalled texts that say the same of the class, or the opposite; ``about`` those recalled for the class.
+    ``probable`` says how the class's probability stands to it, if there is one (``is_checked``: a calibrated one of at
+    least ``CHECKED_FROM``); ``agree`` and ``differ`` number the recalled texts that say the same of the class, or
+    the opposite; ``about`` those recalled for the class.
     """
 
     name: str
@@ -73,6 +119,7 @@ class Claim:
     agree: tuple[int, ...]
     differ: tuple[int, ...]
     about: tuple[int, ...]
+    is_checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +128,7 @@ class Sentence:
 
     ``verbatim`` holds the numbers of the recalled texts in which it stands word for word; ``fit`` the method's own
     scores of the sentence against the image, which are shown and decide nothing. ``section`` is that of a draft of two.
+    ``checked`` and ``not_checked`` have what it states: its finding, and what it says of that.
     """
 
     number: int
@@ -91,6 +139,13 @@ class Sentence:
     verbatim: tuple[int, ...]
     fit: dict[str, float]
     section: str = ""
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Its verdict, with what was checked and what was not."""
+        return verdict_words(self.verdict, self.checked, self.not_checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,16 +286,34 @@ def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground:
     }
     claims = tuple(_claim(name, mention.state, ground) for name, mention in said.items())
     order = list(Verdict)
+    spans = [mention.span for mention in said.values() if mention.span is not None]
+    verdict = min((claim.verdict for claim in claims), key=order.index, default=Verdict.NO_CLAIM)
+    stated = aspects(line.text, spans)
+    checked = (FINDING,) if verdict is Verdict.SUPPORTED else ()
     return Sentence(
         number=number,
-        parts=_parts(line.text, [mention.span for mention in said.values() if mention.span is not None]),
+        parts=_parts(line.text, spans),
         confidence=line.confidence,
         claims=claims,
-        verdict=min((claim.verdict for claim in claims), key=order.index, default=Verdict.NO_CLAIM),
+        verdict=Verdict.PARTLY if checked and stated else verdict,
+        checked=checked,
+        not_checked=stated if checked or not claims else (FINDING, *stated),
         verbatim=tuple(case.number for case in ground.recalled if case.text and _words(line.text) in _words(case.text)),
         fit=ground.fits.get(line.text, {}),
         section=line.section,
     )
+
+
+def aspects(text: str, spans: Sequence[tuple[int, int]] = ()) -> tuple[str, ...]:
+    """What a text says of its findings beside that they are there, in a fixed order; ``spans`` are their own words."""
+    found = []
+    for name, words in _STATED.items():
+        places = [match.start() for match in words.finditer(text)]
+        if name == _IN_THE_NAME:
+            places = [place for place in places if not any(start <= place < end for start, end in spans)]
+        if places:
+            found.append(name)
+    return tuple(found)
 
 
 def _words(text: str) -> str:
@@ -265,14 +338,27 @@ def _claim(name: str, state: LabelState, ground: _Ground) -> Claim:
     differ = tuple(case.number for case in ground.recalled if case.says(name) is _OPPOSITE.get(state))
     speaks = 0 if probability is None else _speaks(state, probability, ground.calibration.threshold(name))
     word = {1: "agrees", 0: "does not decide", -1: "speaks against it"}[speaks]
+    verdict = _verdict(speaks, bool(agree), bool(differ))
+    of_said = None if probability is None else {
+        LabelState.POSITIVE: probability, LabelState.NEGATIVE: 1 - probability,
+    }.get(state)  # fmt: skip
+    # What may be there is no statement that a probability could check.
+    is_likely = of_said is not None and of_said >= CHECKED_FROM
+    is_checked = verdict is Verdict.SUPPORTED and speaks > 0 and is_likely and name in ground.calibration.alike
+    if verdict is Verdict.SUPPORTED and not is_checked:
+        verdict = Verdict.UNCONFIRMED
+        if speaks > 0:
+            word += ", but is not calibrated" if name not in ground.calibration.alike else ""
+            word += "" if is_likely else ", but what is said is below 50 %"
     return Claim(
         name=name,
         state=state,
-        verdict=_verdict(speaks, bool(agree), bool(differ)),
+        verdict=verdict,
         probable=None if probability is None else f"probability {probability:.2f} {word}",
         agree=agree,
         differ=differ,
         about=tuple(case.number for case in ground.recalled if case.about == name),
+        is_checked=is_checked,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from radweave.base.errors import InputError
 from radweave.data.familiarity import Familiarity, Judgement, Verdict
 from radweave.data.loader import Example
+from radweave.generate.pictures import UnlikeError
 
 EVIDENCE = "familiarity"
 """The key in a report's evidence."""
@@ -32,7 +32,25 @@ def evidence_of(test: Familiarity, judgements: Sequence[Judgement]) -> dict[str,
         "typical": 0.0,
         "doubted below": round(doubt, 3),
         "refused below": round(refuse, 3),
+        "refused wrongly": error_of(test),
     }
+
+
+def error_of(test: Familiarity) -> str:
+    """How often a test refuses an image of its run's own kind; empty where it was fitted before that was measured."""
+    error, images = test.facts.get("wrongly_refused"), test.facts.get("held_out")
+    if not isinstance(error, dict):
+        return ""
+    low, high = (100 * float(error[name]) for name in ("low", "high"))
+    return f"{low:.1f} to {high:.1f} % of the images of its own kind (95 % interval, {images} training images unseen)"
+
+
+def untested(test: Familiarity | None) -> str | None:
+    """A warning where a run cannot tell images of another kind."""
+    if test is not None and test.reason is None:
+        return None
+    why = "the run is older than the test" if test is None else test.reason
+    return f"NOT TESTED whether images look like those of training ({why}): a hand would be drafted on as a chest is"
 
 
 def is_unlike(evidence: Mapping[str, Any]) -> bool:
@@ -55,13 +73,13 @@ def refuse_strangers(test: Familiarity | None, example: Example, names: Sequence
     """A draft about a hand would look like any other draft.
 
     Raises:
-        InputError: naming the first view that is too far from the run's training images.
+        UnlikeError: naming the first view that is too far from the run's training images.
     """
     for name, judgement in zip(names, judge(test, example), strict=False):
         if judgement.verdict is Verdict.REFUSED:
             assert test is not None
             said = _said(test, judgement)
-            raise InputError(f"{said}; give --force (force=True) to report on it anyway", file=name)
+            raise UnlikeError(f"{said}; give --force (force=True) to report on it anyway", file=name)
 
 
 def _said(test: Familiarity, judgement: Judgement) -> str:
@@ -69,4 +87,6 @@ def _said(test: Familiarity, judgement: Judgement) -> str:
     strength = "" if judgement.verdict is Verdict.REFUSED else " quite"
     text = _UNLIKE.replace("not look", f"not look{strength}")
     limit = f"refused below {refuse:.1f}" if judgement.verdict is Verdict.REFUSED else f"doubted below {doubt:.1f}"
-    return f"{text} (score {judgement.score:.1f}, {limit})"
+    error = error_of(test)
+    wrongly = f"; the test refuses {error} wrongly" if error and judgement.verdict is Verdict.REFUSED else ""
+    return f"{text} (score {judgement.score:.1f}, {limit}{wrongly})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,40 @@ from radweave.base.study import View
 from radweave.data.ct import CtPreprocessing, covered, preprocess, to_bytes
 from radweave.data.preprocessing import covered_by_square, to_square
 from radweave.data.reading.images import Radiograph, read_radiograph
-from radweave.data.reading.integrity import DOUBTFUL
+from radweave.data.reading.integrity import DOUBTFUL, NO_CHEST
 from radweave.data.reading.volumes import Volume, read_stored, to_standard
 
 Picture = Radiograph | Volume
+
+
+class RefusedError(InputError):
+    """An image that can be read and shown, but is not drafted on; ``kind`` says what stands against it."""
+
+    kind: ClassVar[str]
+
+
+class DoubtfulError(RefusedError):
+    """Its integrity is doubtful."""
+
+    kind = "integrity"
+
+
+class NoChestError(RefusedError):
+    """The file says, or shows beyond doubt, that it is another part of the body."""
+
+    kind = "body part"
+
+
+class UnlikeError(RefusedError):
+    """It is unlike the images that the run was trained on."""
+
+    kind = "unfamiliar"
+
+
+class MixtureError(RefusedError):
+    """The images are of several patients or studies. No report can be about them together."""
+
+    kind = "mixture"
 
 
 def view_of(picture: Picture) -> View:
@@ -103,29 +134,31 @@ def covered_by_map(picture: Picture, *, image_size: int, ct: CtPreprocessing) ->
 
 
 def refuse_doubtful(pictures: Sequence[Picture], files: Sequence[Path]) -> None:
-    """A draft about a damaged image would look like any other draft.
+    """A draft about a damaged image, or about a knee, would look like any other draft.
 
     Raises:
-        InputError: if a reader doubts one.
+        DoubtfulError: if a reader doubts one.
+        NoChestError: if one is no chest.
     """
-    for picture, path in zip(pictures, files, strict=True):
-        for warning in picture.warnings:
-            if warning.startswith(DOUBTFUL):
-                raise InputError(f"{warning}; give --force (force=True) to report on it anyway", file=path)
+    for start, error in ((DOUBTFUL, DoubtfulError), (NO_CHEST, NoChestError)):
+        for picture, path in zip(pictures, files, strict=True):
+            for warning in picture.warnings:
+                if warning.startswith(start):
+                    raise error(f"{warning}; give --force (force=True) to report on it anyway", file=path)
 
 
 def refuse_mixture(pictures: Sequence[Picture], files: Sequence[Path]) -> None:
     """One report is about one patient and one study, as far as the files say whose they are.
 
     Raises:
-        InputError: if they are of several.
+        MixtureError: if they are of several.
     """
     for field, keys in (
         ("PatientID", {item.patient_key for item in pictures if item.patient_key is not None}),
         ("StudyInstanceUID", {item.study_key for item in pictures if item.study_key is not None}),
     ):
         if len(keys) > 1:
-            raise InputError(
+            raise MixtureError(
                 "the images belong to different patients or studies; ask for one report per study",
                 file=files[0].parent,
                 field=field,

@@ -18,7 +18,7 @@ from radweave.data.familiarity import Familiarity
 from radweave.data.loader import VIEW_KINDS, Example, view_id
 from radweave.data.tokenizer import encode
 from radweave.data.told import NOTHING, Telling
-from radweave.generate.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, warnings_of
+from radweave.generate.familiar import EVIDENCE, evidence_of, judge, refuse_strangers, untested, warnings_of
 from radweave.generate.given import Images, read_given
 from radweave.generate.pictures import Picture, model_input, read_pictures, refuse_doubtful, refuse_mixture, view_of
 from radweave.generate.views import settle_views, stated_view, views_for
@@ -79,6 +79,8 @@ class Predictor:
             lost = "; ".join(run.card.without)
             warnings.append(f"exported without training reports, it does not draft as its run does: {lost}")
         warnings += run.card.cautions
+        if (text := untested(run.familiarity)) is not None:
+            warnings.append(text)
         data = run.experiment.data
         return cls(
             model=run.model,

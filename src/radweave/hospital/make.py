@@ -11,7 +11,7 @@ from radweave.base.parts import sections_of as parts_of
 from radweave.base.study import Report
 from radweave.data.sections import parse_sections
 from radweave.explain import subject_of
-from radweave.explain.support import Support, Verdict, find_support
+from radweave.explain.support import FLAGGED, Support, find_support, unchecked_note
 from radweave.generate.pictures import Picture as ReadPicture
 from radweave.generate.pictures import covered_by_map, view_of
 from radweave.generate.predictor import Predictor
@@ -24,7 +24,6 @@ from radweave.labels import get_labeler
 from radweave.runs.folder import RunCard
 from radweave.runs.restore import Run
 
-_FLAGGED = (Verdict.CONTRADICTED, Verdict.DISPUTED, Verdict.UNSUPPORTED)
 NAMELESS = "some of the images are no DICOM files and say nothing of whose they are"
 
 
@@ -53,11 +52,11 @@ def finished_report(
         sections=sections_of(report.text, run.card.dataset.target),
         findings=findings,
         flagged=tuple(
-            Flagged("".join(part for part, _ in line.parts), line.verdict.value)
+            Flagged("".join(part for part, _ in line.parts), line.words)
             for line in support.sentences
-            if line.verdict in _FLAGGED
+            if line.verdict in FLAGGED
         ),
-        warnings=(*report.warnings, *warnings),
+        warnings=(*report.warnings, *warnings, *unchecked_note([line.not_checked for line in support.sentences])),
         model=model_of(run.card),
         written=datetime.now().astimezone().replace(microsecond=0),
         sources=sources,

@@ -151,7 +151,7 @@ def _save_shapes(model: ReportModel, folder: Path) -> None:
 def _save_familiarity(training: Training, folder: Path) -> None:
     """Learn to tell images like the training images from others, and keep it with the run."""
     pictures = TrainingPictures(training.splits["train"].examples)
-    test = fit_familiarity(pictures, seed=training.experiment.seed)
+    test = fit_familiarity(pictures, seed=training.experiment.seed, patients=pictures.patients)
     if test.reason is not None:
         training.watch.note(f"the run will not tell images of another kind: {test.reason}")
     save_familiarity(test, folder)

@@ -16,7 +16,7 @@ from starlette.datastructures import UploadFile
 from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY
 from radweave.hospital.formats import FORMATS, MAPS, MEDIA_TYPES
-from radweave.serve import drafts, log, outbox, signed, store
+from radweave.serve import anyway, drafts, log, outbox, signed, store
 from radweave.serve.access import Admin, Asking, Here, station
 from radweave.serve.drafts import Edit
 from radweave.serve.reports import stored_report, with_images
@@ -80,6 +80,12 @@ class Reopening(_Body):
     version: int
 
 
+class Anyway(_Body):
+    """The refusal that the reader saw, so that nobody confirms another one."""
+
+    refusal: str = Field(max_length=20)
+
+
 def find_study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]:
     """A study that this user may see; for all others there is none."""
     found = store.find(connection, study, user)
@@ -121,7 +127,7 @@ def work_list(
     """The work list, the newest first."""
     with here.database.reading() as connection:
         total, found = store.work_list(connection, user, state=state, search=search, offset=offset, limit=limit)
-        counts = store.counts(connection, user)
+        found, counts = anyway.mark(connection, found), store.counts(connection, user)
     return {"total": total, "offset": offset, "studies": found, "counts": counts}
 
 
@@ -131,6 +137,7 @@ def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
     with here.database.reading() as connection:
         row = find_study(connection, study, user)
         answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
+        answer.update(anyway.as_json(connection, row, user))
         if row.version == 0:
             return answer
         answer["draft"] = drafts.read(connection, study, row.version, user)
@@ -303,6 +310,19 @@ def cancel(study: str, user: Asking, here: Here) -> dict[str, Any]:
     if not here.cancel(study, user):
         raise signed.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
     return {"id": study, "state": "refused", "reason": store.CANCELLED}
+
+
+@router.post("/studies/{study}/anyway", tags=["studies"], status_code=202)
+def draft_anyway(study: str, given: Anyway, user: Asking, here: Here) -> dict[str, Any]:
+    """Let a refused study wait for its draft all the same; 403 where the role does not reach, 409 where it cannot."""
+    with here.database.writing() as connection:
+        row = find_study(connection, study, user)
+        try:
+            anyway.ask(connection, row, given.refusal, user)
+        except anyway.NotAllowedError as error:
+            raise HTTPException(403, str(error)) from None
+    here.inference.wake()
+    return {"id": study, "state": "waiting"}
 
 
 @router.get("/studies/{study}/log", tags=["log"])

@@ -88,7 +88,8 @@ def read(connection: sa.Connection, study: str, version: int, user: User | None 
         "undo": _undo(connection, study, version), "drafted": drafted_version(connection, study),
         "sentences": [
             {
-                "key": row.key, "section": row.section, "text": row.text, "origin": row.origin,
+                "key": row.key, "section": row.section, "text": row.text, "origin": _origin(row),
+                **{name: (row.details or {}).get(name, []) for name in ("checked", "not_checked")},
                 "confidence": row.confidence, "probability": row.probability, "verdict": row.verdict,
                 "flagged": row.flagged, "details": row.details or {},
                 "looked_at": who is not None and (row.edited_by == who or who in lookers.get(row.key, ())),
@@ -107,6 +108,12 @@ def _lookers(connection: sa.Connection, study: str) -> dict[int, set[int]]:
     for row in connection.execute(sa.select(looks).where(looks.c.study_id == study)):
         found.setdefault(row.key, set()).add(row.user_id)
     return found
+
+
+def _origin(row: sa.Row[Any]) -> dict[str, Any]:
+    """Where a sentence is from. What a reader wrote has no source but the reader, in older databases too."""
+    made_by_hand = row.verdict == "edited" and row.origin.get("kind") != "recalled"
+    return {"kind": "reader"} if made_by_hand else dict(row.origin)
 
 
 def drafted_version(connection: sa.Connection, study: str) -> int:
@@ -237,9 +244,9 @@ def _applied(
     place = _place(keys, one.key)
     if isinstance(one, Remove):
         return [*rows[:place], *rows[place + 1 :]], free
-    # What the model said of its own sentence does not hold for another one.
+    # What the model said of its own sentence, and where that was from, does not hold for another one.
     changed = {
-        **rows[place], "text": one.text, "edited_by": user.id, "probability": None,
+        **rows[place], "text": one.text, "origin": {"kind": "reader"}, "edited_by": user.id, "probability": None,
         "confidence": None, "verdict": "edited", "flagged": False, "details": None,
     }  # fmt: skip
     return [*rows[:place], changed, *rows[place + 1 :]], free

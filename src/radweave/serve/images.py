@@ -20,7 +20,7 @@ from radweave.base.errors import InputError, printable
 from radweave.base.hashes import sha256_json
 from radweave.base.map_kinds import kind_of
 from radweave.base.study import RESEARCH_ONLY, Study, View
-from radweave.serve import drafts, linked, log, maps, store
+from radweave.serve import anyway, drafts, linked, log, maps, store
 from radweave.serve.access import Asking, Here
 from radweave.serve.api import find_study
 from radweave.serve.kept import Entry, Make
@@ -163,8 +163,8 @@ def _chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
 
 
 def _sources(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> tuple[list[Source], list[Source]]:
-    """The files of a study, and those of the one before it; none of a study that was refused."""
-    if row.state == "refused":
+    """The files of a study, and those of the one before it; none of a refused study that cannot be shown."""
+    if row.state == "refused" and not anyway.shows_images(connection, row.id):
         return [], []
     if row.dataset_study is None:
         return _of_upload(connection, row.id), _before(connection, row.id)

@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from multiprocessing import get_context
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from radweave.base.study import Modality
-from radweave.serve import store
+from radweave.serve import anyway, store
 from radweave.serve.database import Database
 from radweave.serve.events import say, say_failure
 from radweave.serve.metrics import Metrics
@@ -75,9 +75,10 @@ class Worker:
             raise WorkerLostError(first["reason"])
         self.modality = first["modality"]
 
-    def send(self, jobs: Sequence[store.Job]) -> None:
+    def send(self, jobs: Sequence[store.Job], allowed: Mapping[str, str]) -> None:
+        """Ask for drafts; ``allowed`` has the kind of refusal that somebody set aside, of the studies that have one."""
         rows = [
-            {"id": job.id, "files": job.files, "dataset_study": job.dataset_study,
+            {"id": job.id, "anyway": allowed.get(job.id), "files": job.files, "dataset_study": job.dataset_study,
              "prior": None if job.prior is None else job.prior.as_json()}
             for job in jobs
         ]  # fmt: skip
@@ -214,7 +215,9 @@ class Inference:
 
     def _draft(self, worker: Worker, jobs: Sequence[store.Job]) -> None:
         begun = time.monotonic()
-        worker.send(jobs)
+        with self._database.reading() as connection:
+            allowed = anyway.allowed(connection, [job.id for job in jobs])
+        worker.send(jobs, allowed)
         limit = self._settings.study_s * len(jobs)
         while True:
             left = max(0.0, begun + limit - time.monotonic())
@@ -224,19 +227,23 @@ class Inference:
             self._keep(answer, time.monotonic() - begun)
 
     def _keep(self, answer: dict[str, Any], seconds: float) -> None:
-        study = answer["id"]
+        study, shows = answer["id"], False
         with self._database.writing() as connection:
             if answer["kind"] == "drafted":
-                kept = store.finish(connection, study, answer)
+                said = [*anyway.warning(connection, study), *answer["warnings"]]
+                kept = store.finish(connection, study, {**answer, "warnings": said})
             else:
                 kept = store.refuse(connection, study, answer["reason"])
+                shows = kept and anyway.keep(
+                    connection, study, answer.get("refusal"), store.reason_of(connection, study)
+                )
         if not kept:  # cancelled while it was written
             self._metrics.count("dropped_drafts")
             return
         say(answer["kind"], study=study, seconds=round(seconds, 3))
         if answer["kind"] == "drafted":
             self._metrics.drafted(seconds)
-        else:
+        elif not shows:
             self.forget_files(study)
 
     def _give_back(self, jobs: Sequence[store.Job], reason: str) -> None:
@@ -251,7 +258,8 @@ class Inference:
 
     def forget_files(self, study: str) -> None:
         """Remove a refused study's uploaded files and what was decoded of them; files of others are never touched."""
-        with self._database.reading() as connection:
+        with self._database.writing() as connection:
+            anyway.forget(connection, study)
             prior = store.prior_of(connection, study)
             paths = [Path(path) for path in (*store.uploaded(connection, study), *(prior.files if prior else ()))]
         shutil.rmtree(self._settings.pixels / study, ignore_errors=True)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from radweave.base.errors import InputError
 from radweave.base.study import LabelState
 from radweave.explain.maps import shown
+from radweave.explain.support import unchecked_note, verdict_words
 from radweave.hospital.finished import Addendum, Finding, FinishedReport, Flagged, HeatMap, Picture, Section, Signature
 from radweave.hospital.heat import heat_maps
 from radweave.hospital.identity import Identity, read_identities
@@ -69,8 +70,12 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
         text=draft["text"],
         sections=_sections(draft["sentences"]),
         findings=tuple(_finding(row) for row in given["findings"]),
-        flagged=tuple(Flagged(row["text"], row["verdict"]) for row in draft["sentences"] if row["flagged"]),
-        warnings=tuple(given["warnings"]),
+        flagged=tuple(
+            Flagged(row["text"], verdict_words(row["verdict"], row["checked"], row["not_checked"]))
+            for row in draft["sentences"]
+            if row["flagged"]
+        ),
+        warnings=(*given["warnings"], *unchecked_note([row["not_checked"] for row in draft["sentences"]])),
         model=model_from(given["model"]),
         written=made.replace(microsecond=0).astimezone(),
     )

@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from radweave.runs.folder import RunCard
     from radweave.serve.since_prior import Before
 
-VERDICTS = {
-    "CONTRADICTED": "contradicts its classifier",
-    "DISPUTED": "evidence disagrees",
-    "UNSUPPORTED": "nothing agrees with it",
-    "SUPPORTED": "agrees with its classifier",
-    "NO_CLAIM": "names no finding",
-}
-"""How a verdict is put: a classifier that agrees with a sentence is no proof of it."""
-FLAGGED = ("CONTRADICTED", "DISPUTED", "UNSUPPORTED")
 _GIVEN = ("indication", "technique", "comparison")
 
 
@@ -102,6 +93,7 @@ def _sentence(sentence: Sentence, origin: Any, found: Support, before: Before) -
 
     Flagged is what its evidence contradicts or does not agree with, and what does not fit the prior's report.
     """
+    from radweave.explain.support import FLAGGED
     from radweave.serve.since_prior import does_not_fit
 
     probable = {finding.name: finding.probability for finding in found.findings}
@@ -113,9 +105,11 @@ def _sentence(sentence: Sentence, origin: Any, found: Support, before: Before) -
         "origin": origin if isinstance(origin, dict) else {"kind": "generated"},
         "confidence": sentence.confidence,
         "probability": min(there.values(), default=None),
-        "verdict": VERDICTS[sentence.verdict.name],
-        "flagged": sentence.verdict.name in FLAGGED or bool(prior),
+        "verdict": sentence.verdict.value,
+        "flagged": sentence.verdict in FLAGGED or bool(prior),
         "details": {
+            "checked": list(sentence.checked),
+            "not_checked": list(sentence.not_checked),
             "calibrated": all(name in found.calibration.alike for name in there) if there else None,
             "claims": [_claim(claim, found, probable) for claim in sentence.claims],
             "prior": prior,
@@ -136,7 +130,7 @@ def _claim(claim: Claim, found: Support, probable: Mapping[str, float | None]) -
     from radweave.explain.support import SAID
 
     return {
-        "name": claim.name, "said": SAID[claim.state], "verdict": VERDICTS[claim.verdict.name],
+        "name": claim.name, "said": SAID[claim.state], "verdict": claim.verdict.value,
         "probability": probable.get(claim.name), "threshold": found.calibration.threshold(claim.name),
         "calibrated": claim.name in found.calibration.alike, "agree": list(claim.agree), "differ": list(claim.differ),
     }  # fmt: skip

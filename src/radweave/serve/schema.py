@@ -188,6 +188,18 @@ earlier = sa.Table(
     sa.Column("seconds", sa.Integer, nullable=False),
 )  # fmt: skip
 
+# Why a study whose images can be shown was refused, and who asked for its draft all the same (``serve/anyway.py``).
+# ``holds`` until other images come.
+refusals = sa.Table(
+    "refusals", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("asked_by", sa.ForeignKey("users.id")),
+    sa.Column("asked", Utc),
+    sa.Column("holds", sa.Boolean, nullable=False, default=True),
+)  # fmt: skip
+
 # The patient's study before one, of those that are here. ``prior_id`` is empty where a reader said that there is none.
 links = sa.Table(
     "links", meta,
@@ -366,8 +378,13 @@ def _one_name(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"CREATE UNIQUE INDEX IF NOT EXISTS users_{column} ON users ({column})")
 
 
+def _refusals(connection: sa.Connection) -> None:
+    """Refused studies that keep their images."""
+    meta.create_all(connection, tables=[refusals])
+
+
 MIGRATIONS: Final[Mapping[int, Migration]] = {
-    2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing, 7: _addenda, 8: _one_name,
+    2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing, 7: _addenda, 8: _one_name, 9: _refusals,
 }  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from radweave.hospital.prior import Prior
 from radweave.serve import linked, log, outbox
 from radweave.serve.drafts import drafted_version, write
-from radweave.serve.schema import STATES, evidence, files, now, priors, studies
+from radweave.serve.schema import STATES, evidence, files, now, priors, refusals, studies
 from radweave.serve.users import User
 
 CANCELLED = "cancelled"
@@ -199,6 +199,7 @@ def grow(connection: sa.Connection, study: str, more: Sequence[tuple[Path, str]]
     if not _move(connection, study, GROWING, "waiting", tries=0):
         return False
     connection.execute(files.delete().where(files.c.study_id == study))
+    connection.execute(refusals.update().where(refusals.c.study_id == study).values(holds=False))
     rows = [
         {"study_id": study, "position": number, "path": str(path), "name": name}
         for number, (path, name) in enumerate(more)
@@ -207,6 +208,11 @@ def grow(connection: sa.Connection, study: str, more: Sequence[tuple[Path, str]]
     outbox.forget_drafted(connection, study, states=("waiting",))  # it would be of images that nobody looked at
     log.append(connection, "images came", study=study, details={"files": count})
     return True
+
+
+def reason_of(connection: sa.Connection, study: str) -> str:
+    """Why a study was refused."""
+    return connection.execute(sa.select(studies.c.reason).where(studies.c.id == study)).scalar() or ""
 
 
 def _as_they_came(connection: sa.Connection, study: str, text: str) -> str:
@@ -291,14 +297,19 @@ def uploaded(connection: sa.Connection, study: str) -> list[str]:
     return list(connection.execute(asked).scalars())
 
 
+def _shown() -> sa.ColumnElement[bool]:
+    """Studies whose images are kept: all but those that were refused because they cannot be read, or are cancelled."""
+    return sa.or_(studies.c.state != "refused", studies.c.id.in_(sa.select(refusals.c.study_id)))
+
+
 def readable(connection: sa.Connection) -> set[str]:
-    """The studies whose images may be looked at: all but those that were refused."""
-    return set(connection.execute(sa.select(studies.c.id).where(studies.c.state != "refused")).scalars())
+    """The studies whose images may be looked at."""
+    return set(connection.execute(sa.select(studies.c.id).where(_shown())).scalars())
 
 
 def kept_paths(connection: sa.Connection) -> set[str]:
-    """The files of all studies, and of their priors, that may still be read: those that were refused are not."""
-    asked = sa.select(files.c.path).join(studies).where(studies.c.state != "refused")
-    before = sa.select(priors.c.files).join(studies).where(studies.c.state != "refused")
+    """The files of all studies, and of their priors, that may still be read."""
+    asked = sa.select(files.c.path).join(studies).where(_shown())
+    before = sa.select(priors.c.files).join(studies).where(_shown())
     theirs = (path for paths in connection.execute(before).scalars() for path in paths)
     return {*connection.execute(asked).scalars(), *theirs}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PRIOR = "prior"
 """What the study before is called, whose own name nobody needs."""
+NO_MODEL = "model"
+"""The kind of refusal where the images are fine and no draft came of them."""
 UNSEEN = "a prior was found; this model was trained without any and does not look at it"
 UNREPORTED = "the prior has no signed report: the model sees its image alone"
 
@@ -98,15 +100,15 @@ class Inference:
             try:
                 read.append((job["id"], self._read(job)))
             except InputError as error:
-                yield _refused(job["id"], _said(error))
+                yield _refused(job["id"], _said(error), getattr(error, "kind", None))
         try:
             reports = self._reports([one.example for _, one in read])
         except UnusableModelError as error:
-            yield from (_refused(study, error.reason) for study, _ in read)
+            yield from (_refused(study, error.reason, NO_MODEL) for study, _ in read)
             return
         for report, (study, one) in zip(reports, read, strict=True):
             if isinstance(report, InputError):
-                yield _refused(study, _said(report))
+                yield _refused(study, _said(report), NO_MODEL)
                 continue
             evidence = {**report.evidence, "views": one.views}
             whole = replace(report, study_id=study, evidence=evidence, warnings=(*report.warnings, *one.warnings))
@@ -129,13 +131,16 @@ class Inference:
             return [found for one in examples for found in self._reports([one])]
 
     def _read(self, job: dict[str, Any]) -> _Read:
-        from radweave.generate.pictures import view_of
+        from radweave.generate.pictures import UnlikeError, view_of
 
+        # What was set aside is what was seen: images that merely look unlike are no damaged ones.
+        unlike = job.get("anyway") is not None
+        rest = unlike and job["anyway"] != UnlikeError.kind
         if job["dataset_study"] is not None:
-            return self._of_dataset(job["dataset_study"])
+            return self._of_dataset(job["dataset_study"], unlike=unlike, rest=rest)
         files = [Path(path) for path in job["files"]]
-        seen, warnings = self.predictor.read_views(files)
-        example = self.predictor.example(seen, job["id"])
+        seen, warnings = self.predictor.read_views(files, force=rest)
+        example = self.predictor.example(seen, job["id"], force=unlike)
         views = [self._view(path.name, files.index(path), view_of(picture), picture) for path, picture in seen]
         if job.get("prior") is None:
             return _Read(example, warnings, views, Known())
@@ -182,16 +187,17 @@ class Inference:
         covers = covered_by_map(picture, image_size=self.predictor.image_size, ct=self.predictor.ct)
         return {"file": file, "image": image, "view": view.value, "covers": covers}
 
-    def _of_dataset(self, name: str) -> _Read:
+    def _of_dataset(self, name: str, *, unlike: bool, rest: bool) -> _Read:
         """A study under its own name and with its own patient, so that no memory answers with either."""
         from radweave.explain.study import read_dataset_study
         from radweave.generate.familiar import refuse_strangers
 
         if self._dataset is None:
             raise InputError("is of a data set, and the server was started without one", field="--data")
-        found = read_dataset_study(self.run, self._dataset, name)
+        found = read_dataset_study(self.run, self._dataset, name, force=rest)
         files = [Path(ref.path) for ref, _ in found.views]
-        refuse_strangers(self.predictor.familiarity, found.example, files)
+        if not unlike:
+            refuse_strangers(self.predictor.familiarity, found.example, files)
         places = [ref.path for ref in found.study.images]
         views = [
             self._view(Path(ref.path).name, places.index(ref.path), ref.view, picture) for ref, picture in found.views
@@ -204,10 +210,12 @@ class Inference:
         return next((other for other in others if other.study_id == study.prior), None)
 
 
-def _refused(study: str, reason: str) -> dict[str, Any]:
-    return {"kind": "refused", "id": study, "reason": reason}
+def _refused(study: str, reason: str, refusal: str | None) -> dict[str, Any]:
+    """``refusal`` is set where the images can be shown all the same."""
+    return {"kind": "refused", "id": study, "reason": reason, "refusal": refusal}
 
 
 def _said(error: InputError) -> str:
-    """A reason without the folder in which the server keeps the file."""
-    return str(error) if error.file is None else str(error).replace(error.file, Path(error.file).name)
+    """A reason without the folder in which the server keeps the file, and without an option of the command line."""
+    said = str(error).replace("; give --force (force=True) to report on it anyway", "")
+    return said if error.file is None else said.replace(error.file, Path(error.file).name)

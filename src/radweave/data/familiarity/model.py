@@ -4,14 +4,21 @@
     distance(z) = min_c |L^T (z - c)|^2 / 2      to the middles of groups of training images (Mahalanobis)
     margin(z)   = b + a . [z, z^2 / 4, r, max(r, 0)^2 / 4]     logistic regression, r what the axes leave over
 
-A quarter of the training images is held out of the fit. Each of the two is moved and scaled so that the held-out
-images have median 0 and 5 % quantile -1; the score is the smaller one. Below the held-out images' 1 % quantile an image
-is doubted, below 1.3 times that it is refused. Of a run's own kind of images 99 in 100 are so accepted.
+The training images are scored by a fit that has not seen them nor others of their patients: with ``MANY_IMAGES`` or
+more a quarter is held out, with fewer each tenth in turn (all of one patient together). Each of the two is moved and
+scaled so that these images have median 0 and 5 % quantile -1; the score is the smaller one. Below their 1 % quantile an
+image is doubted, below 1.3 times that it is refused.
+
+The error of that threshold is stated: where r of n unseen images of the run's own kind score below it, the share that
+it refuses wrongly lies between quantiles of Beta(r, n - r + 1) and Beta(r + 1, n - r) (Clopper and Pearson, Biometrika
+26:404, 1934), and is at most (r + 1) / (n + 1) in the mean over training sets (split conformal prediction; Vovk et
+al., "Algorithmic Learning in a Random World", 2005). With fewer than ``MIN_IMAGES`` nothing is judged.
+Deviations: scores of the tenths come from ten fits, of which none is the final one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import ModuleType
@@ -27,8 +34,14 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Arrays = dict[str, Any]
 
-MIN_IMAGES: Final = 150
-"""With fewer the 1 % quantile of those held out says nothing."""
+MIN_IMAGES: Final = 10
+"""With fewer, more than 30 in 100 images of the run's own kind might be refused."""
+MANY_IMAGES: Final = 400
+"""From so many on a quarter suffices; with 150 what one quarter says varies much from draw to draw."""
+FOLDS: Final = 10
+LEAST_ROWS: Final = 120
+"""Of few images so many varied copies, and so many strangers, are made."""
+INTERVAL: Final = 0.95
 MAX_IMAGES: Final = 1000
 MAX_SCANS: Final = 300
 HELD_OUT: Final = 0.25
@@ -87,55 +100,104 @@ class Familiarity:
         return np.asarray(scaled.min(axis=1))
 
 
-def fit_familiarity(pictures: Sequence[Bytes], *, seed: int) -> Familiarity:
+def fit_familiarity(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[Hashable] | None = None) -> Familiarity:
     """Learn what a run's training images look like: radiographs (S, S), or scans (D, H, W), as the model sees them.
 
-    At most ``MAX_IMAGES`` radiographs or ``MAX_SCANS`` scans are looked at, drawn by ``seed``. With fewer than
-    ``MIN_IMAGES`` the result judges nothing and says why.
+    At most ``MAX_IMAGES`` radiographs or ``MAX_SCANS`` scans are looked at, drawn by ``seed``. ``patients`` says whose
+    each one is; without, each is another's. With images of fewer than ``MIN_IMAGES`` patients the result judges nothing
+    and says why.
     """
-    if len(pictures) < MIN_IMAGES:
-        reason = f"{TOO_FEW} ({len(pictures)}, at least {MIN_IMAGES})"
+    whose = list(range(len(pictures))) if patients is None else list(patients)
+    if len(set(whose)) < MIN_IMAGES:
+        reason = f"{TOO_FEW} (of {len(set(whose))} patients, at least {MIN_IMAGES})"
         return Familiarity({}, {"training_images": len(pictures)}, reason)
     random = np.random.default_rng([seed, 20])
     is_scan = pictures[0].ndim == 3
     chosen = random.permutation(len(pictures))[: MAX_SCANS if is_scan else MAX_IMAGES]
+    folds = _folds([whose[row] for row in chosen], is_many=len(chosen) >= MANY_IMAGES)
     table = _described([on_canvas(pictures[row]) for row in chosen], scans if is_scan else strangers, random)
-    fitted = round(len(chosen) * (1 - HELD_OUT))
-    own = np.vstack([table.plain[:fitted], table.varied[:fitted]])
-    arrays = _scaling(own, [len(block) for block in describe(pictures[0])])
-    arrays |= _axes(arrays, own, most=min(AXES, fitted // 8))
-    arrays |= _rest(arrays, np.vstack([table.plain[fitted:], table.varied[fitted:]]))
-    arrays |= _groups(arrays, own, most=min(6, fitted // 60))
-    arrays |= _margin(arrays, own, table.strangers)
-    low, middle = np.quantile(_raw_scores(arrays, table.plain[fitted:]), (0.05, 0.5), axis=0)
+    blocks = [len(block) for block in describe(pictures[0])]
+    fits = [_axes_of(table, folds != fold, blocks) for fold in range(folds.max() + 1)]
+    held = [table.own(folds == fold) for fold in range(len(fits))]
+    rest = _rest(np.concatenate([_left_over(*pair) for pair in zip(fits, held, strict=True)]))
+    fits = [_fit(arrays | rest, table, folds != fold) for fold, arrays in enumerate(fits)]
+    unseen = np.vstack([_raw_scores(arrays, table.plain[folds == fold]) for fold, arrays in enumerate(fits)])
+    # Where a quarter was held out, its fit is the test; else the test learns from all of them.
+    everything = np.ones(len(chosen), dtype=bool)
+    arrays = fits[0] if len(fits) == 1 else _fit(_axes_of(table, everything, blocks) | rest, table, everything)
+    low, middle = np.quantile(unseen, (0.05, 0.5), axis=0)
     arrays |= {"middles": middle, "units": np.maximum(middle - low, 1e-6)}
-    # In the precision in which they are stored, so that a run judges the same once it is restored.
-    arrays = {name: np.asarray(values, dtype=np.float32) for name, values in arrays.items()}
-    return Familiarity(arrays, _facts(Familiarity(arrays, {}), table, fitted, len(pictures)))
+    # In the precision and order in which they are stored, so that a run judges the same once it is restored.
+    arrays = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in arrays.items()}
+    scores = ((unseen - arrays["middles"]) / arrays["units"]).min(axis=1)
+    return Familiarity(arrays, _facts(Familiarity(arrays, {}), table, scores, len(pictures)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Descriptors (N, D) of pictures, of each of them varied, and of as many strangers with their kinds."""
+    """Descriptors (N, D) of pictures, of varied copies and of strangers, with the pictures that these are made from.
+
+    ``copied`` (C,) is the picture of each copy, ``made_from`` (S, 2) are the two of each stranger of ``kinds``.
+    """
 
     plain: Floats
     varied: Floats
+    copied: NDArray[np.intp]
     strangers: Floats
+    made_from: NDArray[np.intp]
     kinds: tuple[str, ...]
+
+    def own(self, is_used: NDArray[np.bool_]) -> Floats:
+        """Some of the pictures with their copies."""
+        return np.vstack([self.plain[is_used], self.varied[is_used[self.copied]]])
+
+    def foreign(self, is_used: NDArray[np.bool_]) -> Floats:
+        """The strangers that are made from these pictures alone."""
+        return self.strangers[is_used[self.made_from].all(axis=1)]
+
+
+def _folds(patients: Sequence[Hashable], *, is_many: bool) -> NDArray[np.intp]:
+    """The fold that each picture is held out with, all of a patient's together; -1 for those that are always used."""
+    order = {patient: number for number, patient in enumerate(dict.fromkeys(patients))}
+    place = np.array([order[patient] for patient in patients])
+    if not is_many:
+        return place % min(FOLDS, len(order))
+    return np.where(place >= round(len(order) * (1 - HELD_OUT)), 0, -1)
 
 
 def _described(pictures: Sequence[Bytes], made: ModuleType, random: np.random.Generator) -> _Table:
-    def rows(make: Callable[[int], Bytes]) -> Floats:
-        return np.stack([np.concatenate(describe(make(row))) for row in range(len(pictures))])
+    def rows(make: Callable[[int], Bytes], count: int) -> Floats:
+        return np.stack([np.concatenate(describe(make(row))) for row in range(count)])
 
-    kinds = tuple(made.KINDS[row % len(made.KINDS)] for row in range(len(pictures)))
-    others = random.permutation(len(pictures))
+    count = len(pictures)
+    copies = count if count >= LEAST_ROWS else -(-LEAST_ROWS // count) * count
+    foreign = max(count, LEAST_ROWS)
+    copied, first = np.arange(copies) % count, np.arange(foreign) % count
+    second = np.concatenate([random.permutation(count) for _ in range(-(-foreign // count))])[:foreign]
+    kinds = tuple(made.KINDS[row % len(made.KINDS)] for row in range(foreign))
     return _Table(
-        plain=rows(lambda row: pictures[row]),
-        varied=rows(lambda row: made.varied(pictures[row], random)),
-        strangers=rows(lambda row: made.stranger(kinds[row], pictures[row], pictures[others[row]], random)),
+        plain=rows(lambda row: pictures[row], count),
+        varied=rows(lambda row: made.varied(pictures[copied[row]], random), copies),
+        copied=copied,
+        strangers=rows(
+            lambda row: made.stranger(kinds[row], pictures[first[row]], pictures[second[row]], random), foreign
+        ),
+        made_from=np.stack([first, second], axis=1),
         kinds=kinds,
     )
+
+
+def _axes_of(table: _Table, is_used: NDArray[np.bool_], blocks: Sequence[int]) -> Arrays:
+    own = table.own(is_used)
+    arrays = _scaling(own, blocks)
+    return arrays | _axes(arrays, own, most=min(AXES, len(own) // 16))
+
+
+def _fit(arrays: Arrays, table: _Table, is_used: NDArray[np.bool_]) -> Arrays:
+    """Groups and margin on axes that are there."""
+    own = table.own(is_used)
+    arrays = arrays | _groups(arrays, own, most=min(6, int(is_used.sum()) // 60))
+    return arrays | _margin(arrays, own, table.foreign(is_used))
 
 
 def _scaling(own: Floats, blocks: Sequence[int]) -> Arrays:
@@ -150,12 +212,15 @@ def _scaling(own: Floats, blocks: Sequence[int]) -> Arrays:
 
 
 def _axes(arrays: Arrays, own: Floats, *, most: int) -> Arrays:
-    spread, axes = np.linalg.eigh(np.cov(_scaled(arrays, own).T))
+    scaled = _scaled(arrays, own)
+    if len(scaled) < scaled.shape[1]:  # of few rows the same axes in less time
+        _, lengths, axes = np.linalg.svd(scaled - scaled.mean(axis=0), full_matrices=False)
+        return {"axes": axes[:most].T, "spread": np.sqrt(lengths[:most] ** 2 / (len(scaled) - 1) + 1e-6)}
+    spread, axes = np.linalg.eigh(np.cov(scaled.T))
     return {"axes": axes[:, ::-1][:, :most], "spread": np.sqrt(np.maximum(spread[::-1][:most], 0) + 1e-6)}
 
 
-def _rest(arrays: Arrays, held_out: Floats) -> Arrays:
-    left_over = _left_over(arrays, held_out)
+def _rest(left_over: NDArray[np.float64]) -> Arrays:
     return {"rest": np.array([left_over.mean(), max(float(left_over.std()), 1e-6)])}
 
 
@@ -183,24 +248,34 @@ def _margin(arrays: Arrays, own: Floats, foreign: Floats) -> Arrays:
     return {"weights": fit.coef_[0], "bias": fit.intercept_}
 
 
-def _facts(test: Familiarity, table: _Table, fitted: int, available: int) -> dict[str, Any]:
-    """The thresholds, and what the test does with held-out training images and with strangers it has learned from."""
-    held_out = test.scores(table.plain[fitted:])
-    doubt = min(float(np.quantile(held_out, DOUBT_QUANTILE)), -1.0)
+def _facts(test: Familiarity, table: _Table, unseen: NDArray[np.float64], available: int) -> dict[str, Any]:
+    """The thresholds with their error, and what the test does with strangers that it has learned from."""
+    doubt = min(float(np.quantile(unseen, DOUBT_QUANTILE)), -1.0)
     refuse = REFUSE_FACTOR * doubt
     scores, kinds = test.scores(table.strangers), np.array(table.kinds)
     return {
         "descriptor": VERSION,
         "training_images": available,
         "images_used": len(table.plain),
-        "held_out": len(held_out),
+        "held_out": len(unseen),
         "doubt_below": doubt,
         "refuse_below": refuse,
-        "held_out_familiar": float(np.mean(held_out >= doubt)),
+        "wrongly_refused": wrongly_refused(int((unseen < refuse).sum()), len(unseen)),
+        "held_out_familiar": float(np.mean(unseen >= doubt)),
         "strangers_familiar": {
             kind: round(float(np.mean(scores[kinds == kind] >= doubt)), 3) for kind in dict.fromkeys(table.kinds)
         },
     }
+
+
+def wrongly_refused(refused: int, images: int) -> dict[str, float]:
+    """The share of a run's own kind of images that it refuses, by ``images`` unseen ones: mean at most, interval."""
+    from scipy.stats import beta
+
+    tail = (1 - INTERVAL) / 2
+    low = beta.ppf(tail, refused, images - refused + 1) if refused else 0.0
+    high = beta.ppf(1 - tail, refused + 1, images - refused) if refused < images else 1.0
+    return {"mean_at_most": (refused + 1) / (images + 1), "low": float(low), "high": float(high)}
 
 
 def _scaled(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float64]:

@@ -12,9 +12,10 @@ from radweave.data.loader import Example
 
 
 class TrainingPictures(Sequence[NDArray[np.uint8]]):
-    """Every view (S, S) or scan (D, H, W) of some examples, as the model sees it."""
+    """Every view (S, S) or scan (D, H, W) of some examples, as the model sees it; ``patients`` says whose it is."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
+        self.patients = [example.patient_id for example in examples for _ in example.rows]
         self._places = [(example.source, row) for example in examples for row in example.rows]
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from radweave.base.errors import InputError
 from radweave.base.study import Record
 from radweave.data.reading import wire
+from radweave.data.reading.integrity import NO_CHEST
 from radweave.data.reading.sandbox import Sandbox, sandbox
 
 FloatImage = NDArray[np.float32]
@@ -51,8 +52,8 @@ class DicomHeader(Record):
 
     ``*_key`` are beginnings of SHA-256 digests, for grouping. Spacings are (row, column); positions and orientations
     are in the patient's coordinates, LPS, in mm. ``patient_orientation`` says where rows and columns run to, in letters
-    of A, P, R, L, H, F. ``doubts`` are signs of damage in the compressed data; ``invalid`` names the fields that are
-    there but cannot be used.
+    of A, P, R, L, H, F. ``anatomy`` is the part of the body by all fields that name one. ``doubts`` are signs of damage
+    in the compressed data; ``invalid`` names the fields that are there but cannot be used.
     """
 
     transfer_syntax: str | None
@@ -101,6 +102,7 @@ class DicomHeader(Record):
     identity_keys: tuple[str, ...] = Field(default=())
     laterality: str | None = None
     patient_orientation: tuple[str, ...] = ()
+    anatomy: Literal["chest", "partly", "other", "conflict"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,21 @@ def read_dicom(
     except ValidationError:
         raise InputError("the reader gave no sensible answer", file=path) from None
     return DicomImage(path, parsed, arrays.get("pixels"), arrays.get("modality_lut"), arrays.get("voi_lut"))
+
+
+def part_warnings(header: DicomHeader) -> list[str]:
+    """A warning where the header names another part of the body, in known codes only: free text may name a patient."""
+    part = header.body_part or "?"
+    if header.anatomy == "other":
+        stated = "a description names another part of the body" if part == "?" else f"the body part is {part}"
+        return [NO_CHEST + stated]
+    if header.anatomy == "conflict":
+        return [NO_CHEST + "the header names different parts of the body"]
+    if header.anatomy == "partly":
+        return [f"shows a chest in part: the body part is {'another than the chest' if part == '?' else part}"]
+    if header.anatomy is None and header.body_part == "?":
+        return ["not stated to be a chest: the body part is another than the chest"]
+    return []
 
 
 def identity_keys(path: Path, salt: str) -> frozenset[str]:

@@ -8,11 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Any, Final
 
 from pydicom.dataset import Dataset
 
-from radweave.data.reading.dicom_codes import BODY_PARTS, VIEW_CODES, VIEW_POSITIONS
+from radweave.data.reading.dicom_codes import (
+    BODY_PARTS,
+    CHEST_PARTS,
+    CHEST_REGIONS,
+    CHEST_SIGNS,
+    CHEST_WORDS,
+    OTHER_PARTS,
+    OTHER_REGIONS,
+    OTHER_SIGNS,
+    OTHER_WORDS,
+    PARTLY_CHEST,
+    VIEW_CODES,
+    VIEW_POSITIONS,
+)
 
 DIGEST_CHARS = 16
 
@@ -129,3 +145,75 @@ def orientation_of(fields: Fields) -> list[str]:
 def body_part_of(fields: Fields) -> str | None:
     """A known code, "?" for another one, None where the field is absent."""
     return fields.code("BodyPartExamined", BODY_PARTS)
+
+
+CHEST, PARTLY, OTHER, CONFLICT = "chest", "partly", "other", "conflict"
+_OF_THE_IMAGE: Final = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ViewPosition")
+_OF_THE_STUDY: Final = (
+    "StudyDescription", "PerformedProcedureStepDescription", "RequestedProcedureDescription",
+)  # fmt: skip
+_REGIONS: Final = ("AnatomicRegionSequence", "PrimaryAnatomicStructureSequence")
+_WORD: Final = re.compile(r"[^\W\d_]+")
+
+
+def anatomy_of(fields: Fields) -> str | None:
+    """``CHEST``, ``PARTLY``, ``OTHER`` or ``CONFLICT``, by all fields that name a part of the body; None if none does.
+
+    Body part, coded regions and the series' descriptions are about the image, and must not contradict each other. Those
+    of the study are about all of its images (an abdominal series has a chest too), and count where nothing else does.
+    """
+    named = {_of_part(value) for value in fields.words("BodyPartExamined")} - {None}
+    about_image = [_joined(named), _joined(_of_regions(fields)), _of_texts(fields, _OF_THE_IMAGE)]
+    stated = {kind for kind in about_image if kind is not None}
+    if CONFLICT in stated or (OTHER in stated and len(stated) > 1):
+        return CONFLICT
+    return _joined(stated) or _of_texts(fields, _OF_THE_STUDY)
+
+
+def _joined(kinds: Iterable[str | None]) -> str | None:
+    """Of values in one field: what shows a chest among others, as chest and abdomen do, shows a chest."""
+    found = set(kinds)
+    return next((kind for kind in (CONFLICT, CHEST, PARTLY, OTHER) if kind in found), None)
+
+
+def _of_part(value: str) -> str | None:
+    """Of a body part, also where it is in the site's own words, or joined as ``UP_EXM`` and ``T SPINE`` are."""
+    plain = _plain(value)
+    for term in (plain, re.sub(r"[\W_]+", "", plain)):
+        for kind, parts in ((CHEST, CHEST_PARTS), (PARTLY, PARTLY_CHEST), (OTHER, OTHER_PARTS)):
+            if term in parts:
+                return kind
+    return _of_words(plain, others=OTHER_WORDS | OTHER_PARTS)
+
+
+def _of_regions(fields: Fields) -> set[str | None]:
+    kinds: set[str | None] = set()
+    for keyword in _REGIONS:
+        for item in fields.raw(keyword) or ():
+            try:
+                code, meaning = (str(item.get(name, "") or "").strip() for name in ("CodeValue", "CodeMeaning"))
+            except Exception:  # pydicom converts on access, and a damaged value may raise nearly anything
+                fields.invalid.append(keyword)
+                continue
+            if code in CHEST_REGIONS or code in OTHER_REGIONS:
+                kinds.add(CHEST if code in CHEST_REGIONS else OTHER)
+            else:
+                kinds.add(_of_part(meaning))
+    return kinds
+
+
+def _of_texts(fields: Fields, keywords: Iterable[str]) -> str | None:
+    return _of_words(" ".join(_plain(text) for keyword in keywords for text in fields.words(keyword)))
+
+
+def _of_words(plain: str, others: frozenset[str] = OTHER_WORDS) -> str | None:
+    words = set(_WORD.findall(plain))
+    if words & CHEST_WORDS or any(sign in plain for sign in CHEST_SIGNS):
+        return CHEST
+    return OTHER if words & others or any(sign in plain for sign in OTHER_SIGNS) else None
+
+
+def _plain(text: str) -> str:
+    """Upper case, without accents."""
+    apart = unicodedata.normalize("NFKD", text.upper())
+    return unicodedata.normalize("NFC", "".join(sign for sign in apart if not unicodedata.combining(sign)))

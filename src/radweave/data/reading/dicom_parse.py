@@ -32,7 +32,7 @@ from radweave.data.reading.dicom_codes import (
     RESCALE_TYPES,
     VOI_FUNCTIONS,
 )
-from radweave.data.reading.dicom_fields import Fields, body_part_of, laterality_of, orientation_of, view_of
+from radweave.data.reading.dicom_fields import Fields, anatomy_of, body_part_of, laterality_of, orientation_of, view_of
 from radweave.data.reading.dicom_words import word_keys
 from radweave.data.reading.jpeg import decode_grey
 
@@ -137,6 +137,7 @@ def _header(fields: Fields, layout: dicom_scan.Layout) -> dict[str, Any]:
         "image_types": [word for word in fields.words("ImageType") if word in IMAGE_TYPES],
         "sop_class": _class_name(fields),
         "body_part": body_part_of(fields),
+        "anatomy": anatomy_of(fields),
         "view": view_of(fields),
         "rows": fields.integer("Rows"),
         "columns": fields.integer("Columns"),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from radweave.data.reading import wire
+from radweave.data.reading.integrity import NO_CHEST
 from radweave.data.reading.volumes import Volume
 
 SOFT_TISSUE_HU: Final = (-150, 120)
@@ -84,7 +85,7 @@ def chest_warnings(volume: Volume) -> list[str]:
     coarse, spacing = _coarse(volume)
     tissue = coarse > TISSUE_FROM_HU
     if not tissue.any():
-        return ["not a chest: no soft tissue"]
+        return [NO_CHEST + "no soft tissue"]
     frame = np.zeros(coarse.shape[1:], dtype=bool)
     frame[[0, -1], :] = True
     frame[:, [0, -1]] = True
@@ -97,7 +98,7 @@ def chest_warnings(volume: Volume) -> list[str]:
     warnings = []
     if share < MIN_LUNG_SHARE:
         warnings.append(
-            f"not a chest: lung makes {100 * share:.0f} % of the body, a chest has over {100 * MIN_LUNG_SHARE:.0f} %"
+            f"{NO_CHEST}lung makes {100 * share:.0f} % of the body, a chest has over {100 * MIN_LUNG_SHARE:.0f} %"
         )
     if cropped:
         warnings.append("cropped: the body reaches beyond the sides of the image")

@@ -20,8 +20,15 @@ from PIL import Image
 from radweave.base.errors import InputError
 from radweave.base.study import View
 from radweave.data.reading import wire
-from radweave.data.reading.dicom import DicomHeader, DicomImage, FloatImage, display, read_dicom, without_window
-from radweave.data.reading.dicom_codes import CHEST_PARTS
+from radweave.data.reading.dicom import (
+    DicomHeader,
+    DicomImage,
+    FloatImage,
+    display,
+    part_warnings,
+    read_dicom,
+    without_window,
+)
 from radweave.data.reading.dicom_scan import looks_like_dicom
 from radweave.data.reading.integrity import DOUBTFUL, integrity_warnings, polarity_warnings
 from radweave.data.reading.one_file import one_file
@@ -298,9 +305,7 @@ def header_warnings(header: DicomHeader) -> list[str]:
         warnings.append("names no modality; taken as a radiograph")
     elif header.modality in UNSTATED_MODALITIES:
         warnings.append(f"modality {header.modality} does not say that it is a radiograph")
-    if header.body_part is not None and header.body_part not in CHEST_PARTS:
-        part = "another than the chest" if header.body_part == "?" else header.body_part
-        warnings.append(f"not stated to be a chest: the body part is {part}")
+    warnings += part_warnings(header)
     if header.view == "LATERAL":
         warnings.append("lateral view")
     if header.for_processing:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from radweave.base.study import View
 
 DOUBTFUL: Final = "image integrity doubtful: "
+NO_CHEST: Final = "not a chest: "
 # 700 real radiographs reach 0.034 at most, small and strongly compressed ones among them.
 NOISE_RATIO: Final = 0.15
 MIN_GREY_LEVELS: Final = 24

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from radweave.base.errors import InputError
 from radweave.data.reading import wire
-from radweave.data.reading.dicom import DicomHeader, DicomImage, read_dicom, significant_bits
+from radweave.data.reading.dicom import DicomHeader, DicomImage, part_warnings, read_dicom, significant_bits
 from radweave.data.reading.images import sniff
 from radweave.data.reading.volumes import Geometry, StoredVolume, checked, rescaled
 
@@ -80,6 +80,7 @@ def read_series(folder: Path) -> StoredVolume:
         warnings.append("no modality: the header does not say that it is CT")
     if first.rescale_type not in (None, "HU"):
         warnings.append("RescaleType does not say that the values are HU")
+    warnings += dict.fromkeys(text for image in images for text in part_warnings(image.header))
     volume = StoredVolume(
         values, geometry, "dicom", first.modality, tuple(warnings), first.study_key, first.patient_key, shear
     )

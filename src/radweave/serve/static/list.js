@@ -70,7 +70,7 @@ function drawRow(study) {
     h("th", { scope: "row" },
       h("a", { href: `/studies/${study.id}`, class: "study-link", "data-focus": `open-${study.id}` }, study.name),
       study.reason && h("p", { class: "reason" }, study.reason)),
-    h("td", {}, chip(study.state)),
+    h("td", {}, chip(study.state), study.drafted_anyway && h("p", { class: "reason" }, `drafted although refused (${study.drafted_anyway})`)),
     h("td", {}, time(study.created)),
     h("td", {}, time(study.changed)),
     h("td", {}, isQueued && button("Cancel", () => cancel(study), { focus: `cancel-${study.id}`, "aria-label": `Cancel ${study.name}` })));

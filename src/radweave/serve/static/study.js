@@ -1,6 +1,7 @@
 // The page of a study: it loads study and evidence, hands them to the parts, and looks whether someone else changed it.
 
 import { ask, csrf, repeat } from "./api.js";
+import { markOf, refusalOf } from "./anyway.js";
 import { alarm, at, h, redraw, time } from "./dom.js";
 import { drawDraft, hasUnsaved, insertRecalled, keysOfDraft } from "./draft.js";
 import { drawExports } from "./exports.js";
@@ -53,7 +54,7 @@ function draw() {
   at("name").textContent = study.name;
   redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
   redraw(at("state"), chip(study.state));
-  redraw(at("warnings"), study.warnings?.length > 0 && h("div", { class: "alert" }, h("h2", {}, "Warnings"),
+  redraw(at("warnings"), refusalOf(page), markOf(study), study.warnings?.length > 0 && h("div", { class: "alert" }, h("h2", {}, "Warnings"),
     h("ul", {}, study.warnings.map((text) => h("li", {}, text)))));
   drawDraft(page);
   drawSign(page);

@@ -1,4 +1,4 @@
-// How a sentence's facts are put. A classifier that agrees is no proof: the words say no more than that it agrees.
+// How a sentence's facts are put: what was checked, what was not. The sign of a tick stands for nothing less than all of it.
 
 import { h, percent } from "./dom.js";
 
@@ -6,16 +6,25 @@ const VERDICTS = {
   "contradicts its classifier": ["bad", "✕"],
   "evidence disagrees": ["doubt", "!"],
   "nothing agrees with it": ["doubt dashed", "?"],
-  "agrees with its classifier": ["good", "✓"],
+  "not confirmed": ["plain", "?"],
+  "checked in part": ["plain", "◐"],
+  checked: ["good", "✓"],
   "names no finding": ["plain", "–"],
   edited: ["plain", "✎"],
 };
 
 const mark = (kind, sign, words) => h("span", { class: `chip ${kind}` }, h("span", { "aria-hidden": "true" }, sign), " ", words);
 
+const LISTED = ["checked", "checked in part", "not confirmed"];
+
+function spelled({ verdict: found, checked = [], not_checked: left = [] }) {
+  const lists = [checked.length > 0 && `checked: ${checked.join(", ")}`, left.length > 0 && `not checked: ${left.join(", ")}`];
+  return [LISTED.includes(found) ? null : found, ...lists].filter(Boolean).join("; ") || found;
+}
+
 export function verdict(row) {
   const [kind, sign] = VERDICTS[row.verdict] ?? ["plain", "–"];
-  return mark(kind, sign, row.verdict);
+  return mark(kind, sign, spelled(row));
 }
 
 export const against = (row) => row.details.prior?.length > 0 && mark("bad", "⇄", "does not fit the prior report");
