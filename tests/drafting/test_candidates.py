@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radweave.base.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, build_candidates, denies_all, split_sentences
+from radweave.drafting.candidates import CandidateOptions, build_candidates, split_sentences
 from radweave.labels import NO_FINDING, get_labeler
 
 LABELER = get_labeler("chexpert14")
