@@ -8,7 +8,6 @@ with de-identification marks are left out: no radiologist wrote them.
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +15,14 @@ from typing import Literal
 
 import numpy as np
 
-from radweave.base.parts import NO_PART, PARTS, is_parted, joined, parts_of
+from radweave.base.parts import NO_PART, PARTS, joined
 from radweave.base.study import LabelState
 from radweave.evaluation.metrics.pairwise import PairwiseWording
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.contradictions import claims_of, contradictions, states_something, takes_back
 from radweave.labels.marks import MARK
+from radweave.labels.text import sentences_by_part
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _MOST_WORDS, _FEWEST_WORDS = 14, 3
 _SAME_WORDS = 0.8
 """Templates that share more than this part of their words count as one."""
@@ -77,17 +76,6 @@ class CandidateOptions:
     composites: bool = True
     consistent: bool = True
     marks: bool = False
-
-
-def split_sentences(text: str) -> list[str]:
-    """The sentences of a report, in order."""
-    return [sentence.strip() for sentence in _SENTENCE_END.split(text) if sentence.strip()]
-
-
-def sentences_by_part(text: str) -> list[tuple[str, str]]:
-    """Part and text of each sentence of a report, in order, without headings."""
-    parts = parts_of(text) if is_parted(text) else {NO_PART: text}
-    return [(part, sentence) for part, said in parts.items() for sentence in split_sentences(said)]
 
 
 def build_candidates(

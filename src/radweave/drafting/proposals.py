@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.parts import NO_PART, PARTS, is_parted, parts_of
-from radweave.drafting.candidates import Candidate, Sentence, names_device, reconciled, split_sentences
+from radweave.drafting.candidates import Candidate, Sentence, names_device, reconciled
 from radweave.drafting.changes import ChangeWorth, Stated
 from radweave.drafting.choice import Choice
 from radweave.drafting.nearby import NEAREST, Floats, nearest_rows, prepared, shares
@@ -18,6 +18,7 @@ from radweave.evaluation.metrics.frequencies import ReportStatistics
 from radweave.evaluation.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
 from radweave.labels import Labeler
 from radweave.labels.marks import MARK
+from radweave.labels.text import split_sentences
 
 FURTHER = 0.5
 """What a finding beside those of the chosen report counts, a rare one as any other: docs/drafting.md has the choice."""

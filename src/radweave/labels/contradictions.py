@@ -1,8 +1,8 @@
 """Sentences of one report that cannot all be true: by organ, finding and polarity, and by how much a denial covers.
 
 A report is read sentence by sentence into claims. A claim names a finding ("effusion"), or an organ that is called
-normal ("lungs"), and whether it is there. Table ``COVERS`` says which findings a denial rules out: "the lungs are clear"
-rules out every finding of the lungs, "no focal consolidation" an opacity too. It does not where it speaks of
+normal ("lungs"), and whether it is there. Table ``COVERS`` says which findings a denial rules out: "the lungs are
+clear" rules out every finding of the lungs, "no focal consolidation" an opacity too. It does not where it speaks of
 
     another side        "the left lung is clear" beside a right opacity
     what is acute       "no acute disease" beside a calcified granuloma
@@ -29,7 +29,7 @@ from radweave.labels.ct_terms import LEXICON as CT
 from radweave.labels.lexicon import Structure, Terms
 from radweave.labels.phrases import PhraseBook
 from radweave.labels.rules import RuleLabeler
-from radweave.labels.text import fold, sentences, tokenize
+from radweave.labels.text import fold, sentences, sentences_by_part, tokenize
 
 _XRAY, _CT = XRAY.terms, CT.terms
 
@@ -438,3 +438,9 @@ def _has_others(rest: Claim, texts: Sequence[str]) -> bool:
         for text in texts
         for claim in claims_of(text)
     )
+
+
+def contradictions_of(report: str) -> list[tuple[str | None, str]]:
+    """The same as sentences of a report: what one states, and what takes it back."""
+    texts = [text for _, text in sentences_by_part(report)]
+    return [(None if one.states is None else texts[one.states], texts[one.denies]) for one in contradictions(texts)]

@@ -23,8 +23,8 @@ _SIDE = rf"(?:(?:right|left|bilateral|unilateral|both)(?:[- ]sided?)?{_NAMED}|bi
 _LEVEL = r"(?:upper|middle|mid|lower)(?:[- ]to[- ](?:upper|middle|mid|lower))?"
 _REGION = (
     r"(?:lung bases?|lung apex|lung apices|lung zones?|lung fields?|midlungs?|mid lungs?|lobes?|lungs?|zones?|bases?"
-    r"|apex|apices|hemithorax|hemithoraces|lingula|segments?|costophrenic (?:angles?|sulcus|sulci|recess)|midlung zones?"
-    r"|chest(?! wall)|thorax|perihilar (?:region|area)s?)"
+    r"|apex|apices|hemithorax|hemithoraces|lingula|segments?|costophrenic (?:angles?|sulcus|sulci|recess)"
+    r"|midlung zones?|chest(?! wall)|thorax|perihilar (?:region|area)s?)"
 )
 _ZONE = (
     r"(?:basilar|basal|apical|perihilar|parahilar|infrahilar|suprahilar|retrocardiac|lingular|lobar|subpleural"
@@ -67,7 +67,8 @@ _FORMS: Final = tuple(
 _OPEN: Final = re.compile(
     r"\b(?:project\w*|overl\w+|located|involv\w+|probably|most|greatest|measur\w+|predominantly|mainly|extending|greater"
     r"|distributed|through|aspect|more|less|worse|one|both|seen only)(?=\s*(?:$|[,.;]|which\b|and\b|than\b))"
-    r"|\band regions?\b|\b(?:a|an|the|in|of|at|with) (?:along|given|is|are|and|which|with|in|of|at)\b|^(?:and|with|is|are|of|in|at)\b",
+    r"|\band regions?\b|\b(?:a|an|the|in|of|at|with) (?:along|given|is|are|and|which|with|in|of|at)\b"
+    r"|^(?:and|with|is|are|of|in|at)\b",
     re.IGNORECASE,
 )
 _PLACE: Final = re.compile(
@@ -99,14 +100,3 @@ def without_place(sentence: str, labeler: Labeler) -> str | None:
         return None
     before, after = labeler.label([body, now])
     return now + ending.group() if all(after[name].state is one.state for name, one in before.items()) else None
-
-
-_SIDES: Final = {
-    "left": re.compile(r"\b(?:left|lingula\w*|bilateral\w*|both|bibasilar|bibasal|biapical)\b", re.IGNORECASE),
-    "right": re.compile(r"\b(?:right|middle lobe|bilateral\w*|both|bibasilar|bibasal|biapical)\b", re.IGNORECASE),
-}
-
-
-def sides_of(text: str) -> frozenset[str]:
-    """The sides that a sentence names."""
-    return frozenset(side for side, words in _SIDES.items() if words.search(text))
