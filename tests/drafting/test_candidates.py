@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 import numpy as np
@@ -156,3 +157,12 @@ def test_no_candidate_of_phantom_reports_contradicts_itself(modality: Literal["x
     assert not any(names_place(text) and states_something(text) for text in said)
     stated = pool[True].asserts.any(axis=0)
     assert (stated == pool[False].asserts.any(axis=0)).all(), "no finding is lost"
+
+
+def test_without_consistency_candidates_are_those_of_earlier_versions() -> None:
+    torn = "There is a small left pleural effusion. No pleural effusion or pneumothorax. No acute disease."
+    more = [*REPORTS, torn, "The lungs are otherwise clear. Stable right lower lobe opacity. PICC in place."]
+    pool = CandidatePool.build(more, LABELER, ExpectedUtilityConfig(consistent=False))
+    told = "\n".join("|".join(f"{s.kind}{s.row} {s.text}" for s in c.sentences) for c in pool.candidates)
+    # Of the version before consistency was the default.
+    assert hashlib.sha256(told.encode()).hexdigest().startswith("75a96f93bea15e78")
