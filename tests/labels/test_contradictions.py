@@ -21,6 +21,7 @@ TORN = [
     ("Patchy infiltrate on the left.", "No focal airspace disease."),
     ("Left basilar atelectasis.", "No focal airspace consolidation."),
     ("There may be a small infiltrate.", "The lungs are clear."),
+    ("Bandlike opacities are present.", "The lungs are free of focal airspace disease."),
     ("Small right pleural effusion.", "There is no pleural effusion or pneumothorax."),
     ("Blunting of the left costophrenic angle.", "No effusion."),
     ("There is a pleural effusion.", "Costophrenic angles are sharp."),
