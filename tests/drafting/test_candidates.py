@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Literal
+
+import numpy as np
 import pytest
 
 from radweave.base.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, build_candidates, denies_all, split_sentences
+from radweave.drafting.candidates import CandidateOptions, build_candidates
+from radweave.drafting.pool import CandidatePool
 from radweave.labels import NO_FINDING, get_labeler
+from radweave.labels.contradictions import contradictions_of, states_something
+from radweave.labels.places import names_place
+from radweave.labels.text import split_sentences
+from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.phantom.ct_report import write_ct_report
+from radweave.phantom.report import write_report
+from radweave.phantom.study import course_of, slot_of
 
 LABELER = get_labeler("chexpert14")
 NORMAL = "The heart is normal in size. The lungs are clear. No pleural effusion or pneumothorax."
@@ -99,14 +111,58 @@ def test_a_consistent_draft_neither_contradicts_itself_nor_says_that_all_is_well
 
 
 def test_where_all_reports_contradict_themselves_something_is_still_said() -> None:
-    torn = "There is a pleural effusion. There is no pleural effusion."
+    torn = "There is an effusion and the heart is normal. The heart is enlarged and there is no effusion."
     assert [one.text for one in build_candidates([torn], LABELER, options=CandidateOptions(consistent=True))] == [torn]
 
 
-def test_what_says_that_all_is_well() -> None:
-    lungs, heart = frozenset({"Lung Opacity"}), frozenset({"Cardiomegaly"})
-    assert denies_all("The lungs are clear.", lungs)
-    assert not denies_all("The lungs are clear.", heart)
-    assert not denies_all("The lungs are otherwise clear.", lungs)
-    assert denies_all("No acute cardiopulmonary abnormality.", heart)
-    assert not denies_all("No acute cardiopulmonary abnormality.", frozenset())
+def phantom_reports(modality: Literal["xray", "ct"]) -> list[str]:
+    write = write_report if modality == "xray" else write_ct_report
+    reports = []
+    for index in range(60):
+        slot = slot_of(5, index)
+        _, findings = course_of(5, slot, "balanced", modality)
+        reports.append(write(findings, np.random.default_rng([5, index]), has_prior=slot.visit > 0).findings)
+    return reports
+
+
+def test_what_denies_a_finding_is_left_out_of_a_report_and_the_rest_stays() -> None:
+    torn = "There is a left basilar opacity. The heart is normal in size. The lungs are clear. No acute disease."
+    (one,) = build_candidates([torn], LABELER)
+    assert one.text == "There is a left basilar opacity. The heart is normal in size."
+    (kept,) = build_candidates([torn], LABELER, options=CandidateOptions(consistent=False))
+    assert kept.text == torn
+
+
+def test_otherwise_with_nothing_before_it_is_not_chosen() -> None:
+    candidates = build_candidates([*REPORTS, "The lungs are otherwise clear.", "Effusion. Otherwise clear."], LABELER)
+    assert not any(candidate.text == "The lungs are otherwise clear." for candidate in candidates)
+
+
+@pytest.mark.parametrize(("modality", "label_set"), [("xray", "chexpert14"), ("ct", "ct18")])
+def test_no_candidate_of_phantom_reports_contradicts_itself(modality: Literal["xray", "ct"], label_set: str) -> None:
+    reports = phantom_reports(modality)
+    labeler = get_labeler(label_set)
+    pool = {
+        consistent: CandidatePool.build(reports, labeler, ExpectedUtilityConfig(consistent=consistent))
+        for consistent in (False, True)
+    }
+    torn = {
+        consistent: sum(bool(contradictions_of(one.text)) for one in made.candidates)
+        for consistent, made in pool.items()
+    }
+    assert torn[False] > 20
+    assert torn[True] == 0
+    assert len(pool[True].candidates) > 0.5 * len(pool[False].candidates), "findings take the place of what denies them"
+    said = [sentence.text for one in pool[True].candidates for sentence in one.sentences]
+    assert not any(names_place(text) and states_something(text) for text in said)
+    stated = pool[True].asserts.any(axis=0)
+    assert (stated == pool[False].asserts.any(axis=0)).all(), "no finding is lost"
+
+
+def test_without_consistency_candidates_are_those_of_earlier_versions() -> None:
+    torn = "There is a small left pleural effusion. No pleural effusion or pneumothorax. No acute disease."
+    more = [*REPORTS, torn, "The lungs are otherwise clear. Stable right lower lobe opacity. PICC in place."]
+    pool = CandidatePool.build(more, LABELER, ExpectedUtilityConfig(consistent=False))
+    told = "\n".join("|".join(f"{s.kind}{s.row} {s.text}" for s in c.sentences) for c in pool.candidates)
+    # Of the version before consistency was the default.
+    assert hashlib.sha256(told.encode()).hexdigest().startswith("75a96f93bea15e78")

@@ -21,7 +21,7 @@ from radweave.nn.decoding import ExpectedUtilityConfig
 LABELER = get_labeler("chexpert14")
 CLASSES = LABELER.classes
 EFFUSION, HEART = CLASSES.index("Pleural Effusion"), CLASSES.index("Cardiomegaly")
-CONFIG = ExpectedUtilityConfig(consistent=True)
+CONFIG = ExpectedUtilityConfig(unsupported_places="keep")
 REPORTS = [
     "The heart is normal in size. The lungs are clear. No pleural effusion.",
     "Small left pleural effusion, larger than before. The heart is normal in size.",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from radweave.base.parts import is_parted
 from radweave.base.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, build_candidates, split_sentences
+from radweave.drafting.candidates import CandidateOptions, build_candidates
 from radweave.drafting.choice import Choice
 from radweave.drafting.growth import Growing
 from radweave.drafting.pool import CandidatePool, candidate_options, stated, wording_options
@@ -20,6 +20,7 @@ from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
 from radweave.drafting.writer import UtilityWriter, Written
 from radweave.labels import get_labeler
+from radweave.labels.text import split_sentences
 from radweave.memory.bank import Bank
 from radweave.methods import resolve
 from radweave.nn.decoding import ExpectedUtilityConfig
@@ -63,7 +64,7 @@ def evidence(*likely: str) -> Evidence:
 def drafted(
     *likely: str, most: int, barred: NDArray[np.bool_] = NONE, proposed: Sequence[str] = (), **options: object
 ) -> Written:
-    config = ExpectedUtilityConfig.model_validate({"further_findings": most, **options})
+    config = ExpectedUtilityConfig.model_validate({"further_findings": most, "unsupported_places": "keep", **options})
     return UtilityWriter(store(), CALIBRATION, config).write(evidence(*likely), barred, proposed)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from radweave.base.errors import InputError
 from radweave.base.parts import is_parted, parts_of
-from radweave.drafting.candidates import Candidate, CandidateOptions, Sentence, build_candidates, sentences_by_part
+from radweave.drafting.candidates import Candidate, CandidateOptions, Sentence, build_candidates
 from radweave.drafting.changes import Comparing
 from radweave.drafting.choice import Choice
 from radweave.drafting.pool import CandidatePool, candidate_options, stated, wording_options
@@ -27,6 +27,7 @@ from radweave.drafting.store import (
 from radweave.evaluation.metrics.pairwise import WordingWeights
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.labels.changes import STATES
+from radweave.labels.text import sentences_by_part
 from radweave.memory.bank import Bank
 from radweave.nn.decoding import ExpectedUtilityConfig
 
@@ -52,7 +53,8 @@ def test_every_sentence_of_a_candidate_stands_in_the_part_of_its_report() -> Non
 
 
 def test_a_composite_says_a_finding_in_both_parts_and_denies_it_in_none() -> None:
-    composed = [c for c in build_candidates(REPORTS, LABELER) if c.is_composed]
+    options = CandidateOptions(consistent=False)
+    composed = [c for c in build_candidates(REPORTS, LABELER, options=options) if c.is_composed]
     new = [{(s.part, s.text) for s in c.sentences if s.kind == "finding"} for c in composed]
     effusion = {
         ("findings", "There is a small right pleural effusion."),

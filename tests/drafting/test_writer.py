@@ -162,7 +162,7 @@ def test_labels_of_other_studies_or_classes_are_refused(tmp_path: Path) -> None:
 def test_what_changed_goes_with_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
 
-    def choose(self: Proposals, draft: Choice, *given: object) -> Choice:
+    def choose(self: Proposals, draft: Choice, *given: object, devices: bool) -> Choice:
         told.append(given[-1])
         return draft
 

@@ -15,10 +15,10 @@ from radweave.contract.model import Classifying, ReportModel, Witness
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
-from radweave.drafting.candidates import split_sentences
 from radweave.drafting.store import load_facts
 from radweave.export import export
 from radweave.generate.predictor import Predictor
+from radweave.labels.text import split_sentences
 from radweave.methods.am_mrg.model import AmMrgModel
 from radweave.methods.dast.model import DastModel
 from radweave.methods.diffrgennet.model import DiffRGenNetModel

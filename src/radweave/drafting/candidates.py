@@ -8,7 +8,6 @@ with de-identification marks are left out: no radiologist wrote them.
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,43 +15,17 @@ from typing import Literal
 
 import numpy as np
 
-from radweave.base.parts import NO_PART, PARTS, is_parted, joined, parts_of
+from radweave.base.parts import NO_PART, PARTS, joined
 from radweave.base.study import LabelState
 from radweave.evaluation.metrics.pairwise import PairwiseWording
 from radweave.labels import NO_FINDING, Labeler
+from radweave.labels.contradictions import claims_of, contradictions, states_something, takes_back
 from radweave.labels.marks import MARK
+from radweave.labels.text import sentences_by_part
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _MOST_WORDS, _FEWEST_WORDS = 14, 3
 _SAME_WORDS = 0.8
 """Templates that share more than this part of their words count as one."""
-
-
-_CLEAR_LUNGS = re.compile(
-    r"\b(lungs?|lung fields?|airspaces?)\b.*\b(clear|normal|unremarkable)\b|\bclear lungs?\b", re.IGNORECASE
-)
-_BUT_FOR_THAT = re.compile("otherwise|remain", re.IGNORECASE)
-_ALL_WELL = re.compile(
-    r"\b(normal chest|no acute (cardiopulmonary|cardio-pulmonary|pulmonary|disease|findings?|abnormalit))",
-    re.IGNORECASE,
-)
-_OF_THE_LUNGS = frozenset(
-    {
-        *("Lung Opacity", "Lung Lesion", "Edema", "Consolidation", "Pneumonia", "Atelectasis"),
-        *("Lung opacity", "Lung nodule", "Emphysema", "Pulmonary fibrotic sequela", "Mosaic attenuation pattern"),
-        *("Peribronchial thickening", "Bronchiectasis", "Interlobular septal thickening"),
-        *("Infiltration", "Mass", "Nodule", "Fibrosis"),
-    }
-)
-"""Classes of the label sets that clear lungs do not have."""
-
-
-def denies_all(text: str, stated: frozenset[str]) -> bool:
-    """Whether a sentence says that all is well where these classes are stated: labelers read no denial in it."""
-    if stated & _OF_THE_LUNGS and _CLEAR_LUNGS.search(text) and not _BUT_FOR_THAT.search(text):
-        return True
-    return bool(stated) and _ALL_WELL.search(text) is not None
-
 
 SentenceKind = Literal["report", "template", "finding", "comparison", "language_model"]
 
@@ -93,27 +66,16 @@ class Candidate:
 class CandidateOptions:
     """How many templates, and how many sentences per finding; ``marks`` keeps de-identification marks.
 
-    ``consistent``: no report in which one sentence affirms what another denies, and no composite that states a finding
-    beside a sentence of the template that all is well.
+    ``consistent``: no report that contradicts itself (``radweave.labels.contradictions``); sentences that deny what
+    another one states are left out of it.
     """
 
     num_templates: int = 30
     sentences_per_class: int = 3
     pairs: bool = True
     composites: bool = True
-    consistent: bool = False
+    consistent: bool = True
     marks: bool = False
-
-
-def split_sentences(text: str) -> list[str]:
-    """The sentences of a report, in order."""
-    return [sentence.strip() for sentence in _SENTENCE_END.split(text) if sentence.strip()]
-
-
-def sentences_by_part(text: str) -> list[tuple[str, str]]:
-    """Part and text of each sentence of a report, in order, without headings."""
-    parts = parts_of(text) if is_parted(text) else {NO_PART: text}
-    return [(part, sentence) for part, said in parts.items() for sentence in split_sentences(said)]
 
 
 def build_candidates(
@@ -133,18 +95,32 @@ def build_candidates(
     if not whole:
         raise ValueError("no training report has a sentence that a draft could use")
     labels = SentenceLabels(labeler)
-    if options.composites or options.consistent:
-        labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)
     if options.consistent:
         # Where all contradict themselves, a draft still has to say something.
-        whole = [candidate for candidate in whole if not contradicts_itself(candidate, labels)] or whole
+        whole = _distinct(reconciled(candidate) for candidate in whole) or whole
+    if options.composites:
+        labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)
     return [*whole, *(_composites(whole, labels, options) if options.composites else ())]
 
 
-def contradicts_itself(candidate: Candidate, labels: SentenceLabels) -> bool:
-    """Whether one sentence affirms a class that another denies."""
-    texts = [sentence.text for sentence in candidate.sentences]
-    return any(labels.affirmed(one) & labels.denied(other) for one in texts for other in texts if one is not other)
+def reconciled(candidate: Candidate) -> Candidate:
+    """The candidate without sentences that only deny what another one states; nothing where that does not make it
+    consistent, or leaves a part of it empty.
+    """
+    kept = candidate.sentences
+    while found := contradictions([sentence.text for sentence in kept]):
+        denying = {one.denies for one in found if not states_something(kept[one.denies].text)}
+        if not denying:
+            return Candidate(())
+        kept = tuple(sentence for number, sentence in enumerate(kept) if number not in denying)
+    whole = {sentence.part for sentence in kept} == {sentence.part for sentence in candidate.sentences}
+    return candidate if len(kept) == len(candidate.sentences) else Candidate(kept if whole else ())
+
+
+def names_device(candidate: Candidate) -> bool:
+    """Whether a sentence says that a device, a wire or a clip is there."""
+    said = (claim for sentence in candidate.sentences for claim in claims_of(sentence.text))
+    return any(claim.topic == "devices" and not claim.denied for claim in said)
 
 
 def _usable(row: int, report: str, options: CandidateOptions, clean: Callable[[str], str]) -> Candidate:
@@ -205,11 +181,7 @@ def _composites(whole: Sequence[Candidate], labels: SentenceLabels, options: Can
     composed = _distinct(
         compose(template, chosen, labels, consistent=options.consistent) for template in templates for chosen in sets
     )
-    return [
-        candidate
-        for candidate in composed
-        if candidate.text not in known and not (options.consistent and contradicts_itself(candidate, labels))
-    ]
+    return [candidate for candidate in composed if candidate.text not in known]
 
 
 def _templates(normal: Sequence[Candidate], most: int) -> list[Candidate]:
@@ -274,25 +246,29 @@ def compose(
     """The template with the stated sentences: in place of what denies them, else before everything in their part.
 
     What denies them in the other part goes too; nothing is made where that part would be empty. Findings that a
-    composite states already stay what they are. ``labels`` have read all of these sentences.
+    composite states already stay what they are. ``labels`` have read all of these sentences. ``consistent``: what calls
+    the organ of a finding normal goes as well, and nothing is made that contradicts itself.
     """
     sentences = [replace(s, kind="template") if s.kind == "report" else s for s in template.sentences]
     parts = {sentence.part for sentence in sentences}
 
-    def gives_way(old: Sentence, names: frozenset[str]) -> bool:
+    def gives_way(old: Sentence, names: frozenset[str], said: Sequence[Sentence]) -> bool:
         denies = bool(labels.denied(old.text) & names)
-        return denies or (consistent and old.kind != "finding" and denies_all(old.text, names))
+        return denies or (
+            consistent and not states_something(old.text) and any(takes_back(old.text, new.text) for new in said)
+        )
 
     for new in reversed(stated):
         names = labels.affirmed(new.text)
-        places = [i for i, old in enumerate(sentences) if old.part == new.part and gives_way(old, names)]
+        places = [i for i, old in enumerate(sentences) if old.part == new.part and gives_way(old, names, [new])]
         kept = [old for i, old in enumerate(sentences) if i not in places]
         kept.insert(places[0] if places else start_of(new.part, kept), new)
         sentences = kept
     if len(parts) > 1:
         names = frozenset().union(*(labels.affirmed(new.text) for new in stated))
-        sentences = [old for old in sentences if old.kind == "finding" or not gives_way(old, names)]
-    return Candidate(tuple(sentences) if {sentence.part for sentence in sentences} == parts else ())
+        sentences = [old for old in sentences if old.kind == "finding" or not gives_way(old, names, stated)]
+    made = Candidate(tuple(sentences) if {sentence.part for sentence in sentences} == parts else ())
+    return reconciled(made) if consistent else made
 
 
 def start_of(part: str, sentences: Sequence[Sentence]) -> int:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, denies_all, sentences_by_part, start_of
+from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, start_of
+from radweave.drafting.pool import cleaned
 from radweave.drafting.smoothers import Changes, Floats
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.changes import STATES, THERE, State, said_changes
 from radweave.labels.comparisons import words_of_change
+from radweave.labels.contradictions import states_something, takes_back
 from radweave.labels.marks import MARK
+from radweave.labels.text import sentences_by_part
 
 MOST_WORDS, FEWEST_WORDS = 18, 3
 MOST = 12
@@ -31,11 +34,14 @@ Stated = tuple[str, State]
 class Comparing:
     """The sentences of training reports that state one change of one class, and drafts that they are put into."""
 
-    def __init__(self, reports: Sequence[str], labeler: Labeler, *, marks: bool, consistent: bool) -> None:
+    def __init__(
+        self, reports: Sequence[str], labeler: Labeler, *, marks: bool, consistent: bool, places: bool = True
+    ) -> None:
         self.labels, self.consistent = SentenceLabels(labeler), consistent
         first: dict[str, tuple[int, str]] = {}
         for row, report in enumerate(reports):
-            for part, text in sentences_by_part(report):
+            for part, written in sentences_by_part(report):
+                text = cleaned(written, labeler, compares=True, places=places)
                 fits = FEWEST_WORDS <= len(text.split()) <= MOST_WORDS and (marks or not MARK.search(text))
                 if fits and words_of_change(text):
                     first.setdefault(text, (row, part))
@@ -70,7 +76,7 @@ class Comparing:
                 if probability > changes.threshold:
                     allowed = (one for one in self.sentences.get((name, state), ()) if not barred[one.row])
                     for sentence in allowed:
-                        if (made := self._with(draft, sentence, name, state)) is not None:
+                        if (made := self._with(draft, sentence, name)) is not None:
                             yield made
 
     def _compared(self, sentence: Sentence) -> frozenset[str]:
@@ -79,7 +85,7 @@ class Comparing:
             return frozenset()
         return self.labels.affirmed(sentence.text) | self.labels.denied(sentence.text)
 
-    def _with(self, draft: Candidate, new: Sentence, name: str, state: State) -> Candidate | None:
+    def _with(self, draft: Candidate, new: Sentence, name: str) -> Candidate | None:
         """None too where another part than that of the new sentence would be empty."""
         places = []
         for number, old in enumerate(draft.sentences):
@@ -87,7 +93,7 @@ class Comparing:
             if name in affirmed and affirmed != {name}:
                 return None  # Another finding would go with it.
             gone = name in affirmed or name in self.labels.denied(old.text)
-            if gone or (self.consistent and state in THERE and denies_all(old.text, frozenset({name}))):
+            if gone or (self.consistent and not states_something(old.text) and takes_back(old.text, new.text)):
                 places.append(number)
         kept = [old for number, old in enumerate(draft.sentences) if number not in places]
         own = [place for place in places if draft.sentences[place].part == new.part]

@@ -69,7 +69,11 @@ class ExpectedUtility:
         self._starts = np.cumsum([0, *(len(rows) for rows in made_of)])[:-1]
 
     def choose(
-        self, probabilities: NDArray[np.float64], weights: NDArray[np.float64], barred: NDArray[np.bool_]
+        self,
+        probabilities: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        barred: NDArray[np.bool_],
+        refused: NDArray[np.bool_] | None = None,
     ) -> Choice | None:
         """The best candidate; the first of equals. None where every one is made of barred reports.
 
@@ -77,12 +81,15 @@ class ExpectedUtility:
             probabilities: (K,) of the classes.
             weights: (J,) of the training reports.
             barred: (J,) reports of the study's own patient: they neither speak for a wording, nor lend a sentence.
+            refused: (M,) candidates that the evidence does not bear; one of them only where there is no other.
         """
         wording = self.wording @ np.where(barred, 0, weights).astype(np.float32)
         findings = self.beta * (self.asserts @ (probabilities - self.thresholds))
         total = wording + findings
         if barred.any():
             total[np.logical_or.reduceat(barred[self._rows], self._starts)] = -np.inf
+        if refused is not None and np.isfinite(total[~refused]).any():
+            total[refused] = -np.inf
         best = int(total.argmax())
         if total[best] == -np.inf:
             return None

@@ -63,11 +63,19 @@ class NearbyUtility:
         self._composed = np.flatnonzero(composed)
         self._whole = _candidates_of_rows(candidates, composed, reports)
 
-    def choose(self, probabilities: Floats, weights: Floats, barred: NDArray[np.bool_]) -> Choice | None:
+    def choose(
+        self,
+        probabilities: Floats,
+        weights: Floats,
+        barred: NDArray[np.bool_],
+        refused: NDArray[np.bool_] | None = None,
+    ) -> Choice | None:
         """As ``choice.ExpectedUtility.choose``; weights (J,) of the reports that are looked at keep their sum."""
         rows = nearest_rows(weights, barred, self.nearest)
         gains = self.beta * (self.asserts @ (probabilities - self.thresholds))
         pool = self._suggested(rows, gains, barred)
+        if refused is not None and not refused[pool].all():
+            pool = pool[~refused[pool]]
         if not len(pool):
             return None
         wording = self._wording(pool, rows) @ shares(weights, barred, rows).astype(np.float32)

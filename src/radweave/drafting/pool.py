@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,31 @@ from radweave.evaluation.metrics.pairwise import BleuPoint, PairwiseWording, Wor
 from radweave.evaluation.prepare import prepare_hypotheses
 from radweave.evaluation.protocols import get_protocol
 from radweave.labels import Labeler
+from radweave.labels.contradictions import states_something
+from radweave.labels.places import without_place
 from radweave.labels.unprompted import remove_comparisons
 from radweave.nn.decoding import ExpectedUtilityConfig
 
 
 def candidate_options(config: ExpectedUtilityConfig, *, marks: bool = False) -> dict[str, bool]:
     """The options that decide which candidates there are; with ``marks`` those with de-identification marks too."""
-    return {"composites": config.composites, "consistent": config.consistent, "marks": marks}
+    options = {"composites": config.composites, "consistent": config.consistent, "marks": marks}
+    return options | ({"places": keeps_places(config)} if config.consistent else {})
+
+
+def keeps_places(config: ExpectedUtilityConfig) -> bool:
+    """Whether findings keep the places that they have in the training reports."""
+    return not config.consistent or config.unsupported_places == "keep"
+
+
+def cleaned(text: str, labeler: Labeler, *, compares: bool, places: bool) -> str:
+    """A sentence as a draft may have it: without comparisons unless ``compares``, and its finding without a place
+    unless ``places``; empty where that cannot be had.
+    """
+    now = text if compares else remove_comparisons(text, labeler)[0]
+    if places or not states_something(now):
+        return now
+    return without_place(now, labeler) or ""
 
 
 def wording_options(config: ExpectedUtilityConfig) -> dict[str, float]:
@@ -44,10 +63,9 @@ class CandidatePool:
         Raises:
             ValueError: if no report has a sentence that can be used.
         """
-        options = CandidateOptions(**candidate_options(config, marks=marks))
-        candidates = build_candidates(
-            reports, labeler, options=options, clean=lambda text: remove_comparisons(text, labeler)[0]
-        )
+        options = CandidateOptions(composites=config.composites, consistent=config.consistent, marks=marks)
+        clean = partial(cleaned, labeler=labeler, compares=False, places=keeps_places(config))
+        candidates = build_candidates(reports, labeler, options=options, clean=clean)
         return cls(candidates, stated([candidate.text for candidate in candidates], labeler))
 
 

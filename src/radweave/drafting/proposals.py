@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.base.parts import NO_PART, PARTS, is_parted, parts_of
-from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, contradicts_itself, split_sentences
+from radweave.drafting.candidates import Candidate, Sentence, names_device, reconciled
 from radweave.drafting.changes import ChangeWorth, Stated
 from radweave.drafting.choice import Choice
 from radweave.drafting.nearby import NEAREST, Floats, nearest_rows, prepared, shares
-from radweave.drafting.pool import stated
+from radweave.drafting.pool import cleaned, stated
 from radweave.drafting.smoothers import Changes
 from radweave.evaluation.metrics.frequencies import ReportStatistics
 from radweave.evaluation.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
 from radweave.labels import Labeler
 from radweave.labels.marks import MARK
-from radweave.labels.unprompted import remove_comparisons
+from radweave.labels.text import split_sentences
 
 FURTHER = 0.5
 """What a finding beside those of the chosen report counts, a rare one as any other: docs/drafting.md has the choice."""
@@ -49,9 +49,10 @@ class Proposals:
         beta: float,
         marks: bool,
         consistent: bool = False,
+        places: bool = True,
         bank: ReportStatistics | None = None,
     ) -> None:
-        self.consistent, self.labels = consistent, SentenceLabels(labeler)
+        self.consistent, self.places = consistent, places
         self.labeler, self.counts, self.thresholds, self.beta, self.marks = labeler, counts, thresholds, beta, marks
         self.weights = WordingWeights(weights.cider, weights.rouge_l, weights.bleu if point is not None else 0.0)
         self.point, self.bank = point, bank or ReportStatistics.of(prepared(reports), MAX_ORDER)
@@ -65,6 +66,8 @@ class Proposals:
         weights: Floats,
         barred: NDArray[np.bool_],
         changes: Changes | None = None,
+        *,
+        devices: bool = True,
     ) -> Choice:
         """The best of a draft and of these texts; the draft where none is better.
 
@@ -78,10 +81,10 @@ class Proposals:
             weights: (J,) of the training reports.
             barred: (J,) reports of the study's own patient.
             changes: what became of the classes since the prior, where the study was compared with one.
+            devices: whether the evidence bears a sentence on one.
         """
-        written = [
-            one for one in (self._candidate(text, compares=changes is not None) for text in texts) if one is not None
-        ]
+        made = (self._candidate(text, compares=changes is not None) for text in texts)
+        written = [one for one in made if one is not None and (devices or not names_device(one))]
         return self.best(draft, written, probabilities, weights, barred, changes)
 
     def best(
@@ -129,17 +132,17 @@ class Proposals:
         )
 
     def _allowed(self, others: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Those that do not contradict themselves; all, where that is not asked."""
+        """Without sentences that deny what they state; as they are, where that is not asked."""
         if not self.consistent:
             return others
-        self.labels.read(sentence.text for candidate in others for sentence in candidate.sentences)
-        return [candidate for candidate in others if not contradicts_itself(candidate, self.labels)]
+        return [one for one in map(reconciled, others) if one.sentences]
 
     def _candidate(self, text: str, *, compares: bool) -> Candidate | None:
         said = parts_of(text) if NO_PART not in self.parts else {NO_PART: text}
         kept = [(part, sentence) for part, own in said.items() for sentence in split_sentences(own)]
-        if not compares:
-            kept = [(part, remove_comparisons(sentence, self.labeler)[0]) for part, sentence in kept]
+        kept = [
+            (part, cleaned(sentence, self.labeler, compares=compares, places=self.places)) for part, sentence in kept
+        ]
         sentences = tuple(
             Sentence(sentence, "language_model", NO_ROW, part)
             for part, sentence in kept

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.drafting.candidates import Sentence
+from radweave.drafting.candidates import Sentence, names_device
 from radweave.drafting.changes import Comparing
 from radweave.drafting.choice import Choice, ExpectedUtility
 from radweave.drafting.growth import Growing
 from radweave.drafting.nearby import NearbyUtility
-from radweave.drafting.pool import CandidatePool, candidate_options, utilities, wording_options
+from radweave.drafting.pool import CandidatePool, candidate_options, keeps_places, utilities, wording_options
 from radweave.drafting.proposals import NO_ROW, Proposals
 from radweave.drafting.run_calibration import RunCalibration
 from radweave.drafting.smoothers import Evidence, Floats
@@ -26,6 +26,8 @@ from radweave.nn.decoding import ExpectedUtilityConfig
 
 MOST_IN_PAIRS = 4096
 """Training reports of which all pairs with candidates are made; of more, the nearest are looked at (``nearby``)."""
+DEVICES = frozenset({"Support Devices", "Medical material"})
+"""Classes whose probability bears a sentence on a device."""
 RECALLED = 3
 """Training reports that are shown with a draft: those that spoke most for its wording."""
 NOTHING_LEFT = "no draft: every training report is of the study's own patient"
@@ -64,10 +66,14 @@ class UtilityWriter:
         # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
         counts = np.minimum(calibration.weights(config.thresholds, config.macro), config.heaviest)
         self.counts = np.array([name != NO_FINDING for name in facts.classes]) * counts
+        self.consistent = config.consistent
         self.thresholds = calibration.thresholds(config.thresholds, config.macro)
         self.further = config.further_findings if config.findings else 0
         weights = WordingWeights(config.cider, config.rouge_l, config.bleu)
         self.chooser = self._chooser(store, pool, config, weights, ready=same)
+        self.devices = [k for k, name in enumerate(facts.classes) if name in DEVICES]
+        named = np.array([config.consistent and names_device(candidate) for candidate in pool.candidates], dtype=bool)
+        self.naming_device = named if named.any() else None
         self._proposals: Proposals | None = None
         self._comparing: Comparing | None = None
         self._growing: Growing | None = None
@@ -83,9 +89,12 @@ class UtilityWriter:
             beta=config.findings,
             marks=marks,
             consistent=config.consistent,
+            places=keeps_places(config),
             bank=self.chooser.bank if isinstance(self.chooser, NearbyUtility) else None,
         )
-        self._hold_comparing = partial(Comparing, store.texts, labeler, marks=marks, consistent=config.consistent)
+        self._hold_comparing = partial(
+            Comparing, store.texts, labeler, marks=marks, consistent=config.consistent, places=keeps_places(config)
+        )
         self._hold_growing = partial(Growing, pool.candidates, labeler, consistent=config.consistent)
 
     def _chooser(
@@ -135,7 +144,9 @@ class UtilityWriter:
             **testimony.shown,
             "recalled": self._recalled(testimony, barred),
         }
-        choice = self.chooser.choose(probabilities, testimony.weights, barred)
+        devices = not self.consistent or bool((probabilities >= self.thresholds)[self.devices].any())
+        refused = None if devices else self.naming_device
+        choice = self.chooser.choose(probabilities, testimony.weights, barred, refused)
         if choice is None:
             return Written("", evidence, (NOTHING_LEFT,))
         choice = self._grow(choice, testimony, probabilities, barred)
@@ -147,6 +158,7 @@ class UtilityWriter:
                 testimony.weights,
                 barred,
                 testimony.changes,
+                devices=devices,
             )
             choice = choice if written is choice else self._grow(written, testimony, probabilities, barred)
         choice = self._compare(choice, testimony, probabilities, barred)

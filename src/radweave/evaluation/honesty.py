@@ -15,6 +15,7 @@ from radweave.evaluation.prepare import PreparedTexts
 from radweave.evaluation.records import Json
 from radweave.labels import NO_FINDING
 from radweave.labels.comparisons import compares_with_prior
+from radweave.labels.contradictions import contradictions_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,7 @@ class Honesty:
     missed_findings_per_report: MissedRow | UnlabelledRow
     comparison_without_prior_share: ComparisonRow
     left_right_contradiction_share: SideRow
+    self_contradiction_share: VarietyRow
 
     def rows(self) -> dict[str, HonestyRow]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -150,6 +152,11 @@ def honesty_rows(
         missed_findings_per_report=missed,
         comparison_without_prior_share=_comparison_row(pairs),
         left_right_contradiction_share=_side_row(sides),
+        self_contradiction_share=VarietyRow(
+            value=sum(bool(contradictions_of(pair.hyp)) for pair in pairs) / len(pairs),
+            reference=sum(bool(contradictions_of(pair.refs[0])) for pair in pairs) / len(pairs),
+            meaning="reports in which one sentence denies what another one states, by rules / studies",
+        ),
     )
 
 

@@ -39,6 +39,7 @@ OTHERS: Final[Mapping[str, str]] = {
     " thresholds it is doubted or refused. It does not say that a draft of a familiar image is right.",
     "expected_utility": "What the chosen draft is expected to score by wording and by findings, if the"
     ' probabilities above are right; "asserted" are the findings that it was made to state.',
+    "contradictions": "Sentences of the draft that cannot all be true, by rules: what one states and another denies.",
     "marks_removed": "Sentences that were taken out because they held marks of de-identification.",
 }
 """Key of evidence that has no table of its own -> what it is."""

@@ -85,6 +85,14 @@ class RuleLabeler:
             raise InputError("texts must be a list of reports", got="one string", expected="a list of strings")
         return [self._label_one(text, number) for number, text in enumerate(texts)]
 
+    def readings(self, sentence: str) -> tuple[Reading, ...]:
+        """All mentions of one folded sentence, several of a class too."""
+        return self._read_cached(sentence)
+
+    def state_at(self, sentence: str, token: int) -> LabelState:
+        """The state that the cues of a folded sentence give a word."""
+        return read_scope(tokenize(sentence), self._cues, ()).state(token)
+
     def _label_one(self, text: str, number: int) -> dict[str, Mention]:
         if not isinstance(text, str):
             raise InputError("a report must be text", field=f"texts[{number}]", got=type(text).__name__, expected="str")

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+from radweave.base.parts import NO_PART, is_parted, parts_of
+
 # A sentence this long is no sentence: it is cut, which keeps the time linear in the length of any text.
 MAX_SENTENCE_CHARS = 2000
 
@@ -146,3 +148,17 @@ def _pieces(folded: str, start: int, end: int) -> Iterator[tuple[int, str]]:
         start = cut
     if start < end:
         yield start, folded[start:end]
+
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a report as they are written, in order."""
+    return [sentence.strip() for sentence in _SENTENCE_END.split(text) if sentence.strip()]
+
+
+def sentences_by_part(text: str) -> list[tuple[str, str]]:
+    """Part and text of each sentence of a report, in order, without headings."""
+    parts = parts_of(text) if is_parted(text) else {NO_PART: text}
+    return [(part, sentence) for part, said in parts.items() for sentence in split_sentences(said)]

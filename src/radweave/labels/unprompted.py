@@ -75,8 +75,8 @@ def _without(sentence: str, labeler: Labeler) -> str | None:
     body = sentence[: ending.start()]
     if _CONDITION.search(body):
         return None
-    now = _tidy(_deleted(body), body)
-    if not now or compares_with_prior(now) or not _lost_only_comparing_words(body, now) or _is_broken(now):
+    now = tidy(_deleted(body), body)
+    if not now or compares_with_prior(now) or not _lost_only_comparing_words(body, now) or is_broken(now):
         return None
     before, after = labeler.label([body, now])
     same = all(after[name].state is mention.state for name, mention in before.items() if name != NO_FINDING)
@@ -243,7 +243,7 @@ def _only_names(text: str) -> bool:
     return _NAMES.issuperset(_words(text))
 
 
-def _tidy(text: str, body: str) -> str:
+def tidy(text: str, body: str) -> str:
     """White space, the article and the capital in order."""
     text = re.sub(r"\s+", " ", text).strip(" ,")
     if not re.search(rf"\b{_VERB}\b", text, re.IGNORECASE) and re.search(rf"\b{_VERB}\b", body, re.IGNORECASE):
@@ -273,7 +273,7 @@ def _lost_only_comparing_words(was: str, now: str) -> bool:
     return due is None
 
 
-def _is_broken(now: str) -> bool:
+def is_broken(now: str) -> bool:
     """Whether the rest is a fragment, or names a structure without a word on it."""
     if _only_names(now) or _DANGLING.search(now):
         return True

@@ -32,7 +32,9 @@ class ExpectedUtilityConfig(Config):
     weigh more than all others and every word. The bound does not move from where on a finding pays off. ``macro`` is
     what the mean over classes counts then, beside what the run was calibrated for. ``composites`` lets sentences that
     state findings stand in reports that are normal otherwise. ``consistent`` leaves out reports that contradict
-    themselves, and lets sentences that all is well give way in a composite to a finding. ``further_findings`` is how
+    themselves, and sentences that deny a finding, or call its organ normal, where another one states it; a device is
+    named only where its probability is above its threshold. With it, ``unsupported_places`` says what becomes of the
+    sides, lobes and measured sizes of findings, for which no evidence speaks. ``further_findings`` is how
     many findings the chosen report may take up beside its own: sentences that composites are made with are put into it
     one by one while that makes it better. With 0 a composite states two findings at most; presets for CT have more.
     ``written`` lets reports join that a language model wrote for the study, of methods that have one for it; without,
@@ -47,7 +49,8 @@ class ExpectedUtilityConfig(Config):
     heaviest: float = Field(default=20.0, ge=1)
     macro: float = Field(default=1.0, ge=0)
     composites: bool = True
-    consistent: bool = False
+    consistent: bool = True
+    unsupported_places: Literal["remove", "keep"] = "remove"
     further_findings: int = Field(default=0, ge=0, le=64)
     written: bool = True
 

@@ -19,6 +19,7 @@ from radweave.contract.writing import generations
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
 from radweave.drafting.writer import Written
+from radweave.labels.contradictions import contradictions_of
 from radweave.nn.decoding import DecodingConfig
 from radweave.runs.comparisons import ABOUT_SENTENCES, take_out_comparisons
 from radweave.runs.drafting import Drafting
@@ -29,6 +30,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 EMPTY = "the draft is empty: the model wrote nothing, which says nothing about the study"
+
+
+CONTRADICTIONS = "contradictions"
+"""The key in a report's evidence: a list of {``states``, ``denies``}, ``states`` null where nothing else is stated."""
+
+
+def _contradicting(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The sentences of a draft that cannot all be true, as evidence and as a warning; nothing where there are none."""
+    found = [{"states": states, "denies": denies} for states, denies in contradictions_of(text)]
+    if not found:
+        return {}, ()
+    pairs = "a sentence denies" if len(found) == 1 else f"{len(found)} times a sentence denies"
+    warning = f"the draft contradicts itself: {pairs} what another one states (see {CONTRADICTIONS} in the evidence)"
+    return {CONTRADICTIONS: found}, (warning,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +94,10 @@ class Drafter:
             for example, one in zip(chunk, map(self._in_parts, written), strict=True):
                 unmarked, shown, marked = self._unmarked(one.text, one.evidence)
                 said, kept, compared = self._unprompted(unmarked, shown, example)
-                warnings = (*one.warnings, *marked, *compared, *self._missing(said))
+                torn, against = _contradicting(said)
+                warnings = (*one.warnings, *marked, *compared, *self._missing(said), *against)
                 # One that says itself why there is no draft has said it.
-                yield Draft(example, said, kept, warnings if said or one.warnings else (*warnings, EMPTY))
+                yield Draft(example, said, {**kept, **torn}, warnings if said or one.warnings else (*warnings, EMPTY))
 
     def _batches(
         self, examples: Iterable[Example], batch_size: int, begun: deque[tuple[list[Example], Batch]]

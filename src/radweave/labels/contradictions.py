@@ -1,0 +1,445 @@
+"""Sentences of one report that cannot all be true: by organ, finding and polarity, and by how much a denial covers.
+
+A report is read sentence by sentence into claims. A claim names a finding ("effusion"), or an organ that is called
+normal ("lungs"), and whether it is there. Table ``COVERS`` says which findings a denial rules out: "the lungs are
+clear" rules out every finding of the lungs, "no focal consolidation" an opacity too. It does not where it speaks of
+
+    another side        "the left lung is clear" beside a right opacity
+    what is acute       "no acute disease" beside a calcified granuloma
+    the rest            "the lungs are otherwise clear" behind a finding of the lungs
+    a large one         "no large effusion" beside a small one
+
+"Otherwise" with nothing before it is a contradiction too: it takes back a finding that the report does not state.
+
+What a sentence denies or doubts is read by the rules of ``radweave.labels.rules``, with topics in place of classes; one
+vocabulary serves radiographs and CT.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from radweave.base.study import LabelState
+from radweave.labels.chexpert_terms import LEXICON as XRAY
+from radweave.labels.ct_terms import LEXICON as CT
+from radweave.labels.lexicon import Structure, Terms
+from radweave.labels.phrases import PhraseBook
+from radweave.labels.rules import RuleLabeler
+from radweave.labels.text import fold, sentences, sentences_by_part, tokenize
+
+_XRAY, _CT = XRAY.terms, CT.terms
+
+# --- topics: findings, and organs that are called normal ------------------------------------------------------------
+
+_LUNG = ("lung|lungs", "pulmonary parenchyma", "lung|lungs parenchyma|fields|field|bases|base|apices|zones")
+_BONE = (
+    "bone|bones|skeleton|ribs|spine|vertebrae|vertebral",
+    "bony|osseous|skeletal|bone structures|structure|thorax|skeleton|elements",
+    "thoracic cage|spine",
+)
+_MIDDLE = ("mediastinum|mediastina|mediastinal", "mediastinal contour|contours|structures|silhouette|borders|width")
+_BOTH = ("cardiomediastin*|cardio .. silhouette|silhouettes|contour|contours|structures|size", "cardiomediastinum")
+_HEART = _XRAY["Cardiomegaly"].structures[0]
+_WIDTH = _XRAY["Enlarged Cardiomediastinum"].structures[0]
+_IN_ABDOMEN: Final = {
+    "liver": ("liver|hepatic",),
+    "gallbladder": ("gallbladder|biliary",),
+    "spleen": ("spleen|splenic",),
+    "pancreas": ("pancreas|pancreatic",),
+    "kidneys": ("kidney|kidneys|renal",),
+    "adrenals": ("adrenal|adrenals|surrenal",),
+}
+_CHANGED = (
+    "steato*|lesion*|cyst|cysts|cystic|mass|masses|nodul*|thicken*|stone|stones|calcul*|enlarg*|hypodens*|dilat*",
+    "decreas*|increas*|atroph*|calcif*|adenoma*|hyperplas*",
+)
+
+
+def _organ(*nouns: str, normal: tuple[str, ...] = (), abnormal: tuple[str, ...] = ()) -> Terms:
+    return Terms(structures=(Structure(nouns, abnormal, normal),))
+
+
+def _both(name: str) -> Terms:
+    """A class that both label sets have."""
+    other = _CT.get(name) or _CT[name.capitalize()]
+    return replace(_XRAY[name], look_alikes=(*_XRAY[name].look_alikes, *other.look_alikes))
+
+
+TOPICS: Final[Mapping[str, Terms]] = {
+    "opacity": Terms(
+        findings=(
+            "opacit*|opacif*",
+            "airspace|alveolar|parenchymal disease|process|pattern|abnormalit*|densit*",
+            "air space disease|process|abnormalit*|densit*",
+            "ground|frosted glass",
+            "groundglass|ggo|ggos",
+            "crazy paving",
+            "focal|patchy|hazy density|densities|shadow|shadows",
+            "aspiration",
+        ),
+        look_alikes=("interstitial|reticular|nodular opacit*",),
+    ),
+    "consolidation": Terms(findings=("consolidat*", "infiltrat*"), look_alikes=("fat|fatty .. infiltrat*",)),
+    "pneumonia": _XRAY["Pneumonia"],
+    "atelectasis": _both("Atelectasis"),
+    "edema": Terms(findings=("edema*|oedema*",), look_alikes=_XRAY["Edema"].look_alikes),
+    "congestion": Terms(
+        findings=("vascular|venous|pulmonary|hilar congestion|engorgement", "cephalization", "vascular redistribution"),
+        structures=(
+            Structure(
+                ("pulmonary vascularity|vasculature|vessels", "vascularity|vasculature"),
+                ("congest*|engorg*|prominen*|increas*|indistinct*|cephaliz*|redistribut*",),
+            ),
+        ),
+    ),
+    "nodule": Terms(
+        findings=(*_XRAY["Lung Lesion"].findings, *_CT["Lung nodule"].findings, "nodular|cavitary opacit*"),
+        look_alikes=(*_XRAY["Lung Lesion"].look_alikes, *_CT["Lung nodule"].look_alikes, "lymph node|nodes"),
+        home=_CT["Lung nodule"].home,
+        elsewhere=_CT["Lung nodule"].elsewhere,
+    ),
+    "interstitial": Terms(
+        findings=(
+            "interstitial .. disease|process|pattern|abnormalit*|prominence|thickening|coarsening|opacit*|changes",
+            "reticular|reticulonodular|reticulation*",
+            "prominen*|coarse*|increased .. interstitial",
+            "honeycomb*",
+            *_CT["Interlobular septal thickening"].findings,
+        ),
+    ),
+    "airways": Terms(
+        findings=(
+            *_CT["Peribronchial thickening"].findings,
+            *_CT["Bronchiectasis"].findings,
+            "bronchial|bronchovascular .. thicken*|cuff*",
+        )
+    ),
+    "emphysema": Terms(
+        findings=("emphysem*", "copd", "bulla|bullae|bullous|bleb|blebs", "mosaic"),
+        look_alikes=_CT["Emphysema"].look_alikes,
+    ),
+    "scar": Terms(
+        findings=(
+            "scar|scars|scarring|scarred",
+            "granulom*",
+            "fibro*|sequel*",
+            "calcified .. nodul*|densit*",
+        ),
+        look_alikes=_CT["Pulmonary fibrotic sequela"].look_alikes,
+        home=_CT["Pulmonary fibrotic sequela"].home,
+        elsewhere=_CT["Pulmonary fibrotic sequela"].elsewhere,
+    ),
+    "volumes": Terms(
+        findings=("hyperinflat*|hyperexpan*|hypoinflat*|hypoventilat*", "low|small|decreased|reduced lung? volumes"),
+        structures=(Structure((*_LUNG, "lung volume|volumes"), ("low|overexpanded",), ("well .. expanded|inflated",)),),
+    ),
+    "effusion": Terms(
+        findings=(*_XRAY["Pleural Effusion"].findings, "blunt*"),
+        look_alikes=(*_XRAY["Pleural Effusion"].look_alikes, *_CT["Pleural effusion"].look_alikes),
+        structures=(Structure(("costophrenic|costodiaphragmatic *",), (), ("sharp|sharply",)),),
+        home=_CT["Pleural effusion"].home,
+        elsewhere=_CT["Pleural effusion"].elsewhere,
+    ),
+    "pneumothorax": _XRAY["Pneumothorax"],
+    "pleural change": Terms(
+        findings=("pleural .. thicken*|scar*|plaque*|calcif*|mass*|nodul*", "thicken* of the? .. pleura*|fissure*")
+    ),
+    "large heart": Terms(
+        findings=("cardiomegal*", "cardiac|heart enlargement", "enlarge* of|in the? heart|cardiac"),
+        structures=(
+            replace(_HEART, nouns=(*_HEART.nouns, *_BOTH), unchanged=LabelState.BLANK),
+            *(replace(one, doubtful=()) for one in _CT["Cardiomegaly"].structures),
+        ),
+    ),
+    "wide mediastinum": Terms(
+        findings=_XRAY["Enlarged Cardiomediastinum"].findings,
+        structures=(replace(_WIDTH, nouns=(*_WIDTH.nouns[:-1], *_BOTH), unchanged=LabelState.BLANK),),
+    ),
+    "pericardial effusion": _CT["Pericardial effusion"],
+    "hernia": Terms(findings=(*_CT["Hiatal hernia"].findings, "hernia*")),
+    "nodes": Terms(
+        findings=("lymphadenopath*|adenopath*|lymphadenomegal*", "enlarg*|patholog* .. lymph|lymphatic? node|nodes"),
+    ),
+    "aorta": Terms(
+        findings=("tortuo*|ectat*|ectasia|aneurysm*|atheroscl*|atherom*", "aortic|aorta calcif*|unfold*|uncoil*"),
+        structures=_CT["Arterial wall calcification"].structures,
+    ),
+    "coronary": _CT["Coronary artery wall calcification"],
+    "fracture": Terms(
+        findings=("fracture*", "dislocat*"),
+        structures=(Structure(_BONE, (), ("intact",), denied_by_normal=False),),
+    ),
+    "bone change": Terms(
+        findings=(
+            "degenerat*|spondyl*|osteophyt*|arthri*|arthro*",
+            "scolio*|kypho*|dextroscolio*|levoscolio*",
+            "osteopen*|osteoporo*|demineral*",
+            "compress*|wedg* .. deformit*|vertebra*",
+            "lytic|blastic|sclerotic|destructive .. lesion|lesions",
+        ),
+    ),
+    "free air": Terms(findings=("pneumoperiton*", "free .. air")),
+    "devices": Terms(
+        findings=(
+            *_XRAY["Support Devices"].findings,
+            *_CT["Medical material"].findings,
+            "sternotomy .. wire|wires",
+            "cabg",
+        ),
+        look_alikes=(*_XRAY["Support Devices"].look_alikes, *_CT["Medical material"].look_alikes),
+    ),
+    "trachea": _organ("trachea|tracheal", abnormal=("deviat*|shift*|narrow*|displac*",)),
+    "lungs": _organ(*_LUNG, "airspaces"),
+    "pleura": _organ("pleura", "pleural space|spaces|surfaces|surface|cavity|cavities"),
+    "mediastinum": _organ(*_MIDDLE),
+    "bones": _organ(*_BONE),
+    "esophagus": _organ("esophagus|esophageal", abnormal=("dilat*|thicken*",)),
+    "abdomen": _organ("abdomen|abdominal", "abdominal organs|structures|viscera", abnormal=_CHANGED),
+    **{name: _organ(*nouns, abnormal=_CHANGED) for name, nouns in _IN_ABDOMEN.items()},
+}
+
+_OF_LUNGS = frozenset(
+    {"opacity", "consolidation", "pneumonia", "atelectasis", "edema", "nodule", "interstitial", "airways"}
+    | {"emphysema", "scar", "lungs"}
+)
+_OF_PLEURA = frozenset({"effusion", "pneumothorax", "pleural change", "pleura"})
+_OF_MEDIASTINUM = frozenset({"wide mediastinum", "hernia", "nodes", "mediastinum"})
+_OF_ABDOMEN = frozenset({"abdomen", *_IN_ABDOMEN})
+ALL: Final = frozenset(TOPICS) - {"devices"}
+
+COVERS: Final[Mapping[str, frozenset[str]]] = {
+    **{topic: frozenset({topic}) for topic in TOPICS},
+    "opacity": frozenset({"opacity", "consolidation", "pneumonia", "atelectasis"}),
+    "consolidation": frozenset({"consolidation", "opacity", "pneumonia", "atelectasis"}),
+    "congestion": frozenset({"congestion", "edema"}),
+    "lungs": _OF_LUNGS,
+    "pleura": _OF_PLEURA,
+    "mediastinum": _OF_MEDIASTINUM,
+    "heart": frozenset({"large heart", "pericardial effusion"}),
+    "bones": frozenset({"fracture", "bone change", "bones"}),
+    "esophagus": frozenset({"esophagus", "hernia"}),
+    "abdomen": _OF_ABDOMEN,
+    "chest": ALL - {"volumes"},
+}
+"""What a denial of a topic, or an organ called normal, rules out."""
+
+LASTING: Final = frozenset({"scar", "emphysema", "bone change", "aorta", "coronary", "hernia", "volumes", "airways"})
+"""Findings that are never acute."""
+
+# "No acute abnormality" speaks of the organs that it names, or of the chest.
+_SPOKEN_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "cardiopulmonary|cardiorespiratory": ("heart", "lungs", "pleura", "congestion"),
+    "cardiac|heart": ("heart",),
+    "cardiomediastinal|silhouette|contour|contours": ("heart", "mediastinum"),
+    "pulmonary|lung|lungs|parenchymal": ("lungs", "pleura"),
+    "pleura|pleural": ("pleura",),
+    "mediastinal|mediastinum": ("mediastinum",),
+    "bone|bones|bony|osseous|skeletal|spine|vertebral|rib|ribs": ("bones",),
+    "abdomen|abdominal": ("abdomen",),
+    "soft tissue|tissues": (),
+}
+_ANYTHING = (
+    "abnormalit*",
+    "acute|active .. disease|process|processes|change|changes|finding|findings|pathology|illness|injury",
+    "cardiopulmonary|cardiac|pulmonary|thoracic|chest|pleural|bony|osseous disease|process|finding|findings|pathology",
+    "significant .. disease|finding|findings|pathology",
+)
+_PICTURE = "chest|thorax|examination|exam|study|radiograph|radiographs|ct|film|films"
+_ALL_WELL = (
+    f"normal|unremarkable|negative .. {_PICTURE}",
+    f"{_PICTURE} .. is|are|appears|within|shows? .. normal|unremarkable|negative END",
+    f"{_PICTURE} normal|unremarkable|negative END",
+)
+_NOTHING_ELSE = re.compile(r"\W*(?:otherwise,? )?(?:grossly )?(?:normal|unremarkable|negative)\W*")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A topic that a sentence affirms or denies; a denial may be of an organ.
+
+    ``sides`` are those that it is limited to, none where it names none or all. ``acute``: a denial of what is acute
+    alone; ``lasting``: a finding that is not. ``large`` and ``small``: a denial of large ones alone, a small finding.
+    ``rest``: a denial of whatever else there is; ``limited``: one that names its own exceptions.
+    """
+
+    topic: str
+    denied: bool
+    sides: frozenset[str] = frozenset()
+    acute: bool = False
+    lasting: bool = False
+    large: bool = False
+    small: bool = False
+    rest: bool = False
+    limited: bool = False
+
+
+_LEFT = re.compile(r"\b(?:left|lingula\w*|bilateral\w*|both|bibasilar|bibasal)\b")
+_RIGHT = re.compile(r"\b(?:right|middle lobe|bilateral\w*|both|bibasilar|bibasal)\b")
+_ACUTE = re.compile(r"\b(?:acute(?:ly)?|active|for (?:\w+ )?age)\b")
+_LASTS = re.compile(
+    r"\b(?:chronic(?:ally)?|old|healed|remote|prior|previous|calcifi\w+|stable|unchanged|longstanding|post\w*surgical|known"
+    r"|resolved|benign)\b"
+)
+_LARGE = re.compile(r"\b(?:large|larger|sizable|sizeable|massive|tension|significant)\b")
+_SMALL = re.compile(r"\b(?:small|tiny|trace|minimal(?:ly)?|slight(?:ly)?|mild(?:ly)?|subtle|minor|blunt\w*)\b")
+_REST = re.compile(r"\b(?:otherwise|remain(?:ing|der)|rest of|elsewhere|no other|no additional)\b")
+_EXCEPT = re.compile(r"\b(?:except\w*|aside|apart|other than|but|besides|although|though|however|save for|exception)\b")
+_PART = re.compile(r",|;|\b(?:with|without|but|while|whereas|although|though|however|except)\b")
+
+
+class _Reader:
+    """Claims of one sentence."""
+
+    def __init__(self) -> None:
+        self.rules = RuleLabeler(replace(XRAY, terms=TOPICS, other=(), other_look_alikes=()))
+        generic = [(phrase, "anything") for phrase in _ANYTHING]
+        well = [(phrase, "well") for phrase in _ALL_WELL]
+        named = [(words, words) for words in _SPOKEN_OF]
+        self.book: PhraseBook[str] = PhraseBook([*generic, *well, *named])
+
+    def __call__(self, text: str) -> Iterator[Claim]:
+        """Those of a folded sentence."""
+        # To the rules "otherwise" parts two statements; "the lungs are otherwise clear" is one.
+        for reading in self.rules.readings(text.replace("otherwise", " " * len("otherwise"))):
+            topic, denied = reading.label, reading.state is LabelState.NEGATIVE
+            if reading.state is LabelState.UNCERTAIN and _ADVICE.search(text):
+                continue
+            if denied and topic in ("lungs", "volumes"):
+                topic = _of_lungs(text, topic, reading.start, reading.end) or ""
+            if topic:
+                yield _claim(text, topic, reading.start, reading.end, denied=denied)
+        yield from self._generic(text)
+
+    def _generic(self, text: str) -> Iterator[Claim]:
+        """Denials that name no finding."""
+        sentence = tokenize(text)
+        matches = list(self.book.matches(sentence))
+        if _NOTHING_ELSE.fullmatch(text):
+            yield _claim(text, "chest", 0, len(text), denied=True)
+        organs = dict.fromkeys(organ for one in matches for organ in _SPOKEN_OF.get(one.what, ()))
+        spoken = [one for one in matches if one.what in _SPOKEN_OF]
+        for one in matches:
+            start, end = sentence.starts[one.first], sentence.ends[one.last]
+            if one.what == "well" and not (spoken or _NOT.search(text[:start])):
+                yield _claim(text, "chest", start, end, denied=True)
+            elif one.what == "anything" and self.rules.state_at(text, one.last) is LabelState.NEGATIVE:
+                for organ in organs if spoken else ("chest",):
+                    yield _claim(text, organ, start, end, denied=True)
+
+
+_ADVICE = re.compile(r"\b(?:no new|if|correlat\w+|consider|recommend\w*|evaluat\w+)\b")
+_NOT = re.compile(r"\bnot\b")
+
+
+_FILLED = r"(?:volumes?|inflat\w+|expan\w+|aerat\w+|ventilat\w+)"
+
+
+def _of_lungs(text: str, topic: str, start: int, end: int) -> str | None:
+    """What is normal: the lungs, or how far they are filled; nothing in "the lungs are clear of consolidation"."""
+    after = re.match(r"\W*(\w+)", text[end:])
+    behind, span = after.group(1) if after else "", text[start:end]
+    if behind in ("of", "from") and span.endswith("clear"):
+        return None
+    if topic == "volumes":
+        return topic if re.search(rf"\b{_FILLED}\b", f"{span} {behind}") else None
+    return None if re.fullmatch(_FILLED, behind) or re.search(rf"\blungs? {_FILLED}\b", span) else topic
+
+
+def _claim(text: str, topic: str, start: int, end: int, *, denied: bool) -> Claim:
+    """With what limits it, in its part of the sentence."""
+    first = max((cut.end() for cut in _PART.finditer(text, 0, start)), default=0)
+    last = next((cut.start() for cut in _PART.finditer(text, end)), len(text))
+    part = text[first:last]
+    sides = frozenset(side for side, words in (("left", _LEFT), ("right", _RIGHT)) if words.search(part))
+    return Claim(
+        topic,
+        denied,
+        sides=frozenset() if denied and len(sides) == 2 else sides,
+        acute=denied and _ACUTE.search(text[:last]) is not None,
+        lasting=not denied and (topic in LASTING or _LASTS.search(part) is not None),
+        large=denied and _LARGE.search(text[:end]) is not None,
+        small=not denied and _SMALL.search(part) is not None,
+        rest=denied and _REST.search(text) is not None,
+        limited=denied and _EXCEPT.search(text) is not None,
+    )
+
+
+_reader: Final = lru_cache(maxsize=1)(_Reader)
+
+
+@lru_cache(maxsize=16384)
+def claims_of(text: str) -> tuple[Claim, ...]:
+    """What a sentence, or a text, affirms and denies."""
+    read = _reader()
+    return tuple(dict.fromkeys(claim for _, sentence in sentences(fold(text)) for claim in read(sentence)))
+
+
+def rules_out(denial: Claim, finding: Claim) -> bool:
+    """Whether a denial and a finding cannot both hold, "otherwise" left aside."""
+    return (
+        finding.topic in COVERS[denial.topic]
+        and not (denial.acute and finding.lasting)
+        and not (denial.large and finding.small)
+        and not (denial.sides and not denial.sides & finding.sides)
+        and not (finding.sides and denial.sides and finding.sides.isdisjoint(denial.sides))
+    )
+
+
+@lru_cache(maxsize=262144)
+def takes_back(text: str, other: str, *, behind: bool = False) -> bool:
+    """Whether a sentence denies what another one affirms. ``behind``: it comes after it, so that it may speak of the
+    rest.
+    """
+    return any(
+        rules_out(denial, finding)
+        for denial in claims_of(text)
+        if denial.denied and not denial.limited and not (denial.rest and behind)
+        for finding in claims_of(other)
+        if not finding.denied
+    )
+
+
+def states_something(text: str) -> bool:
+    """Whether a sentence affirms a finding."""
+    return any(not claim.denied for claim in claims_of(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """The numbers of two sentences: ``denies`` takes back what ``states`` has; with None, what no sentence has."""
+
+    states: int | None
+    denies: int
+
+
+def contradictions(texts: Sequence[str]) -> list[Contradiction]:
+    """Those among the sentences of one report, in order."""
+    found = []
+    for number, text in enumerate(texts):
+        if not any(claim.denied for claim in claims_of(text)):
+            continue
+        for other, stated in enumerate(texts):
+            if other != number and takes_back(text, stated, behind=other < number):
+                found.append(Contradiction(other, number))
+        if not all(_has_others(claim, texts[: number + 1]) for claim in claims_of(text) if claim.rest):
+            found.append(Contradiction(None, number))
+    return found
+
+
+def _has_others(rest: Claim, texts: Sequence[str]) -> bool:
+    """Whether these sentences have a finding beside which "otherwise" makes sense."""
+    return any(
+        not claim.denied and claim.topic in COVERS[rest.topic] | {"volumes", "devices"}
+        for text in texts
+        for claim in claims_of(text)
+    )
+
+
+def contradictions_of(report: str) -> list[tuple[str | None, str]]:
+    """The same as sentences of a report: what one states, and what takes it back."""
+    texts = [text for _, text in sentences_by_part(report)]
+    return [(None if one.states is None else texts[one.states], texts[one.denies]) for one in contradictions(texts)]
