@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from scipy import ndimage
 from typer.testing import CliRunner
 
 from image_files import write_dicom
@@ -526,3 +527,18 @@ def test_import_check_and_cache_need_no_torch() -> None:
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_pictures_are_paired_by_their_own_numbers_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More pictures than fit one chunk, on either side, and a copy of each: also one that was mirrored."""
+    rng = np.random.default_rng(0)
+    pictures = [ndimage.zoom(rng.random((9, 7)), (12, 16), order=1).astype(np.float32) for _ in range(7)]
+    theirs = [5, 0, 6, 2, 4]
+    index = PictureIndex()
+    for number, picture in enumerate(pictures):
+        index.add(number, "train", picture)
+    for number in theirs:
+        index.add(10 + number, "test", pictures[number][:, ::-1] if number == 2 else pictures[number])
+    monkeypatch.setattr("radweave.data.leaks.pictures._CHUNK", 2)
+    found = {copy.item: (copy.other, "mirrored" in copy.changes) for copy in index.pairs_across("train", "test")}
+    assert found == {number: (10 + number, number == 2) for number in theirs}

@@ -7,6 +7,7 @@ import torch
 
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.language_model import LlamaConfig
+from radweave.nn.next_words import nucleus
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -25,3 +26,31 @@ def test_a_positive_length_penalty_favours_long_reports(seed: int) -> None:
     short, long = lengths(-5.0), lengths(5.0)
     assert all(a <= b for a, b in zip(short, long, strict=True))
     assert sum(short) < sum(long)
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("top_p", [0.6, 1.0])
+def test_a_growing_cache_draws_from_the_words_that_the_options_leave(
+    temperature: float, top_p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more than fifty words: transformers would leave out the others unless it is told not to."""
+    torch.manual_seed(0)
+    model = LlamaConfig(hidden_size=16, num_layers=1, num_heads=2).build(vocab_size=90, bos_id=1, eos_id=2, pad_id=0)
+    steps: list[torch.Tensor] = []
+    real = model.eval().model.compute_transition_scores
+
+    def watched(
+        words: torch.Tensor, scores: tuple[torch.Tensor, ...], *more: object, **options: object
+    ) -> torch.Tensor:
+        steps.extend(scores)
+        return real(words, scores, *more, **options)
+
+    monkeypatch.setattr(model.model, "compute_transition_scores", watched)
+    prefix, mask = torch.randn(1, 3, 16), torch.ones(1, 3, dtype=torch.bool)
+    decoding = DecodingConfig(do_sample=True, temperature=temperature, top_p=top_p, max_new_tokens=1, cache="growing")
+    model.generate(prefix, mask, decoding)
+    with torch.no_grad():
+        plain = model.model(inputs_embeds=prefix).logits[:, -1]
+    expected = nucleus(plain / temperature, top_p)
+    assert (int(expected.isfinite().sum()) == 90) == (top_p == 1)
+    torch.testing.assert_close(steps[0], expected)
