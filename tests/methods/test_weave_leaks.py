@@ -209,6 +209,7 @@ def test_who_asserts_is_the_stack_where_studies_are_remembered_and_the_bare_one_
         return findings
 
     monkeypatch.setattr(WeaveModel, "asserted", watched)
+    monkeypatch.setattr("radweave.methods.weave.model.shown_sources", lambda *_: {})
     batch = collate(view().examples[:3], pad_id=0)
     model.stack.fit(gathered.seen, model.weighing, np.ones(2, dtype=bool))
     learned = gathered.seen.of([number for number, name in enumerate(model.sources) if name in evidence.LEARNED])
