@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from radweave.nn.beams import Beam, BeamSearch
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.language_model import LlamaConfig
 from radweave.nn.next_words import nucleus
@@ -54,3 +55,24 @@ def test_a_growing_cache_draws_from_the_words_that_the_options_leave(
     expected = nucleus(plain / temperature, top_p)
     assert (int(expected.isfinite().sum()) == 90) == (top_p == 1)
     torch.testing.assert_close(steps[0], expected)
+
+
+@pytest.mark.parametrize(("open_total", "is_done"), [(-1.0, False), (-5.9, False), (-6.0, True), (-7.0, True)])
+def test_a_search_is_over_when_no_open_beam_is_better_than_the_worst_finished(open_total: float, is_done: bool) -> None:
+    """Finished are -1 and -6 over 2 words: an open beam that is worse than the better of them may still go on."""
+    decoding, end = DecodingConfig(num_beams=2, max_new_tokens=9, length_penalty=1.0), 2
+    search = BeamSearch.of(2)
+    search.go_on([(0, 5, -0.5, -0.5), (0, end, -1.0, -1.0), (0, 6, -2.0, -2.0), (0, 7, -3.0, -3.0)], decoding, end)
+    assert (search.finished, search.is_done) == ([(-1.0, Beam((), (), -1.0))], False)
+    search.go_on([(0, end, -5.5, -6.0), (1, 5, 0.0, open_total), (0, 6, -6.5, -7.0)], decoding, end)
+    assert [score for score, _ in search.finished] == [-1.0, -3.0]
+    assert search.is_done == is_done
+    assert search.sources == [1, 0]
+
+
+def test_an_end_that_is_not_among_the_best_finishes_nothing() -> None:
+    decoding, end = DecodingConfig(num_beams=2, max_new_tokens=9), 2
+    search = BeamSearch.of(2)
+    search.go_on([(0, 5, -0.5, -0.5), (0, 6, -0.6, -0.6), (0, end, -0.7, -0.7), (0, 7, -3.0, -3.0)], decoding, end)
+    assert search.finished == []
+    assert [beam.ids for beam in search.open] == [(5,), (6,)]
