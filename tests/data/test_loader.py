@@ -105,6 +105,16 @@ def test_every_epoch_is_augmented_and_hides_views_by_draws_of_its_own() -> None:
     assert len({str(one) for one in hidden}) > 1
 
 
+@pytest.mark.parametrize("cutout", [0.0, 0.4])
+def test_a_part_of_a_batch_is_augmented_as_in_the_whole(cutout: float) -> None:
+    """A process that has the last three of five images passes over the draws of the first two."""
+    images, light = torch.rand(5, 1, 12, 9), LightAugmentation(cutout=cutout)
+    whole = light.apply(images, torch.Generator().manual_seed(4))
+    part = light.apply(images[2:], torch.Generator().manual_seed(4), passed=2)
+    # One image at a time or several: sums of another order.
+    torch.testing.assert_close(part, whole[2:])
+
+
 def test_augmentation_stays_in_range_and_never_mirrors() -> None:
     pixels = torch.zeros(64, 1, 32, 32)
     pixels[:, :, 8:24, 2:8] = 1.0

@@ -93,3 +93,12 @@ def test_the_best_threshold_is_found_among_all() -> None:
 
     assert score == max(f1(cut) for cut in said.ravel()) == f1(threshold)
     assert best_threshold(said, np.zeros_like(labels)) == (1.0, 0.0)
+
+
+def test_the_targets_of_a_rare_class_are_smoothed_by_the_number_of_its_own_side() -> None:
+    """Platt's targets: (P + 1) / (P + 2) and 1 / (N + 2). At the optimum the probabilities have their mean."""
+    labels = np.repeat([1.0, 0.0], [6, 30])[:, None]
+    scores = np.random.default_rng(2).normal(size=(36, 1)) + labels
+    said = PlattCalibration.fit(scores, labels)(scores)
+    # 1e-4: what the search for the optimum leaves.
+    assert abs(said.mean() - (6 * 7 / 8 + 30 / 32) / 36) < 1e-4
