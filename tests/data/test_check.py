@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from scipy import ndimage
 from typer.testing import CliRunner
 
 from image_files import write_dicom
@@ -24,6 +25,7 @@ from radweave.data.check import CheckReport, check_dataset
 from radweave.data.dataset import DatasetCard, DatasetWriter
 from radweave.data.leaks.near_duplicates import TextIndex, normalised
 from radweave.data.leaks.pictures import Copy, PictureIndex, descriptor, thumbnail
+from radweave.data.priors import IN_A_CIRCLE, NOT_EARLIER, OF_ANOTHER_PATIENT, prior_faults
 
 Rows = list[dict[str, Any]]
 
@@ -526,3 +528,52 @@ def test_import_check_and_cache_need_no_torch() -> None:
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_pictures_are_paired_by_their_own_numbers_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More pictures than fit one chunk, on either side, and a copy of each: also one that was mirrored."""
+    rng = np.random.default_rng(0)
+    pictures = [ndimage.zoom(rng.random((9, 7)), (12, 16), order=1).astype(np.float32) for _ in range(7)]
+    theirs = [5, 0, 6, 2, 4]
+    index = PictureIndex()
+    for number, picture in enumerate(pictures):
+        index.add(number, "train", picture)
+    for number in theirs:
+        index.add(10 + number, "test", pictures[number][:, ::-1] if number == 2 else pictures[number])
+    monkeypatch.setattr("radweave.data.leaks.pictures._CHUNK", 2)
+    found = {copy.item: (copy.other, "mirrored" in copy.changes) for copy in index.pairs_across("train", "test")}
+    assert found == {number: (10 + number, number == 2) for number in theirs}
+
+
+@pytest.mark.parametrize(
+    ("patients", "times", "expected"),
+    [
+        ("aaa", "123", []),
+        ("aba", "123", [(OF_ANOTHER_PATIENT, (1,)), (OF_ANOTHER_PATIENT, (2,))]),
+        ("aab", "123", [(OF_ANOTHER_PATIENT, (2,))]),
+        ("aaa", "122", [(NOT_EARLIER, (2, 1))]),
+        ("aaa", "132", [(NOT_EARLIER, (2, 1))]),
+        ("aaa", "2-2", [(NOT_EARLIER, (2, 0))]),
+        ("aaa", "2-1", [(NOT_EARLIER, (2, 0))]),
+        ("aaa", "1-2", []),
+        ("aaa", "-1-", []),
+        ("aaa", "---", []),
+    ],
+)
+def test_priors_are_of_their_patient_and_earlier(
+    patients: str, times: str, expected: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    """Study 2 has prior 1, which has prior 0; - is no time, and an equal one is not earlier."""
+    known = [None if time == "-" else time for time in times]
+    faults = prior_faults({1: 0, 2: 1}, [patient.encode() for patient in patients], known)
+    assert [(fault.kind, fault.studies) for fault in faults] == expected
+
+
+@pytest.mark.parametrize(
+    ("prior_of", "circles"), [({0: 1, 1: 2}, []), ({0: 0}, [(0,)]), ({3: 0, 0: 1, 1: 2, 2: 0}, [(0, 1, 2)])]
+)
+def test_a_circle_of_priors_is_named_once_without_those_that_lead_to_it(
+    prior_of: dict[int, int], circles: list[tuple[int, ...]]
+) -> None:
+    faults = prior_faults(prior_of, [b"p"] * 4, [None] * 4)
+    assert [fault.studies for fault in faults if fault.kind == IN_A_CIRCLE] == circles

@@ -18,7 +18,7 @@ from radweave.data.augmentation import LightAugmentation
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
-from radweave.data.loader import Example, StudyLoader, collate, ordered_views
+from radweave.data.loader import Example, StudyLoader, _drop_view, collate, ordered_views
 from radweave.data.preprocessing import to_square
 from toys import write_toy_dataset
 
@@ -103,6 +103,31 @@ def test_every_epoch_is_augmented_and_hides_views_by_draws_of_its_own() -> None:
             assert not torch.equal(one.pixel_values, another.pixel_values)
     hidden = [[batch.view_ids.tolist() for batch in batches(1, epoch)] for epoch in range(4)]  # type: ignore[union-attr]
     assert len({str(one) for one in hidden}) > 1
+
+
+@pytest.mark.parametrize("cutout", [0.0, 0.4])
+def test_a_part_of_a_batch_is_augmented_as_in_the_whole(cutout: float) -> None:
+    """A process that has the last three of five images passes over the draws of the first two."""
+    images, light = torch.rand(5, 1, 12, 9), LightAugmentation(cutout=cutout)
+    whole = light.apply(images, torch.Generator().manual_seed(4))
+    part = light.apply(images[2:], torch.Generator().manual_seed(4), passed=2)
+    # One image at a time or several: sums of another order.
+    torch.testing.assert_close(part, whole[2:])
+
+
+@pytest.mark.parametrize(
+    ("which", "left"), [(0.0, ["100", "010", "011"]), (0.5, ["100", "100", "101"]), (0.99, ["100", "100", "110"])]
+)
+def test_the_view_that_is_hidden_is_one_that_a_study_has(which: float, left: list[str]) -> None:
+    """Studies of one, two and three views; the only one stays."""
+    source = np.full((3, 4, 4), 200, np.uint8)
+    views = [Example(f"s{count}", "p", source, tuple(range(count)), (1,) * count) for count in (1, 2, 3)]
+    batch = collate(views, pad_id=0)
+    assert batch.view_mask is not None
+    assert batch.pixel_values is not None
+    _drop_view(batch, batch.view_mask, torch.ones(3, dtype=torch.bool), torch.full((3,), which))
+    assert ["".join(str(int(there)) for there in row) for row in batch.view_mask.tolist()] == left
+    assert torch.equal(batch.pixel_values.flatten(2).any(2), batch.view_mask), "a hidden view is black"
 
 
 def test_augmentation_stays_in_range_and_never_mirrors() -> None:

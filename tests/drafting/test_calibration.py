@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radweave.drafting.calibration import PlattCalibration, best_threshold
+from radweave.drafting.calibration import PlattCalibration, best_threshold, pays_off_from
 from radweave.evaluation.metrics.reliability import expected_calibration_error, reliability
 
 
@@ -93,3 +93,30 @@ def test_the_best_threshold_is_found_among_all() -> None:
 
     assert score == max(f1(cut) for cut in said.ravel()) == f1(threshold)
     assert best_threshold(said, np.zeros_like(labels)) == (1.0, 0.0)
+
+
+def test_the_targets_of_a_rare_class_are_smoothed_by_the_number_of_its_own_side() -> None:
+    """Platt's targets: (P + 1) / (P + 2) and 1 / (N + 2). At the optimum the probabilities have their mean."""
+    labels = np.repeat([1.0, 0.0], [6, 30])[:, None]
+    scores = np.random.default_rng(2).normal(size=(36, 1)) + labels
+    said = PlattCalibration.fit(scores, labels)(scores)
+    # 1e-4: what the search for the optimum leaves.
+    assert abs(said.mean() - (6 * 7 / 8 + 30 / 32) / 36) < 1e-4
+
+
+def test_a_class_that_was_hardly_seen_draws_no_other_to_itself() -> None:
+    rng = np.random.default_rng(3)
+    labels = (rng.random((60, 3)) < [0.5, 0.3, 0.0]).astype(float)
+    labels[0, 2] = 1
+    scores = rng.normal(size=(60, 3)) + labels
+    scores[:, 2] -= 40
+    two, three = (PlattCalibration.of_log_odds(scores[:, :count], labels[:, :count]) for count in (2, 3))
+    np.testing.assert_array_equal(three.slope[:2], two.slope)
+    np.testing.assert_array_equal(three.offset[:2], two.offset)
+
+
+def test_asserting_pays_off_from_half_of_the_best_f1_and_never_where_nothing_is_positive() -> None:
+    said, labels = np.array([0.9, 0.6, 0.4, 0.1]), np.array([1.0, 0.0, 1.0, 0.0])
+    assert best_threshold(said, labels) == (0.4, 0.8)
+    assert pays_off_from(said, labels) == 0.4
+    assert pays_off_from(said, np.zeros(4)) == 1.0

@@ -234,6 +234,10 @@ def test_overrides_curves_and_paths_stay_behind(toy_run: Path, exported: Path, t
     curves = [[len(figures["epochs"]) for figures in each["validation"].values()] for each in (whole, card)]
     assert max(curves[0]) > 1
     assert max(curves[1]) == 1
-    (tmp_path / "llama").mkdir()
-    assert [_is_local(path) for path in (str(tmp_path / "llama"), "/no/such/place", "~/llama", "./llama")] == [True] * 4
-    assert not _is_local("owner/name-of-a-model")
+
+
+def test_a_path_is_local_where_it_looks_like_one_or_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "owner" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    places = ("owner/here", "/no/such/place", "~/llama", "./llama", "../llama", "owner/elsewhere", "llama")
+    assert [_is_local(path) for path in places] == [True] * 5 + [False] * 2

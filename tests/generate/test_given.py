@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 import radweave
 from radweave.base.errors import InputError
 from radweave.data.dataset import Dataset
+from radweave.data.told import Telling
 from radweave.generate.predictor import Predictor
 
 
@@ -101,3 +103,23 @@ def test_notebooks_show_reports_and_predictors_with_what_they_hold_escaped(predi
         assert "<b>&quot;" not in html
     assert report._repr_html_().count("&lt;script&gt;") == 4
     assert "squares of 32 pixels" in predictor._repr_html_()
+
+
+def test_a_model_is_told_no_more_tokens_than_it_was_trained_with(
+    predictor: Predictor, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    real = Predictor.reports
+
+    def watched(self: Predictor, examples: Any, **options: Any) -> Any:
+        asked.extend(examples)
+        return real(self, asked[-1:], **options)
+
+    monkeypatch.setattr(Predictor, "reports", watched)
+    for sections, most in (((), 4), (("indication",), 0), (("indication",), 4), (("indication",), 400)):
+        replace(predictor, telling=Telling(sections), max_told=most).report([path], indication="opacity " * 9)
+    nothing, none, few, whole = (example.told_ids for example in asked)
+    assert nothing is None
+    assert none == ()
+    assert 4 < len(whole) < 400
+    assert few == whole[:4]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,3 +181,16 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     recipe: Any = None
     with pytest.raises(InputError, match=r"radweave\[ray\]"):
         compute_on_ray(plan, recipe, workers=2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ranks_share_the_shards_that_are_missing(size: int, tmp_path: Path, unchecked_shapes: None) -> None:
+    plan = open_plan(tmp_path / "shards", [f"s{number}" for number in range(7)], shard_size=1, identity={})
+    shares: list[list[int]] = []
+    for rank in range(size):
+        fake: Any = SimpleNamespace(rank=rank, size=size, from_first=lambda given: given, wait=lambda: None)
+        shares.append([])
+        with pytest.raises(InputError):  # nobody computes them
+            shares[-1].extend(shards_to_compute(plan, fake))
+    assert sorted(number for share in shares for number in share) == list(range(7))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1

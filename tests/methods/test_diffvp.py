@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from radweave.methods.diffvp.diagnosis import best_thresholds
 from radweave.methods.diffvp.difference import (
     DifferenceConfig,
     GlobalDelta,
+    PixelDifference,
     PromptGenerator,
     SemanticDifference,
     importance_weights,
@@ -669,6 +671,28 @@ def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_p
     assert not torch.allclose(found, (weights[:, :, None] * shown.latents.attention).sum(1), atol=1e-5)
     with pytest.raises(InputError, match="features were kept"):
         pixels_of(replace(batch, volume=None))
+
+
+def test_pixels_are_subtracted_where_both_studies_have_the_view(unchecked_shapes: None) -> None:
+    """Targets of three places for views, references of two, and every case of one there and the other not."""
+    target = ViewTokens(torch.rand(3, 3, 5), torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0]]).bool(),
+                        torch.tensor([[1, 2, 0], [1, 0, 0], [2, 1, 0]]), ())  # fmt: skip
+    other = ViewTokens(torch.rand(3, 2, 5), torch.tensor([[1, 0], [1, 1], [0, 1]]).bool(), torch.ones(3, 2).long(), ())
+    given: list[ViewTokens] = []
+
+    def encode(views: ViewTokens) -> ViewTokens:
+        given.append(views)
+        raise LookupError
+
+    fake: Any = SimpleNamespace(
+        reference=lambda *, pixels: (target, SimpleNamespace(views=other)) if pixels else None, encode=encode
+    )
+    with pytest.raises(LookupError):
+        PixelDifference.compare(None, fake)  # type: ignore[arg-type]
+    (views,) = given
+    assert views.view_mask.tolist() == [[True, False], [True, False], [False, True]]
+    assert views.view_ids.tolist() == [[1, 2], [1, 0], [2, 1]]
+    assert torch.allclose(views.tokens, (target.tokens[:, :2] - other.tokens + 1) / 2)
 
 
 def test_it_runs_on_radiographs_of_one_and_two_views(toy_dataset: Dataset, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from radweave.methods.weave.evidence import Gathered, gather
 from radweave.methods.weave.heads import DifferenceSource, TokenSource
 from radweave.methods.weave.model import STUDIES, Seen, WeaveModel
 from radweave.methods.weave.recall import CaseDifferences, MemberMemory
-from radweave.methods.weave.stack import Stack
+from radweave.methods.weave.stack import FittedStack, Stack
+from radweave.nn.decoding import DecodingConfig
 from radweave.nn.dense_head import DenseHead
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -192,3 +193,84 @@ def test_a_member_that_was_trained_on_nothing_has_no_spread_to_divide_by(model: 
     assert (model.difference.spread[0] == 1).all(), "its fold is all there is"
     assert not (model.difference.spread[1] == 1).any()
     model.difference.fit(view(), model.encoder, model.folds)
+
+
+def test_who_asserts_is_the_stack_where_studies_are_remembered_and_the_bare_one_elsewhere(
+    model: WeaveModel, gathered: Gathered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their thresholds differ: nothing reaches that of the stack, and everything that of the bare one."""
+    found: list[bool] = []
+    real = WeaveModel.asserted
+
+    def watched(self: WeaveModel, log_odds: Any, stack: Stack) -> torch.Tensor:
+        findings = real(self, log_odds, stack)
+        found.append(bool(findings.all()))
+        assert bool(findings.any()) == bool(findings.all())
+        return findings
+
+    monkeypatch.setattr(WeaveModel, "asserted", watched)
+    monkeypatch.setattr("radweave.methods.weave.model.shown_sources", lambda *_: {})
+    batch = collate(view().examples[:3], pad_id=0)
+    model.stack.fit(gathered.seen, model.weighing, np.ones(2, dtype=bool))
+    learned = gathered.seen.of([number for number, name in enumerate(model.sources) if name in evidence.LEARNED])
+    model.bare.fit(learned, model.weighing, np.ones(2, dtype=bool))
+    kept = {name: value.clone() for name, value in model.state_dict().items() if "threshold" in name}
+    model.stack.threshold.fill_(2.0)
+    model.bare.threshold.fill_(-1.0)
+    brief = DecodingConfig(max_new_tokens=1)
+    with torch.no_grad():
+        model.to_write(batch)
+        model.loss(batch, ["report"])
+        model.memory = model.read(gathered.bank)
+        model.to_write(batch)
+        model.propose(batch, model.testify(batch), brief)
+    model.memory = None
+    model.load_state_dict(kept, strict=False)
+    assert found == [True, True, False, False, False, False]
+
+
+def test_a_member_that_is_asked_alone_recalls_nobody_whom_it_does_not_remember(
+    model: WeaveModel, gathered: Gathered
+) -> None:
+    memory = model.read(gathered.bank)
+    far = gathered.vectors[0] + 1000.0
+    for number, member in enumerate(memory.members):
+        assert member is not None
+        asked = np.arange(len(memory.members)) == number
+        known = np.isin(np.arange(len(PATIENTS)), member.rows)
+        assert memory.nearest(far, asked, np.zeros_like(known)) in member.rows
+        assert memory.nearest(far, asked, known) is None
+    both = np.arange(len(memory.members)) < 2
+    first, second = (set(member.rows.tolist()) for member in memory.members[:2] if member is not None)
+    assert memory.nearest(far, both, np.zeros(len(PATIENTS), dtype=bool)) in first ^ second, "unknown is near: at 1"
+
+
+def test_priors_are_scored_by_a_stack_that_was_fitted_without_their_patient(
+    model: WeaveModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = view()
+    examples = tuple(
+        replace(example, prior=replace(training.examples[row - 1], patient_id=example.patient_id))
+        if row % 3
+        else example
+        for row, example in enumerate(training.examples)
+    )
+    used: list[tuple[Any, Any]] = []
+
+    def watched(_: WeaveModel, __: Any, before: Any, now: Any, vectors: Any, stacks: Any) -> Any:
+        used.append((before, stacks))
+        return now
+
+    monkeypatch.setattr("radweave.methods.weave.model.learn_changes", watched)
+    model.build_memories("report", replace(training, examples=examples))
+    ((before, stacks),) = used
+    out_of_fold = gather(model, training).seen
+    learned = out_of_fold.of([number for number, name in enumerate(model.sources) if name in evidence.LEARNED])
+    folds = model.folds.of(examples[row].patient_id for row in before.rows).numpy()
+    assert len(set(folds.tolist())) == 2
+    scored = stacks(before.scores, folds)
+    for row, fold in enumerate(folds.tolist()):
+        apart = learned.folds != fold
+        alone = FittedStack.fit(learned.scores[apart], learned.labels[apart], ["log_odds"] * 3, model.weighing)
+        assert scored[row] == pytest.approx(alone(before.scores[row]), abs=1e-4)
+        assert scored[row] != pytest.approx(model.bare.as_fitted(before.scores[row]), abs=1e-4)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,3 +49,39 @@ def test_lines_end_at_the_end_token_and_at_the_length_and_have_the_log_probabili
     drawn = Line(numbers=[0.7])
     next_words([drawn], SCORES, decoding.model_copy(update={"do_sample": True, "top_p": 0.7}), eos_id=3)
     assert (drawn.ids, drawn.log_probs) == ([2], pytest.approx([math.log(0.25 / 0.75)]))
+
+
+def by_hand(scores: list[float], said: list[int], decoding: DecodingConfig, number: float, eos: int) -> int:
+    """One draw with all options, number by number."""
+    left = [value * (decoding.repetition_penalty ** (1 if value < 0 else -1) if word in said else 1)
+            for word, value in enumerate(scores)]  # fmt: skip
+    size = decoding.no_repeat_ngram_size
+    grams = {tuple(said[at : at + size]) for at in range(len(said) - size + 1)} if size else set()
+    barred = {word for word in range(len(scores)) if size and (*said[len(said) - size + 1 :], word) in grams}
+    barred |= {eos} if len(said) < decoding.min_new_tokens else set()
+    weights = {word: math.exp(left[word] / decoding.temperature) for word in range(len(left)) if word not in barred}
+    order, kept = sorted(weights, key=lambda word: -weights[word]), list[int]()
+    while sum(weights[word] for word in kept) < decoding.top_p * sum(weights.values()) and len(kept) < len(order):
+        kept.append(order[len(kept)])
+    ends = [
+        sum(weights[word] for word in kept[: at + 1]) / sum(weights[word] for word in kept) for at in range(len(kept))
+    ]
+    return kept[next(at for at, end in enumerate(ends) if number < end)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), itertools.combinations(
+        ({"temperature": 0.5}, {"temperature": 2.5}, {"top_p": 0.7}, {"repetition_penalty": 2.0},
+         {"no_repeat_ngram_size": 2}, {"min_new_tokens": 6}), 2,
+    ), ids=str,
+)  # fmt: skip
+def test_options_together_draw_what_is_drawn_by_hand(first: dict[str, float], second: dict[str, float]) -> None:
+    decoding = DecodingConfig.model_validate({"do_sample": True, "max_new_tokens": 9, **first, **second})
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        scores, said, number = rng.normal(size=6), rng.integers(0, 3, size=5).tolist(), float(rng.random())
+        line = Line(numbers=[number] * 9, ids=list(said))
+        next_words([line], torch.tensor(scores[None]), decoding, eos_id=1)
+        wanted = by_hand(scores.tolist(), said, decoding, number, 1)
+        assert line.ids[5:] == ([] if wanted == 1 else [wanted])
+        assert line.is_done == (wanted == 1)

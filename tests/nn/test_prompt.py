@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radweave.base.errors import InputError
-from radweave.nn.prompt import PromptTemplate, left_pad
+from radweave.data.tokenizer import BpeTokenizerConfig
+from radweave.nn.prompt import PromptFormat, PromptTemplate, left_pad
 
 
 def encode(text: str) -> list[int]:
@@ -48,3 +49,24 @@ def test_left_padding_keeps_the_present_tokens_in_order(rows: list[list[bool]]) 
         present = packed_mask[row].long()
         assert (present[1:] >= present[:-1]).all(), "padding stands on the left only"
     assert packed_mask.any(dim=0).all(), "no column is empty in every row"
+
+
+@pytest.mark.parametrize(
+    ("how", "template", "begins"),
+    [
+        ("plain", None, True), ("plain", "<turn>{{ messages[0].content }}", True), ("auto", None, True),
+        ("auto", "<turn>{{ messages[0].content }}", False), ("chat", "<turn>{{ messages[0].content }}", False),
+    ],
+)  # fmt: skip
+def test_the_begin_token_stands_before_a_prompt_and_never_before_a_chat_template(
+    how: PromptFormat, template: str | None, begins: bool
+) -> None:
+    """A chat template brings its own. What is told of a study stands behind either beginning."""
+    tokenizer = BpeTokenizerConfig(vocab_size=300).build(["Describe the turn."] * 4)
+    tokenizer.chat_template = template
+    found = PromptTemplate.for_tokenizer("See {image}", tokenizer, how, slots=("image",))
+    for pieces in (found.pieces, found.told):
+        words = [token for piece in pieces if not isinstance(piece, str) for token in piece]
+        assert words.count(tokenizer.bos_token_id) == int(begins)
+        assert tokenizer.decode(words, skip_special_tokens=True).startswith("See" if begins else "<turn>")
+    assert [piece for piece in found.told if isinstance(piece, str)] == ["told", "image"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import io
 import json
 import shutil
@@ -481,3 +482,17 @@ def test_a_validator_finds_no_new_error(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "a.dcm")
     (tmp_path / "b.dcm").write_bytes(deidentify_file(path, KEY).data)
     assert errors(tmp_path / "b.dcm") <= errors(path)
+
+
+def test_what_stands_for_one_thing_says_nothing_of_another() -> None:
+    """A name, a shift and a UID of one text are of three digests; else a name would be the beginning of a UID."""
+    key = KEY
+    for text in ("A", "1.2.3"):
+        digests = {
+            key.pseudonym(text).removeprefix("RW-").lower()[:12],
+            f"{int(key.uid(text).removeprefix('2.25.')):032x}"[:12],
+            hmac.new(bytes.fromhex(key.as_hex()), f"{len(text)}:{text}".encode(), hashlib.sha256).hexdigest()[:12],
+        }
+        assert len(digests) == 3
+        name = int(key.pseudonym(text).removeprefix("RW-"), 16)
+        assert key.days(text) != -(366 + name % 3287)

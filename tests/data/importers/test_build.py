@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from radweave.base.study import TargetText
 from radweave.data.cleaning import cleaner
-from radweave.data.importers.build import target_text
-from radweave.data.importers.source import RawStudy
+from radweave.data.importers.build import _stored, target_text
+from radweave.data.importers.source import ImportOptions, RawStudy
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,14 @@ def test_a_report_without_sections_is_taken_for_any_target() -> None:
     assert target_text(RawStudy("s", "p", report="Clear lungs."), "findings+impression", cleaner("none")) == (
         "Clear lungs."
     )
+
+
+def test_the_card_holds_no_path_of_any_option() -> None:
+    """Every option that is a path, so that one more is not forgotten; the rest stands in the card."""
+    paths = [name for name, field in ImportOptions.model_fields.items() if "Path" in str(field.annotation)]
+    assert len(paths) >= 3
+    stored = _stored(ImportOptions.model_validate({name: Path(f"/somebody/{name}.json") for name in paths}))
+    assert "somebody" not in json.dumps(stored)
+    assert stored["annotation"] == "annotation.json"
+    assert _stored(ImportOptions(seed=3)) == {**_stored(ImportOptions()), "seed": 3}
+    assert _stored(ImportOptions(link=True)) == _stored(ImportOptions(link=False)), "links or copies: the same data"

@@ -257,3 +257,14 @@ def test_image_paths_of_a_json_file_cannot_lead_outside(tmp_path: Path) -> None:
 def test_several_forms_in_one_folder_need_a_choice(shared_data: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"several forms"):
         imported(shared_data / "iu_xray" / "formats", tmp_path / "out")
+
+
+def test_a_study_that_the_annotation_does_not_list_has_no_split(tmp_path: Path) -> None:
+    listed = {"train": [2], "val": [], "test": [1]}
+    annotation = {
+        split: [{"id": f"CXR{number}_IM-1", "report": "Text.", "image_path": []} for number in numbers]
+        for split, numbers in listed.items()
+    }
+    (tmp_path / "r2gen.json").write_text(json.dumps(annotation))
+    studies = imported(openi_folder(tmp_path / "openi"), tmp_path / "out", annotation=tmp_path / "r2gen.json")
+    assert {name: study.split for name, study in studies.items() if study.split} == {"CXR1": "test", "CXR2": "train"}

@@ -150,7 +150,6 @@ FINDINGS = (
     "retrieval",
     "text_encoder",
     "cases",
-    "difference",
     "aggregation",
     "diseases",
 )
@@ -158,7 +157,7 @@ TERMS: Mapping[str, Term[Seen]] = {
     "words": WORDS_TERM,
     "matching": Term(("vision_encoder", "connector", "text_encoder", "matching"), Seen.matching),
     "disease": Term(FINDINGS, Seen.disease),
-    "report": Term((*FINDINGS, "bridge", "language_model"), Seen.report),
+    "report": Term((*FINDINGS, "difference", "bridge", "language_model"), Seen.report),
 }
 
 
