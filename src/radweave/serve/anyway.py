@@ -16,8 +16,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from radweave.serve import log
-from radweave.serve.drafts import ConflictError
 from radweave.serve.schema import now, refusals, studies
+from radweave.serve.signed import ConflictError
 from radweave.serve.users import User, user_names
 
 ROLES: Final = {"unfamiliar": ("reader", "admin"), "body part": ("admin",), "integrity": ("admin",)}
