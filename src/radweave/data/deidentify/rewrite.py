@@ -64,8 +64,10 @@ _NAMING: Final = frozenset({
 })  # fmt: skip
 # Institution, its address and department, station, addresses of physician and patient, responsible organization.
 _PLACES: Final = frozenset({
-    0x00080080, 0x00080081, 0x00080092, 0x00081010, 0x00081040, 0x00101040, 0x00102299, 0x00380300,
+    0x00080080, 0x00080081, 0x00080092, 0x00081010, 0x00081040, 0x00101040, 0x00102155, 0x00102299, 0x00380300,
 })  # fmt: skip
+_PERSON_CODE: Final = 0x00401101
+_CODE_MEANING: Final = 0x00080104
 _PIXELS: Final = 0x7FE00010
 # Table -> its descriptor (PS3.3 C.7.6.3.1.5 and C.11.1): the only bytes beside the pixels that stay.
 _TABLES: Final = {
@@ -83,7 +85,7 @@ _ENCODINGS: Final = ("utf-8", "gb18030", "shift_jis", "euc_jp", "iso2022_jp", "e
 _WORD: Final = re.compile(r"[^\W_]+")
 _NO_DIGIT: Final = re.compile(r"[^0-9]+")
 _PACKED: Final = {
-    "US": "<u2", "SS": "<i2", "UL": "<u4", "SL": "<i4", "UV": "<u8", "SV": "<i8", "FL": "<f4", "FD": "<f8", "AT": "<u4",
+    "US": "<u2", "SS": "<i2", "UL": "<u4", "SL": "<i4", "UV": "<u8", "SV": "<i8", "FL": "<f4", "FD": "<f8", "AT": "<u2",
 }  # fmt: skip
 
 
@@ -105,7 +107,7 @@ class Rewriting:
         self.pseudonym, self._days = key.pseudonym(*person), key.days(*person)
         self.traces = _traces(dataset)
         # Without a character set of all scripts, what a text beyond ASCII says depends on who reads it.
-        self._all_scripts = _plain(dataset, "SpecificCharacterSet") in ("ISO_IR 192", "GB18030", "GBK")
+        self._all_scripts = _has_all_scripts(dataset)
         self._palette = _plain(dataset, "PhotometricInterpretation") == "PALETTE COLOR"
         self._big_endian = dataset.file_meta.TransferSyntaxUID == ExplicitVRBigEndian
 
@@ -124,6 +126,8 @@ class Rewriting:
         _state_character_set(dataset)
 
     def _clean(self, dataset: Dataset, *, top: bool = False) -> None:
+        outside = self._all_scripts
+        self._all_scripts = outside if "SpecificCharacterSet" not in dataset else _has_all_scripts(dataset)
         for tag in list(dataset.keys()):
             if top and tag == _PIXELS:
                 continue
@@ -133,6 +137,7 @@ class Rewriting:
             element = _element(dataset, tag) if tag in dataset and not no_palette else None
             if tag in dataset and (element is None or not self._keep(element)):
                 del dataset[tag]
+        self._all_scripts = outside
 
     def _keep(self, element: DataElement) -> bool:
         """Change an element in place; True if it stays."""
@@ -183,11 +188,12 @@ class Rewriting:
             self._refuse(element, tag in _TABLES and self.traces.in_bytes(element.value))
             return tag in _TABLES
         if vr in NUMBERS:
-            return not self._refuse(element, self._numbers_tell(element))
+            return not self._refuse(element, self._numbers_tell(element) or self._is_number(element))
         if not _all_of_its_kind(element):
             return False
         if vr in ("DS", "IS", "TM"):
-            bears = any(map(self.traces.in_number, _texts(element))) or (vr != "TM" and self._numbers_tell(element))
+            bears = any(map(self.traces.in_number, _texts(element)))
+            bears = bears or (vr != "TM" and (self._numbers_tell(element) or self._is_number(element)))
             return not self._refuse(element, bears)
         if vr in TEXTS or tag in _CODES:
             torn = self.traces.in_parts([text for text in _texts(element) if text.strip() not in _TERMS])
@@ -206,9 +212,18 @@ class Rewriting:
         if "" in values or None in values:
             return False
         signs = "".join(chr(int(value)) if 32 <= value < 0x3000 and value == int(value) else "\0" for value in values)
+        if _vr(element) == "AT":  # two numbers each
+            values = [half for value in values for half in (int(value) >> 16, int(value) & 0xFFFF)]
         packed = np.asarray(values, dtype=_PACKED.get(_vr(element), "<f8"))
         readings = (signs.encode("utf-16-le"), packed.tobytes(), packed.byteswap().tobytes())
         return any(self.traces.in_bytes(reading) for reading in readings)
+
+    def _is_number(self, element: DataElement) -> bool:
+        """True if a value is an id or a date; of those that place the image, fractions may be so by chance."""
+        values = [value for value in _several(element) if isinstance(value, (int, float))]
+        whole = (f"{value:.0f}" for value in values if np.isfinite(value) and value == int(value))
+        by_digits = element.tag.group not in _NEEDED_GROUPS and any(map(self.traces.is_number, map(str, values)))
+        return by_digits or any(map(self.traces.in_number, whole))
 
     def _refuse(self, element: DataElement, bears: bool) -> bool:
         """``bears``, or a refusal where the image cannot do without the element."""
@@ -268,19 +283,6 @@ def _all_of_its_kind(element: DataElement) -> bool:
     return all(fits) or not element.value
 
 
-def _elements(dataset: Dataset) -> Iterator[DataElement]:
-    """Every element anywhere in a data set that can be read, those in sequences too."""
-    for tag in list(dataset.keys()):
-        element = _element(dataset, tag)
-        if element is None:
-            continue
-        if element.VR == "SQ":
-            for item in element.value:
-                yield from _elements(item)
-        else:
-            yield element
-
-
 def _several(element: DataElement) -> list[Any]:
     return list(element.value) if isinstance(element.value, MutableSequence) else [element.value]
 
@@ -295,26 +297,54 @@ def _traces(dataset: Dataset) -> Traces:
     numbers: set[str] = set()
     places: set[str] = set()
     dates: set[str] = set()
-    for element in _elements(dataset):
-        if element.VR == "PN":
-            names.update(one for name in _several(element) for one in _decoded(name))
-        elif int(element.tag) in _NAMING:
-            numbers.update(_texts(element))
-        elif int(element.tag) in _PLACES:
-            places.update(_texts(element))
-        elif element.VR in ("DA", "DT"):
-            dates.update(_NO_DIGIT.sub("", one)[:8] for one in _texts(element))
+    for tag, vr, text in _told(dataset):
+        if vr == "PN":
+            names.add(text)
+        elif int(tag) in _NAMING:
+            numbers.add(text)
+        elif int(tag) in _PLACES:
+            places.add(text)
+        elif vr in ("DA", "DT"):
+            dates.add(_NO_DIGIT.sub("", text)[:8])
     return Traces(names, numbers, places, dates, {word for term in (*_TERMS, *_OURS) for word in _WORD.findall(term)})
 
 
-def _decoded(name: Any) -> Iterator[str]:
-    """A name as the character set says, and as it reads where that is wrong."""
-    yield str(name)
-    stored = getattr(name, "original_string", b"")
-    if isinstance(stored, bytes) and not stored.isascii():
+def _told(dataset: Dataset, *, of_person: bool = False) -> Iterator[tuple[BaseTag, str, str]]:
+    """Every text that tells of somebody, whatever representation it is stored in, with the one it should have.
+
+    Private names count, and the meaning of a code where it is the code of a person.
+    """
+    for tag in list(dataset.keys()):
+        try:
+            vr = dictionary_VR(tag)
+        except KeyError:
+            vr = ""
+        try:
+            stored, values = dataset[tag].VR, _several(dataset[tag])
+        except Exception:  # see ``_element``
+            stored, values = "UN", [getattr(dataset.get_item(tag), "value", b"")]
+        if stored == "SQ":
+            for item in values:
+                yield from _told(item, of_person=tag == _PERSON_CODE)
+            continue
+        vr = "PN" if stored == "PN" or (of_person and tag == _CODE_MEANING) else vr
+        if vr in ("PN", "DA", "DT") or int(tag) in _NAMING | _PLACES:
+            yield from ((tag, vr, text) for value in values if value is not None for text in _decoded(value))
+
+
+def _decoded(value: Any) -> Iterator[str]:
+    """A text as the character set says, and as it reads where that is wrong."""
+    stored = value if isinstance(value, bytes) else getattr(value, "original_string", b"")
+    if not isinstance(value, bytes):
+        yield str(value)
+    if isinstance(stored, bytes) and (stored is value or not stored.isascii()):
         for encoding in _ENCODINGS:
             with suppress(UnicodeDecodeError):
-                yield stored.decode(encoding)
+                yield stored.decode(encoding).strip("\0")
+
+
+def _has_all_scripts(dataset: Dataset) -> bool:
+    return _plain(dataset, "SpecificCharacterSet") in ("ISO_IR 192", "GB18030", "GBK")
 
 
 def _plain(dataset: Dataset, keyword: str) -> str:

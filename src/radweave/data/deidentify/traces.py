@@ -1,9 +1,10 @@
 """Traces of a person: the names, numbers and dates of one header, and the search for them in texts and in bytes.
 
 A name is looked for as a word, run together with the person's other names (``SMITHJOHN``, ``jsmith``), inside a longer
-word from five letters on, and without the marks on its letters. A number is looked for without its separators
-(``12-3456-78`` is ``12345678``), a date in all usual ways to write it. Bytes are read as ASCII, Latin-1, UTF-8 and
-UTF-16, the last in both orders and from even and odd places.
+word from five letters on, cut short at the end of a text, and without the marks on its letters, or with other signs in
+the place of these letters (``M?ller``, ``M%C3%BCller``). A number is looked for without its separators (``12-3456-78``
+is ``12345678``) and its leading zeros, a date in all usual ways to write it. Bytes are read as ASCII, Latin-1, UTF-8
+and UTF-16, the last in both orders and from even and odd places.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Final
 
 from radweave.data.earlier import ways
-from radweave.data.reading.dicom_words import SHORTEST_NAME, number_spellings, spellings
+from radweave.data.reading.dicom_words import MOST_NAMES, SHORTEST_NAME, number_spellings, spellings
 from radweave.data.scrub import bears_pattern
 
 SHORTEST_INSIDE: Final = 5
@@ -26,14 +27,27 @@ SHORTEST_IN_PIXELS: Final = 6
 """A shorter run stands in the values of pixels by chance."""
 SHORTEST_DIGITS: Final = 6
 """A number of fewer digits stands among coordinates by chance."""
+SHORTEST_CUT: Final = 6
+"""Letters of a name that was cut short."""
 _PLACES = """address avenue center centre central chest city clinic clinical county department diagnostic general health
     hospital hospitals imaging institute medical medicine national north radiology regional road room saint service
     south state street university unknown"""
 _COMMON: Final = frozenset(_PLACES.split())
 _MONTHS: Final = (
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
-    "december",
+    "jan ene gen sty led янв i", "feb fév lut úno фев ii", "mar mrz bře мар iii", "apr abr avr kwi dub апр iv",
+    "may mai mag maj mei май мая v", "jun juin giu cze чер июн vi", "jul juil lug lip июл vii",
+    "aug ago aoû sie srp авг viii", "sep set wrz zář сен ix", "oct okt out ott paź říj окт x", "nov lis ноя xi",
+    "dec dez dic déc gru pro дек xii",
 )  # fmt: skip
+"""How the names of months begin in languages of Europe, and Roman numbers."""
+_FILLING: Final = frozenset(("of", "the", "de", "del", "st", "nd", "rd", "th", "er", "年", "月", "日"))
+_LONGEST_GAP: Final = 8
+"""Signs between the parts of a date."""
+_TOKEN: Final = re.compile(r"\d+|[年月日]|(?:(?![年月日])[^\W\d_])+")
+_INSTEAD: Final = r"(?:[^a-z]{1,4}|[&%=\\](?:[#0-9a-fx%=\\]{1,12}|[a-z]{2,7});?)"
+"""Signs that stand for a letter that could not be written: ``?``, ``%C3%BC``, ``&uuml;``, ``Ã¼``."""
+_BETWEEN: Final = (" ", "^", "_", ".", "-", ", ")
+_NO_DIGIT: Final = re.compile(r"\D+")
 _WORD: Final = re.compile(r"[^\W_]+")
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LONG_NUMBER: Final = re.compile(rf"\d{{{SHORTEST_DIGITS},}}")
@@ -64,10 +78,15 @@ class Traces:
         dates: Iterable[str],
         ordinary: Iterable[str] = (),
     ) -> None:
-        words = {spelling for name in names for spelling in spellings(_folded(name)) if not spelling.isdigit()}
+        names, numbers = [_folded(name) for name in names], [_folded(number).strip() for number in numbers]
+        words = {spelling for name in names for spelling in spellings(name) if not spelling.isdigit()}
+        pairs = {pair for name in names for pair in permutations(_name_words(name), 2)}
         for place in places:
             words.update(w for w in _WORD.findall(_folded(place)) if len(w) >= SHORTEST_INSIDE and w not in _COMMON)
-        written = {spelling for number in numbers for spelling in number_spellings(_folded(number))}
+        written = {spelling for number in numbers for spelling in number_spellings(number)}
+        written |= {one.lstrip("0") for one in written if one.isdigit() and len(one.lstrip("0")) >= SHORTEST_IN_BYTES}
+        inner = {_NO_DIGIT.sub("", number) for number in numbers}
+        written |= {digits for digits in inner if len(digits) >= SHORTEST_DIGITS}
         self._ids = {one for one in written if len(one) >= SHORTEST_IN_BYTES and any(sign.isdigit() for sign in one)}
         words |= written
         lossy = {word.encode("ascii", "ignore").decode() for word in words}  # of those who cannot write them all
@@ -75,9 +94,14 @@ class Traces:
         self.words = words | {way for word in words for way in ways(word) if len(way) >= SHORTEST_NAME}
         self._signs = {word for word in self.words if not word.isascii() and len(word) >= SHORTEST_NAME}
         self._inside = {word for word in self.words if len(word) >= SHORTEST_INSIDE}
+        self._pairs = _either(pairs)
+        self._loose = [re.compile(pattern) for word in words for pattern in _without_marks(word)]
         self._days = {day for day in dates if len(day) == 8 and day.isdigit() and day[4:6] <= "12" and day[4:] > "0100"}
-        self._dates = {form for day in self._days for form in _written(day)}
+        numeric = {*(one for one in self._ids if one.isdigit() and len(one) >= SHORTEST_DIGITS), *self._day_digits()}
+        self._numeric = numeric
+        self._values = {value for one in numeric if len(value := one.strip("0")) >= SHORTEST_DIGITS}
         long = {*self.words, *self._day_digits()} - {_folded(word) for word in ordinary}
+        long |= {sep.join(pair) for pair in pairs for sep in _BETWEEN} | set(numbers)
         patterns = sorted({pattern for word in long for pattern in _patterns(word)}, key=len)
         self._patterns: list[bytes] = []
         for pattern in patterns:
@@ -97,9 +121,11 @@ class Traces:
 
     def in_number(self, text: str) -> bool:
         """True if the digits of a number hold those of an id or a date."""
-        runs = _LONG_NUMBER.findall(text)
-        known = {*(each for each in self._ids if each.isdigit() and len(each) >= SHORTEST_DIGITS), *self._day_digits()}
-        return any(one in run for one in known for run in runs)
+        return any(one in run for one in self._numeric for run in _LONG_NUMBER.findall(text))
+
+    def is_number(self, text: str) -> bool:
+        """True if a number has the digits of an id or a date, wherever its point stands."""
+        return _NO_DIGIT.sub("", text.lower().partition("e")[0]).strip("0") in self._values
 
     def in_bytes(self, data: bytes) -> bool:
         """True if bytes that are kept bear a trace, in any encoding."""
@@ -120,7 +146,9 @@ class Traces:
 
     def _known(self, text: str, shortest: int = 1) -> bool:
         folded = _folded(text)
-        words = {*_WORD.findall(folded), *(part.casefold() for part in _PART.findall(text))}
+        found = _WORD.findall(folded)
+        is_cut = shortest == 1 and bool(found) and len(found[-1]) >= SHORTEST_CUT
+        words = {*found, *(part.casefold() for part in _PART.findall(text))}
         words |= {"".join(_WORD.findall(spaced)) for spaced in _LETTERS.findall(folded)}  # S m i t h
         words |= {way for word in words for way in ways(word)}
         squeezed = _squeezed(text)
@@ -128,8 +156,16 @@ class Traces:
             any(len(word) >= shortest for word in words & self.words)
             or any(inside in word for inside in self._inside if len(inside) >= shortest for word in words)
             or any(sign in folded for sign in self._signs if 2 * len(sign) >= shortest)
-            or any(number in squeezed for number in self._ids if not _is_ramp(number.encode()))
-            or any(_stands_alone(form, folded) for form in self._dates)
+            or (is_cut and any(word.startswith(found[-1]) for word in self.words))
+            or any(loose.search(folded) for loose in self._loose)
+            or any(pair.search(folded) for pair in self._pairs[shortest > 1 :])
+            or any(
+                number in squeezed
+                for number in self._ids
+                if (shortest == 1 and len(number) > SHORTEST_DIGITS) or not _is_ramp(number.encode())
+            )
+            or any(_stands_alone(form, folded) for form in self._day_digits())
+            or any(day in (known, known[2:]) for day in _days(folded) for known in self._days)
         )
 
 
@@ -141,25 +177,47 @@ def _squeezed(text: str) -> str:
     return "".join(_WORD.findall(_folded(text)))
 
 
-def _written(digits: str) -> Iterator[str]:
-    """The usual ways to write a date."""
-    year, month, day = digits[:4], digits[4:6], digits[6:]
-    yield from (digits, f"{day}{month}{year}", f"{month}{day}{year}")
-    names = (_MONTHS[int(month) - 1], _MONTHS[int(month) - 1][:3])
-    days, months = {day, day.lstrip("0")}, {month, month.lstrip("0")}
-    for some_day in days:
-        for some_month in months:
-            for sep in "-/._ :,":
-                for some_year in (year, year[2:]):
-                    for order in ((some_day, some_month, some_year), (some_month, some_day, some_year)):
-                        yield sep.join(order)
-                    yield sep.join((some_year, some_month, some_day))
-        for name in names:
-            for sep in ("-", "/", ".", " ", ". ", "", "_"):
-                for some_year in (year, year[2:]):
-                    yield from (f"{some_day}{sep}{name}{sep}{some_year}", f"{name}{sep}{some_day}{sep}{some_year}")
-                yield f"{year}{sep}{name}{sep}{some_day}"
-            yield from (f"{name} {some_day}, {year}", f"{some_day} {name}, {year}")
+def _name_words(name: str) -> list[str]:
+    return [word for word in _WORD.findall(name) if len(word) >= SHORTEST_NAME][:MOST_NAMES]
+
+
+def _either(pairs: set[tuple[str, str]]) -> list[re.Pattern[str]]:
+    """Two names of a person beside each other, which may be too short each: as words, and whatever is around them."""
+    several = "|".join(sorted(rf"{re.escape(one)}[\W_]{{1,2}}{re.escape(other)}" for one, other in pairs))
+    return [re.compile(rf"(?<![^\W_])(?:{several})(?![^\W_])"), re.compile(several)] if pairs else []
+
+
+def _without_marks(word: str) -> Iterator[str]:
+    """A word of Latin letters, with anything in the place of those that are not ASCII."""
+    plain = sum(sign.isascii() for sign in word)
+    if SHORTEST_IN_BYTES <= plain < len(word) and word.isalpha():
+        yield rf"(?<![a-z]){''.join(sign if sign.isascii() else _INSTEAD for sign in word)}"
+
+
+def _days(text: str) -> Iterator[str]:
+    """Days in a text, as YYYYMMDD or YYMMDD, in each order that three numbers may be read in."""
+    tokens = [one for one in _TOKEN.finditer(text) if one[0] not in _FILLING]
+    for three in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        gaps = (after.start() - before.end() for before, after in pairwise(three))
+        if sum(one[0].isdigit() for one in three) < 2 or max(gaps) > _LONGEST_GAP:
+            continue
+        first, second, third = (one[0] for one in three)
+        for day, month, year in (
+            (first, second, third), (second, first, third), (third, second, first), (second, third, first),
+        ):  # fmt: skip
+            if day.isdecimal() and year.isdecimal() and len(day) <= 2 and len(year) in (2, 4):
+                yield from (f"{int(year):0{len(year)}}{number:02}{int(day):02}" for number in _months(month))
+
+
+def _months(word: str) -> Iterator[int]:
+    """The months that a number or a word may say."""
+    if word.isdecimal():
+        if len(word) <= 2:
+            yield int(word)
+        return
+    for number, starts in enumerate(_MONTHS, start=1):
+        if any(word == start or (len(start) >= 3 and word.startswith(start)) for start in starts.split()):
+            yield number
 
 
 def _stands_alone(form: str, text: str) -> bool:
