@@ -143,6 +143,13 @@ def test_a_number_whose_value_is_an_id_or_a_date_goes(tmp_path: Path, tag: int, 
     assert tag not in _cleaned(ds, tmp_path)
 
 
+@pytest.mark.parametrize(("patient", "value"), [("00004711", "4711"), ("MRN0098231", "9.8231E4"), ("P-4711", "4711.0")])
+def test_a_number_that_is_a_short_id_goes(tmp_path: Path, patient: str, value: str) -> None:
+    ds = _image(PatientID=patient)
+    _raw(ds, 0x00181110, "DS", value)
+    assert 0x00181110 not in _cleaned(ds, tmp_path)
+
+
 def test_a_number_that_is_none_of_these_stays(tmp_path: Path) -> None:
     ds = _image()
     ds.add_new(0x00189073, "FD", 12.345679)

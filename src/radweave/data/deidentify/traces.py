@@ -99,6 +99,7 @@ class Traces:
         self._days = {day for day in dates if len(day) == 8 and day.isdigit() and day[4:6] <= "12" and day[4:] > "0100"}
         numeric = {*(one for one in self._ids if one.isdigit() and len(one) >= SHORTEST_DIGITS), *self._day_digits()}
         self._numeric = numeric
+        self._whole = {one for digits in inner if len(one := digits.lstrip("0")) >= SHORTEST_IN_BYTES}
         self._values = {value for one in numeric if len(value := one.strip("0")) >= SHORTEST_DIGITS}
         long = {*self.words, *self._day_digits()} - {_folded(word) for word in ordinary}
         long |= {sep.join(pair) for pair in pairs for sep in _BETWEEN} | set(numbers)
@@ -124,7 +125,10 @@ class Traces:
         return any(one in run for one in self._numeric for run in _LONG_NUMBER.findall(text))
 
     def is_number(self, text: str) -> bool:
-        """True if a number has the digits of an id or a date, wherever its point stands."""
+        """True if a number is an id, or has the digits of an id or a date, wherever its point stands."""
+        with suppress(ValueError, OverflowError):
+            if f"{abs(float(text)):.0f}" in self._whole and float(text).is_integer():
+                return True
         return _NO_DIGIT.sub("", text.lower().partition("e")[0]).strip("0") in self._values
 
     def in_bytes(self, data: bytes) -> bool:
