@@ -169,6 +169,63 @@ def test_one_bad_mimic_report_or_image_does_not_lose_the_rest(mimic: Path, tmp_p
     }
 
 
+ENCRYPTED, PATCHED, METHOD, FLAGS = 0x1, 0x20, 10, 8
+"""Flags of a member in the archive's list, and where its method and flags stand there (APPNOTE.TXT 4.3.12)."""
+
+
+def archived(mimic: Path, method: int = zipfile.ZIP_DEFLATED) -> bytearray:
+    """Move the reports into an archive; its bytes."""
+    path = mimic / "mimic-cxr-reports.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for report_path in sorted(mimic.rglob("s*.txt")):
+            archive.write(report_path, report_path.relative_to(mimic).as_posix())
+            report_path.unlink()
+    return bytearray(path.read_bytes())
+
+
+def listed(data: bytearray) -> int:
+    """Where the list of members begins."""
+    return data.index(b"PK\1\2")
+
+
+def packed(data: bytearray) -> int:
+    """Where the first member's packed bytes begin."""
+    return 30 + int.from_bytes(data[26:28], "little") + int.from_bytes(data[28:30], "little")
+
+
+@pytest.mark.parametrize("damage", ["encrypted", "patched", "method", "deflate", "cut", "bzip2", "lzma"])
+def test_one_bad_report_in_the_mimic_archive_does_not_lose_the_rest(mimic: Path, tmp_path: Path, damage: str) -> None:
+    methods = {"bzip2": zipfile.ZIP_BZIP2, "lzma": zipfile.ZIP_LZMA}
+    data = archived(mimic, methods.get(damage, zipfile.ZIP_DEFLATED))
+    if damage in ("encrypted", "patched"):
+        data[listed(data) + FLAGS] |= ENCRYPTED if damage == "encrypted" else PATCHED
+    elif damage == "method":
+        data[listed(data) + METHOD] = 97
+    elif damage == "cut":
+        data[packed(data)] = 0x03  # the last block, which ends nowhere
+    else:
+        data[packed(data) + 4 : packed(data) + 16] = b"\xff" * 12
+    (mimic / "mimic-cxr-reports.zip").write_bytes(data)
+    dataset = imported("mimic-cxr", mimic, tmp_path / "out")
+    assert sum(count for reason, count in dataset.card.left_out.items() if reason.startswith("report cannot")) == 1
+    assert len(list(dataset.studies())) == 4
+
+
+@pytest.mark.parametrize("damage", ["name", "version"])
+def test_a_mimic_archive_whose_list_cannot_be_read_is_refused_in_one_line(
+    mimic: Path, tmp_path: Path, damage: str
+) -> None:
+    data = archived(mimic)
+    if damage == "name":
+        data[listed(data) + FLAGS + 1] |= 0x08  # "UTF-8"
+        data[listed(data) + 46] = 0xFF
+    else:
+        data[listed(data) + 6] = 90
+    (mimic / "mimic-cxr-reports.zip").write_bytes(data)
+    with pytest.raises(InputError, match="not a readable archive"):
+        imported("mimic-cxr", mimic, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("name", "column"), [("mimic-cxr-2.0.0-split.csv", "split"), ("mimic-cxr-2.0.0-metadata.csv", "StudyTime")]
 )

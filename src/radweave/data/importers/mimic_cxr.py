@@ -14,7 +14,9 @@ Sources: Johnson et al., "MIMIC-CXR", Sci Data 6:317, 2019; Johnson et al., "MIM
 
 from __future__ import annotations
 
+import lzma
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +39,8 @@ from radweave.data.tables import find_table, read_table
 
 IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg", ".dcm")
 LARGEST_REPORT_BYTES = 1 << 20
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+"""A member may be damaged, no text, encrypted (RuntimeError), or packed in an unknown way (NotImplementedError)."""
 _NO_LABEL = frozenset({"subject_id", "study_id"})
 ReadReport = Callable[[str], str | None]
 
@@ -71,7 +75,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
         for study in order:
             try:
                 text = read_report(_report_name(rows[study].patient, study))
-            except (UnicodeDecodeError, OSError, ValueError, zipfile.BadZipFile) as error:
+            except _UNREADABLE as error:
                 problems.leave_out_study(f"s{study}", f"report cannot be read ({type(error).__name__})")
                 continue
             yield _raw_study(study, rows[study], text, labels.get(study, {}), images)
@@ -157,6 +161,8 @@ def _report_reader(folder: Path) -> tuple[ReadReport, Path | None]:
         reports = zipfile.ZipFile(archive)
     except (zipfile.BadZipFile, OSError) as error:
         raise InputError(f"not a readable archive: {error}", file=archive) from None
+    except (ValueError, RuntimeError) as error:  # a name that is no UTF-8, or a version that is yet to come
+        raise InputError(f"not a readable archive: {type(error).__name__} in its list", file=archive) from None
     return partial(_read_member, reports), archive
 
 
