@@ -31,6 +31,7 @@ from radweave.nn.text_encoder import PretrainedTextEncoderConfig
 from radweave.nn.vision.pretrained import SwinConfig, ViTConfig
 from radweave.nn.vision.weights import load_published
 from radweave.outside.models import read_shape
+from radweave.outside.tokenizer_files import refuse_endless_steps
 from radweave.runs.folder import hash_files
 from radweave.runs.restore import restore
 from radweave.runs.train import train
@@ -284,6 +285,46 @@ def test_json_that_is_nested_without_end_or_no_object_is_one_clear_error(
     for load in loaders:
         with pytest.raises(InputError, match=rf"{name}: not (valid JSON|a JSON object)"):
             load()
+
+
+PARTS: dict[str, Any] = {
+    "normalizer": {
+        "type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "b"}],
+    },
+    "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"},
+    "post_processor": {
+        "type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {"x": {"id": "x", "ids": [1], "tokens": ["x"]}},
+    },
+    "decoder": {"type": "ByteLevel"}, "padding": {"strategy": {"Fixed": 5}},
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "a"]]},
+}  # fmt: skip
+"""The parts of a tokenizer.json that are looked at."""
+OTHER_TYPES: list[Any] = [None, 5, True, "x", [], [5], [[]], [None], {}, {"type": []}, {"a": 5}, {"type": {}}]
+
+
+def places_in(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [above, *(place for key, one in inner for place in places_in(one, (*above, key)))]
+
+
+def test_a_tokenizer_with_any_value_in_any_place_is_taken_or_refused_in_one_line(tmp_path: Path) -> None:
+    path, said = tmp_path / "tokenizer.json", []
+    path.write_text("{}")
+    places = [place for place in places_in(PARTS) if place]
+    for place in places:
+        for value in OTHER_TYPES:
+            content = json.loads(json.dumps(PARTS))
+            holder = content
+            for key in place[:-1]:
+                holder = holder[key]
+            holder[place[-1]] = value
+            try:
+                refuse_endless_steps(content, path)
+            except InputError as error:
+                said.append(str(error))
+    assert 20 < len(said) < len(places) * len(OTHER_TYPES)  # neither none nor all
+    assert not any("\n" in line for line in said)
 
 
 @pytest.mark.parametrize("depth", [100, 400, 900])

@@ -62,7 +62,7 @@ def refuse_endless_steps(content: dict[str, Any], path: Path) -> None:
     for field, kinds in _KINDS.items():
         steps = list(_steps(content.get(field), path, field))
         for step in steps:
-            if step.get("type") not in kinds:
+            if not isinstance(step.get("type"), str) or step["type"] not in kinds:
                 raise InputError(
                     "a step of this kind is not run", file=path, field=field, got=ascii(step.get("type"))[:40]
                 )
@@ -77,7 +77,8 @@ def refuse_endless_steps(content: dict[str, Any], path: Path) -> None:
     )
     refuse_long_texts(rest, path)
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    words = vocab if isinstance(vocab, dict) else [row[0] for row in vocab or [] if isinstance(row, list) and row]
+    rows = vocab if isinstance(vocab, list) else []
+    words = vocab if isinstance(vocab, dict) else [row[0] for row in rows if isinstance(row, list) and row]
     refuse_many_words(words, path, "model.vocab")
     merges = model.get("merges") if isinstance(model, dict) else None
     if isinstance(merges, list) and len(merges) > _MAX_WORDS:
@@ -142,9 +143,10 @@ def _steps(step: Any, path: Path, field: str, depth: int = 0) -> Iterator[dict[s
     if not isinstance(step, dict) or depth > _MAX_STEPS:
         raise InputError("not a step of a tokenizer", file=path, field=field)
     yield step
-    inner = [
-        value for key in ("normalizers", "pretokenizers", "decoders", "processors") for value in step.get(key) or ()
-    ]
+    lists = [step.get(key) or [] for key in ("normalizers", "pretokenizers", "decoders", "processors")]
+    if not all(isinstance(one, list) for one in lists):
+        raise InputError("not a list of steps", file=path, field=field)
+    inner = [value for one in lists for value in one]
     if len(inner) > _MAX_STEPS:
         raise InputError("too many steps", file=path, field=field, expected=f"at most {_MAX_STEPS}")
     for one in inner:
