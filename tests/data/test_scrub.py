@@ -167,3 +167,31 @@ def test_a_list_that_cannot_be_read_is_refused_before_anything_is_written(
     with pytest.raises(InputError, match="list of names"):
         import_dataset("folder", source, tmp_path / "out", options=ImportOptions(scrub=True, scrub_names=names))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("header", "written"),
+    [*(("Grünwaldt^Zoë", one) for one in ("Grunwaldt", "Gruenwaldt", "Zoe")), ("Gruenwaldt^Zoe", "GRÜNWALDT")],
+)
+def test_a_name_is_known_with_and_without_the_marks_on_its_letters(tmp_path: Path, header: str, written: str) -> None:
+    path = write_dicom(tmp_path / "1.dcm", SpecificCharacterSet="ISO_IR 192", PatientName=header)
+    assert Scrubber().study([], [path])(f"Seen by {written} today.") == "Seen by ___ today."
+
+
+@pytest.mark.parametrize("written", ["123/456/78", "123.456.78", "12/3456.78", "12 34 56 78", "1234_5678"])
+def test_an_id_is_known_whatever_separates_its_parts(written: str) -> None:
+    assert Scrubber().study(["12-3456-78"], [])(f"Film {written}: clear.") == "Film ___: clear."
+
+
+@pytest.mark.parametrize(("identifier", "written"), [("00004711", "4711"), ("MRN0098231", "MRN/009/8231")])
+def test_an_id_is_known_without_its_leading_zeros_and_with_letters(identifier: str, written: str) -> None:
+    assert Scrubber().study([identifier], [])(f"Film {written}: clear.") == "Film ___: clear."
+
+
+def test_a_date_in_the_signs_of_the_far_east_goes() -> None:
+    assert Scrubber().study([], [])("Film of 1960年4月12日 here.") == "Film of ___ here."
+
+
+def test_numbers_beside_each_other_that_are_no_id_stay() -> None:
+    text = "Ribs 4, 5 and 6; 10-15 mm at 12/34; 120 kV 5 mAs."
+    assert Scrubber().study(["12-3456-78"], [])(text) == text

@@ -1,6 +1,7 @@
 """Take out of report texts what names a person: what the headers and ids of the study say, a list, and usual patterns.
 
-A name is known as a word, run together with the person's other names, and, of two letters, by its capital.
+A name is known as a word, run together with the person's other names, with and without the marks on its letters, and,
+of two letters, by its capital. An id is known whatever single sign separates its parts.
 Each is replaced by ``___``, the mark that MIMIC-CXR uses, so that ``drop_deid_marks`` and ``drop_deid_sentences`` know
 it. A name that stands in no list, in no header and after no title stays: this is a help, not a de-identification.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from radweave.base.errors import InputError
+from radweave.data.earlier import ways
 from radweave.data.reading.dicom_words import SHORTEST_NAME, number_spellings, spellings, word_key
 
 MARK: Final = "___"
@@ -53,6 +55,7 @@ _PATTERNS: Final = tuple(
         rf"(?i:{_START}{_MONTH}([-/._]){_DAY}\1['’]?\d\d{_END})",  # May-17-24
         rf"{_START}{_CAPITAL_MONTH}\s{{1,3}}(?:the\s)?{_DAY}(?:,?\s['’]\d\d)?{_END}",  # May 17, '24
         rf"{_START}{_DAY}\s{{1,3}}(?:of\s)?{_CAPITAL_MONTH}(?:,?\s['’]\d\d)?{_END}",  # 17th of May
+        r"(?<!\d)\d{4}年\d{1,2}月\d{1,2}日",
         r"(?<![\w.])\+?\(?\d{3}\)?[ .-]\d{3}[ .-]?\d{4}\b",  # telephone
         rf"{_START}[^\W\d_]{{0,8}}\d{{6,64}}[^\W_]{{0,8}}{_END}",  # record and accession numbers
         rf"\b(?:[Dd]rs?|[Mm]rs?|[Mm]s|[Pp]rof|[Dd]octor|[Pp]rofessor)\b\.?\s{{1,3}}{_NAME}"
@@ -65,6 +68,10 @@ _GROUPS: Final = re.compile(
 """Numbers whose digits stand in groups, as record and telephone numbers do, and levels, sizes and counts."""
 _YEARS: Final = re.compile(rf"{_YEAR}[- ]{_YEAR}")
 FEWEST_DIGITS: Final = 7
+_SEPARATORS: Final = frozenset("-/._ ")
+_MOST_PARTS: Final = 6
+_FEWEST_KNOWN_DIGITS: Final = 4
+"""Of an id whose parts stand apart: fewer stand beside each other by chance."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _BETWEEN: Final = re.compile(r"[\s,^.-]{1,3}")
 
@@ -127,7 +134,7 @@ class StudyScrubber:
         for pattern in _PATTERNS:
             text = self._replace(pattern, text)
         text = self._replace(_GROUPS, text)
-        return self._without_names(text)
+        return self._without_names(self._without_parted_ids(text))
 
     def _replace(self, pattern: re.Pattern[str], text: str) -> str:
         def mark(match: re.Match[str]) -> str:
@@ -137,6 +144,30 @@ class StudyScrubber:
             return MARK
 
         return pattern.sub(mark, text)
+
+    def _without_parted_ids(self, text: str) -> str:
+        found = list(_WORD.finditer(text))
+        pieces, end, number = [], 0, 0
+        while number < len(found):
+            last = self._end_of_id(text, found, number)
+            if last > number:
+                self._scrubber.count += 1
+                pieces += [text[end : found[number].start()], MARK]
+                end = found[last].end()
+            number = last + 1
+        return "".join([*pieces, text[end:]])
+
+    def _end_of_id(self, text: str, found: list[re.Match[str]], first: int) -> int:
+        """The last word of the id that begins with a word; that word where none does, or it is the id alone."""
+        joined, digits, last = found[first][0], sum(map(str.isdigit, found[first][0])), first
+        for number in range(first + 1, min(first + _MOST_PARTS, len(found))):
+            between = text[found[number - 1].end() : found[number].start()]
+            if between not in _SEPARATORS:
+                break
+            joined, digits = joined + found[number][0], digits + sum(map(str.isdigit, found[number][0]))
+            if digits >= _FEWEST_KNOWN_DIGITS and found[number][0][-1].isdigit() and self._names(joined.casefold()):
+                last = number
+        return last
 
     def _without_names(self, text: str) -> str:
         found = list(_WORD.finditer(text))
@@ -165,7 +196,10 @@ class StudyScrubber:
     def _names(self, word: str) -> bool:
         if len(word) < SHORTEST_NAME:
             return False
-        return word in self._taken or (bool(self._digests) and self._scrubber.digest(word) in self._digests)
+        written = {word} if word.isascii() else {word, *ways(word)}
+        return not written.isdisjoint(self._taken) or (
+            bool(self._digests) and any(self._scrubber.digest(one) in self._digests for one in written)
+        )
 
 
 def bears_pattern(text: str) -> bool:

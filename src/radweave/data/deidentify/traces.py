@@ -84,7 +84,6 @@ class Traces:
         for place in places:
             words.update(w for w in _WORD.findall(_folded(place)) if len(w) >= SHORTEST_INSIDE and w not in _COMMON)
         written = {spelling for number in numbers for spelling in number_spellings(number)}
-        written |= {one.lstrip("0") for one in written if one.isdigit() and len(one.lstrip("0")) >= SHORTEST_IN_BYTES}
         inner = {_NO_DIGIT.sub("", number) for number in numbers}
         written |= {digits for digits in inner if len(digits) >= SHORTEST_DIGITS}
         self._ids = {one for one in written if len(one) >= SHORTEST_IN_BYTES and any(sign.isdigit() for sign in one)}

@@ -7,6 +7,7 @@ import re
 from itertools import permutations
 from typing import Final
 
+from radweave.data.earlier import ways
 from radweave.data.reading.dicom_fields import Fields
 
 NAMING: Final = (
@@ -33,6 +34,8 @@ _WORD: Final = re.compile(r"[^\W_]+")
 SHORTEST_NAME: Final = 2
 SHORTEST_NUMBER: Final = 3
 SHORTEST_JOINED: Final = 4
+SHORTEST_BARE: Final = 4
+"""Digits of an id that had leading zeros."""
 MOST_NAMES: Final = 6
 """Names of a person that are run together with one another."""
 
@@ -53,17 +56,23 @@ def word_keys(fields: Fields, salt: str) -> list[str]:
 
 
 def spellings(name: str) -> set[str]:
-    """The words of a person's name in lower case, and these run together: two or three, or one with an initial."""
+    """The words of a person's name in lower case, and these run together: two or three, or one with an initial.
+
+    Each also without the marks on its letters.
+    """
     words = [word.casefold() for word in _WORD.findall(name)]
     found = {word for word in words if len(word) >= SHORTEST_NAME}
     for several in (2, 3):
         found |= {"".join(order) for order in permutations(words[:MOST_NAMES], several)}
     for one, other in permutations(words[:MOST_NAMES], 2):
         found |= {one + other[0], other[0] + one} if len(one) >= SHORTEST_JOINED else set()
-    return {word for word in found if word in words or len(word) >= SHORTEST_JOINED or not word.isascii()}
+    found = {word for word in found if word in words or len(word) >= SHORTEST_JOINED or not word.isascii()}
+    return found | {way for word in found for way in ways(word) if len(way) >= SHORTEST_NAME}
 
 
 def number_spellings(text: str) -> set[str]:
-    """The words of an id in lower case, and the whole of it without what separates them."""
+    """The words of an id in lower case, the whole of it without what separates them, and without leading zeros."""
     words = [word.casefold() for word in _WORD.findall(text)]
-    return {word for word in (*words, "".join(words)) if len(word) >= SHORTEST_NUMBER}
+    found = {word for word in (*words, "".join(words)) if len(word) >= SHORTEST_NUMBER}
+    bare = (word.lstrip("0") for word in found if word.isdigit())
+    return found | {word for word in bare if len(word) >= SHORTEST_BARE}
