@@ -37,7 +37,7 @@ BY_NAME = {
     "pycocoevalcap": "its jars are run, its code is not",
 }
 """Packages that no import of ours names, and who needs them."""
-BROUGHT = {"triton": "torch's CUDA wheels bring it"}
+BROUGHT = {"triton": "torch's CUDA wheels bring it", "urllib3": "requests brings it"}
 """Modules of packages that need no declaring, and who brings them."""
 
 

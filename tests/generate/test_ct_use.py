@@ -26,6 +26,7 @@ from radweave.explain import explain_files, explain_study
 from radweave.export import export
 from radweave.generate.features import build_feature_bank
 from radweave.generate.files import FileGroup, generate_files, group_images
+from radweave.generate.pictures import NoChestError
 from radweave.generate.predictor import Predictor
 from radweave.methods import resolve
 from radweave.runs.restore import Run, restore
@@ -144,8 +145,10 @@ def test_real_scans_run_end_to_end(run: Run, shared_data: Path, tmp_path: Path) 
 
 def test_real_scans_of_something_else_are_told_or_refused(run: Run, shared_data: Path) -> None:
     files, predictor = shared_data / "chest_ct" / "files", Predictor.of(run)
-    report = predictor.report([files / "abdomen_small_not_chest.nii.gz"])
-    assert any("not a chest" in warning for warning in report.warnings)
+    abdomen = files / "abdomen_small_not_chest.nii.gz"
+    with pytest.raises(NoChestError, match=r"not a chest: lung makes.*--force"):
+        predictor.report([abdomen])
+    assert any("not a chest" in warning for warning in predictor.report([abdomen], force=True).warnings)
     with pytest.raises(InputError, match=r"looks like a label map.*--force"):
         predictor.report([files / "whole_chest_64_lung_labels.nrrd"])
     with pytest.raises(InputError, match=r"single DICOM file.*this run reads CT volumes"):

@@ -25,6 +25,8 @@ MAX_LABELS: Final = 64
 PADDING_GAP_HU: Final = 100
 
 COARSE_MM: Final = 4.0
+TOO_COARSE_MM: Final = 12.0
+"""Coarse voxels beyond this width blur lungs into the edges of the body."""
 TISSUE_FROM_HU: Final = -250
 LUNG_HU: Final = (-965, -500)
 MIN_LUNG_SHARE: Final = 0.10
@@ -80,10 +82,13 @@ def chest_warnings(volume: Volume) -> list[str]:
 
     Lung is the one tissue between -965 and -500 HU in bulk. Where the body ends inside the image, only what it
     encloses counts, so that table, blanket and skin do not; opening by one coarse voxel removes the skin of bowel gas.
-    An image whose frame is mostly filled with body or lung shows only a part.
+    An image whose frame is mostly filled with body or lung shows only a part. A scan whose coarse voxels are wider than
+    ``TOO_COARSE_MM`` is not judged.
     """
     coarse, spacing = _coarse(volume)
     tissue = coarse > TISSUE_FROM_HU
+    if max(spacing[1:]) > TOO_COARSE_MM:
+        return [f"not tested whether it shows a chest: its voxels are {max(spacing[1:]):.0f} mm wide"]
     if not tissue.any():
         return [NO_CHEST + "no soft tissue"]
     frame = np.zeros(coarse.shape[1:], dtype=bool)
