@@ -212,6 +212,7 @@ ALTERED = {
     "the name of who signed": "UPDATE users SET name = 'Dr. No' WHERE name = 'Dr. Ahn'",
     "when it was signed": "UPDATE signoffs SET time = '2001-01-01 00:00:00'",
     "the version": "UPDATE signoffs SET version = 1",
+    "which version is read": "UPDATE studies SET version = 1",
     "no signature": "DELETE FROM signoffs",
     "no state": "UPDATE studies SET state = 'edited'",
     "whose it is": "UPDATE studies SET name = 'other'",
