@@ -20,6 +20,7 @@ from radweave.hospital.plan import Dicom, Target
 from radweave.serve import drafts, linked, log, outbox, reports, sender, signed, store
 from radweave.serve.database import Database
 from radweave.serve.metrics import Metrics
+from radweave.serve.reader_study import signed_studies
 from radweave.serve.schema import migrate, studies
 from radweave.serve.schema import outbox as outbox_table
 from radweave.serve.sender import Sender
@@ -508,7 +509,8 @@ def test_addenda_and_rejections_over_the_interface(client: TestClient, started: 
     assert client.post(f"{place}/addenda", json={"after": 0, "text": "Other."}).status_code == 409
     again = client.post(f"{place}/addenda", json={"after": 0, "text": "More."})
     assert (again.status_code, len(again.json()["addenda"])) == (201, 1), "the answer to the first may have been lost"
-    assert [row["text"] for row in client.get(place).json()["addenda"]] == ["More."]
+    seen = client.get(place).json()
+    assert ([row["text"] for row in seen["addenda"]], seen["altered_at"]) == (["More."], None)
     assert "More." in client.get(f"{place}/report?format=text").text
     with started[1].database.writing() as connection:
         connection.exec_driver_sql("UPDATE addenda SET text = 'Other.'")
@@ -519,8 +521,11 @@ def test_addenda_and_rejections_over_the_interface(client: TestClient, started: 
         assert (answer.status_code, "altered" in answer.text) == (409, True)
     entries = client.get(f"{place}/log").json()["entries"]
     assert [row["action"] for row in entries][-2:] == ["altered"] * 2
+    with started[1].database.reading() as connection, pytest.raises(AlteredError):
+        signed_studies(connection)
     (number,) = [row["number"] for row in entries if row["action"] == "addendum"]
     assert client.get("/api/v1/log/check").json()["altered_at"] == [number]
+    assert client.get(place).json()["altered_at"] == number, "who reads it is told"
 
 
 def test_a_database_of_the_sixth_version_knows_who_looked_and_takes_rejections(

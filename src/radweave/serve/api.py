@@ -133,7 +133,10 @@ def work_list(
 
 @router.get("/studies/{study}", tags=["studies"])
 def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
-    """A study with its newest draft: each sentence with its origin, its probability, who changed it."""
+    """A study with its newest draft: each sentence with its origin, its probability, who changed it.
+
+    ``altered_at`` is the log's entry of what was signed, where this is not what was signed.
+    """
     with here.database.reading() as connection:
         row = find_study(connection, study, user)
         answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
@@ -144,6 +147,7 @@ def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
         answer["signature"] = drafts.read_signature(connection, study)
         answer["addenda"] = signed.as_json(connection, study)
         answer["rejection"] = _rejection(connection, row, user)
+        answer["altered_at"] = _altered_at(connection, study)
         given = drafts.read_evidence(connection, study)
         assert given is not None, "a draft has its evidence"
         answer.update({name: given[name] for name in ("findings", "warnings", "model")})
@@ -158,6 +162,15 @@ def _rejection(connection: sa.Connection, row: sa.Row[Any], user: User) -> dict[
         return None
     name = user_names(connection).get(entry.user_id)
     return {"user": name, "time": entry.time.isoformat(), "may_reopen": user.is_admin or user.id == entry.user_id}
+
+
+def _altered_at(connection: sa.Connection, study: str) -> int | None:
+    """The log's entry of what was signed where the database holds something else; None where it is as it was signed."""
+    try:
+        signed.check(connection, study)
+    except signed.AlteredError as error:
+        return error.entry
+    return None
 
 
 @router.get("/studies/{study}/evidence", tags=["studies"])
