@@ -190,6 +190,32 @@ def test_a_look_holds_over_edits_and_for_nothing_but_its_sentence(
         drafts.sign(connection, study, version, 1.0, ahn)
 
 
+FLAGGED = "There is an opacity on the left."
+AGAIN: dict[str, tuple[dict[str, Any], ...]] = {
+    "the same words": ({"op": "replace", "key": 1, "text": FLAGGED},),
+    "other capitals, spaces and stops": ({"op": "replace", "key": 1, "text": "There  is an\u00a0Opacity on the left"},),
+    "taken out and put in": ({"op": "remove", "key": 1}, {"op": "insert", "text": FLAGGED}),
+    "put in first": ({"op": "insert", "after": 1, "text": FLAGGED}, {"op": "remove", "key": 1}),
+    "in place of another": ({"op": "replace", "key": 0, "text": FLAGGED}, {"op": "remove", "key": 1}),
+    "by way of other words": ({"op": "replace", "key": 1, "text": "x"}, {"op": "replace", "key": 1, "text": FLAGGED}),
+}
+
+
+@pytest.mark.parametrize("how", AGAIN)
+def test_who_writes_a_flagged_sentence_again_takes_no_warning_off_it(
+    how: str, database: Database, study: str, readers: tuple[User, User, User]
+) -> None:
+    version = change(database, study, readers[0], 1, *AGAIN[how])
+    with database.reading() as connection:
+        (key,) = keys(connection, study, version)
+        for user in readers:
+            assert not drafts.read(connection, study, version, user)["sentences"][-1]["looked_at"]
+    for user in readers:
+        with pytest.raises(ConflictError, match=rf"keys \[{key}\]"), database.writing() as connection:
+            drafts.sign(connection, study, version, 1.0, user)
+    sign(database, study, readers[1], version)
+
+
 def test_a_new_draft_is_looked_at_anew(database: Database, study: str, readers: tuple[User, User, User]) -> None:
     with database.writing() as connection:
         drafts.look(connection, study, 1, keys(connection, study, 1), readers[0])
