@@ -17,7 +17,7 @@ from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY
 from radweave.hospital.formats import FORMATS, MAPS, MEDIA_TYPES
 from radweave.serve import anyway, drafts, log, outbox, signed, store
-from radweave.serve.access import Admin, Asking, Here, station
+from radweave.serve.access import Admin, Asking, Here, refuse_disabled, station
 from radweave.serve.drafts import Edit
 from radweave.serve.reports import stored_report, with_images
 from radweave.serve.schema import now
@@ -88,6 +88,7 @@ class Anyway(_Body):
 
 def find_study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]:
     """A study that this user may see; for all others there is none."""
+    refuse_disabled(connection, user)
     found = store.find(connection, study, user)
     if found is None:
         raise HTTPException(404, "no such study")
@@ -111,8 +112,14 @@ async def submit(request: Request, user: Asking) -> dict[str, Any]:
             if isinstance(part, UploadFile)
         ]
         one = form.get("one_study") == "true"
+        await run_in_threadpool(_refuse_disabled, here, user)  # sending files takes time
         ids = await run_in_threadpool(here.submit, incoming, owner=user.id, one_study=one, key=key)
     return {"studies": ids}
+
+
+def _refuse_disabled(here: Station, user: User) -> None:
+    with here.database.reading() as connection:
+        refuse_disabled(connection, user)
 
 
 @router.get("/studies", tags=["studies"])
