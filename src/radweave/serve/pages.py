@@ -106,7 +106,8 @@ def from_provider(
     if not here.provider.began(cookie, state):  # any site makes a browser ask for this: that is no try to log in
         return _page("problem", here, user=None, status=403, reason=f"You were not logged in: {NOT_BEGUN}.")
     # Nothing is guessed here: the count bounds what one client has the provider asked, apart from that of passwords.
-    keys, claims = {f"provider {client}": 4 * counted.most}, {}
+    keys = {f"provider {client}": 4 * counted.most}
+    claims: dict[str, Any] = {}
     try:
         counted.begin(keys)
         claims, wanted = here.provider.finish(cookie, state, code)

@@ -148,8 +148,8 @@ def check(connection: sa.Connection, study: str) -> str:
     asked = sa.select(log_table).where(log_table.c.study_id == study, log_table.c.action.in_((SIGNED, ADDED)))
     entries = connection.execute(asked.order_by(log_table.c.number)).all()
     held = _signature(connection, study)
-    row = connection.execute(sa.select(studies.c.state, studies.c.version).where(studies.c.id == study)).first()
-    state, newest = (None, None) if row is None else row
+    asked_of = sa.select(studies.c.state, studies.c.version).where(studies.c.id == study)
+    state, newest = connection.execute(asked_of).one_or_none() or (None, None)
     if not entries and held is None and state != "signed":
         return ""
     if not entries or entries[0].action != SIGNED:
