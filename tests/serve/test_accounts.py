@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
-from stations import ORIGIN, PASSWORD, log_in
+from stand_ins import IMAGE
+from stations import ORIGIN, PASSWORD, log_in, one_draft, upload
 
-from radweave.serve import users
+from radweave.serve import access, users
 from radweave.serve.guard import RateLimit
+from radweave.serve.kept import BusyError
 
 OTHER = "other long words"
 
@@ -157,12 +160,73 @@ def test_names_that_look_alike_are_one(name: str, client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Zoë", "李雷", "Иван Петров", "o'neill", "a.b_c-d@example.org", "やまだ 太郎", "김철수", "reader.two"]
+    "name",
+    [
+        "Zoë",
+        "李雷",
+        "Иван Петров",
+        "o'neill",
+        "a.b_c-d@example.org",
+        "やまだ 太郎",
+        "김철수",
+        "reader.two",
+        "राम शर्मा",
+        "สมชาย ใจดี",
+        "Ọlá̀",
+    ],
 )
 def test_names_of_all_alphabets_are_names(name: str, client: TestClient) -> None:
     added(client, "reader.one")
     added(client, name)
     assert tried(of(client, ""), name, PASSWORD) == 200
+
+
+@pytest.mark.parametrize("name", ["ki\u0307m", "k\u0333im", "kim\u17d2", "kim\u1039", "kim\u0e3a", "kim\u2d7f"])
+def test_a_mark_that_is_hardly_seen_makes_no_other_name(name: str, client: TestClient) -> None:
+    added(client, "kim")
+    answer = client.post("/api/v1/users", json={"name": name, "password": OTHER})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "name")
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_what_the_server_was_too_busy_to_look_at_is_no_failure(
+    busy: bool, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added(client, "r")
+
+    def refused(*_: Any) -> Any:
+        raise BusyError if busy else sa.exc.OperationalError("", {}, Exception())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(access if busy else users, "one_password" if busy else "by_password", refused)
+        assert [tried(of(client, ""), "r", PASSWORD) for _ in range(7)] == [503] * 7
+    assert tried(of(client, ""), "r", PASSWORD) == 200
+
+
+def test_who_was_disabled_while_a_request_waited_changes_nothing(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request waits for the database, and for its files, after it was looked at who asks."""
+    client = started[0]
+    study = one_draft(client)["id"]
+    number = client.post("/api/v1/users", json={"name": "chief", "role": "admin"}).json()["id"]
+    with started[1].database.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE studies SET owner_id = {number}")
+        users.set_disabled(connection, number, is_disabled=True)
+    monkeypatch.setattr(users, "by_token", lambda *_: users.User(number, "chief", "admin"))
+    place = f"/api/v1/studies/{study}"
+    for method, path, body in (
+        ("PATCH", f"{place}/sentences", {"version": 1, "edits": [{"op": "remove", "key": 1}]}),
+        ("POST", f"{place}/looked", {"version": 1, "sentences": [1]}),
+        ("POST", f"{place}/sign", {"version": 1, "seconds": 1}),
+        ("POST", f"{place}/addenda", {"after": 0, "text": "More."}),
+        ("POST", f"{place}/reject", {"version": 1, "reason": "A leg."}),
+        ("GET", f"{place}/report?format=text", None),
+        ("POST", "/api/v1/users", {"name": "other", "password": PASSWORD}),
+        ("POST", f"/api/v1/users/{number}/token", {}), ("POST", "/api/v1/users/1/token", {}),
+        ("PUT", "/api/v1/users/1/password", {"new": OTHER}), ("PATCH", "/api/v1/users/1", {"disabled": True}),
+        ("DELETE", "/api/v1/template", None),
+    ):  # fmt: skip
+        assert client.request(method, path, json=body).status_code == 401, path
+    assert upload(client, ("chest.png", IMAGE)).status_code == 401
 
 
 def test_whole_names_of_another_alphabet_are_alike_too(client: TestClient) -> None:

@@ -173,6 +173,39 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(browser: TestClien
     assert who(replay) is None
 
 
+def test_what_other_sites_make_a_browser_ask_for_is_no_failure(settings: Settings, given: Provider) -> None:
+    """Else a page that one reader opens keeps all of the house out, and fills the log of refused logins."""
+    with running(with_provider(settings, given).model_copy(update={"logins": 1})) as (client, _):
+        client.post("/api/v1/users", json={"name": "local", "password": PASSWORD})
+        browser = TestClient(client.app, base_url=ORIGIN, follow_redirects=False)
+        assert {come_back(browser, "x", f"state{number}").status_code for number in range(120)} == {403}
+        assert browser.post("/api/v1/session", json={"name": "local", "password": PASSWORD}).status_code == 200
+        assert log_in(browser, given).status_code == 200
+        assert "login refused" not in client.get("/api/v1/log", params={"limit": 200}).text
+        # What a browser began is counted, apart from passwords.
+        found = [come_back(browser, "x", begin(browser)["state"]).status_code for _ in range(6)]
+        assert found == [403] * 4 + [429] * 2
+        assert browser.post("/api/v1/session", json={"name": "local", "password": PASSWORD}).status_code == 200
+
+
+def test_many_tries_keep_nobody_out(browser: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radweave.serve.openid._MOST_USED", 3)
+    assert [come_back(browser, "x", begin(browser)["state"]).status_code for _ in range(5)] == [403] * 5
+    assert log_in(browser, given).status_code == 200
+
+
+def test_who_is_in_no_group_any_more_is_out_at_once(browser: TestClient, admin: TestClient, given: Provider) -> None:
+    log_in(browser, given)
+    number = who(browser)["id"]  # type: ignore[index]
+    token = admin.post(f"/api/v1/users/{number}/token").json()["token"]
+    given.claims["groups"] = []
+    elsewhere = TestClient(browser.app, base_url=ORIGIN, follow_redirects=False)
+    assert log_in(elsewhere, given).status_code == 403
+    assert who(browser) is None
+    assert admin.get("/api/v1/session", headers={"Authorization": f"Bearer {token}"}).status_code == 401
+    assert '"access ended"' in admin.get("/api/v1/log", params={"newest_first": True}).text
+
+
 def test_a_cookie_that_was_made_up_or_is_old_is_refused(
     browser: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ def test_what_is_counted_of_a_signed_study(signed: str, started: tuple[TestClien
 
 def test_the_table_has_a_line_for_each_reader_and_one_for_all(signed: str, started: tuple[TestClient, Station]) -> None:
     client, station = started
-    csrf = log_in(client, "+1+1")
+    csrf = log_in(client, "@SUM(1)")
     files = [("files", ("chest.png", io.BytesIO(IMAGE)))]
     (study,) = client.post("/api/v1/studies", files=files, headers=csrf).json()["studies"]
     wait_for(client, study, "drafted")
@@ -50,10 +50,10 @@ def test_the_table_has_a_line_for_each_reader_and_one_for_all(signed: str, start
     with station.database.reading() as connection:
         rows = signed_studies(connection)
     lines = as_table(rows).splitlines()
-    assert [line.split()[0] for line in lines] == ["reader", "+1+1", "admin", "all"]
+    assert [line.split()[0] for line in lines] == ["reader", "@SUM(1)", "admin", "all"]
     assert "3 of 4 (75 %)" in lines[-1]
     # A spreadsheet must not run a reader's name.
-    assert "'+1+1" in as_csv(rows)
+    assert "'@SUM(1)" in as_csv(rows)
 
 
 def test_the_command_prints_and_writes(

@@ -20,6 +20,7 @@ from radweave.hospital.plan import Dicom, Target
 from radweave.serve import drafts, linked, log, outbox, reports, sender, signed, store
 from radweave.serve.database import Database
 from radweave.serve.metrics import Metrics
+from radweave.serve.reader_study import signed_studies
 from radweave.serve.schema import migrate, studies
 from radweave.serve.schema import outbox as outbox_table
 from radweave.serve.sender import Sender
@@ -189,6 +190,32 @@ def test_a_look_holds_over_edits_and_for_nothing_but_its_sentence(
         drafts.sign(connection, study, version, 1.0, ahn)
 
 
+FLAGGED = "There is an opacity on the left."
+AGAIN: dict[str, tuple[dict[str, Any], ...]] = {
+    "the same words": ({"op": "replace", "key": 1, "text": FLAGGED},),
+    "other capitals, spaces and stops": ({"op": "replace", "key": 1, "text": "There  is an\u00a0Opacity on the left"},),
+    "taken out and put in": ({"op": "remove", "key": 1}, {"op": "insert", "text": FLAGGED}),
+    "put in first": ({"op": "insert", "after": 1, "text": FLAGGED}, {"op": "remove", "key": 1}),
+    "in place of another": ({"op": "replace", "key": 0, "text": FLAGGED}, {"op": "remove", "key": 1}),
+    "by way of other words": ({"op": "replace", "key": 1, "text": "x"}, {"op": "replace", "key": 1, "text": FLAGGED}),
+}
+
+
+@pytest.mark.parametrize("how", AGAIN)
+def test_who_writes_a_flagged_sentence_again_takes_no_warning_off_it(
+    how: str, database: Database, study: str, readers: tuple[User, User, User]
+) -> None:
+    version = change(database, study, readers[0], 1, *AGAIN[how])
+    with database.reading() as connection:
+        (key,) = keys(connection, study, version)
+        for user in readers:
+            assert not drafts.read(connection, study, version, user)["sentences"][-1]["looked_at"]
+    for user in readers:
+        with pytest.raises(ConflictError, match=rf"keys \[{key}\]"), database.writing() as connection:
+            drafts.sign(connection, study, version, 1.0, user)
+    sign(database, study, readers[1], version)
+
+
 def test_a_new_draft_is_looked_at_anew(database: Database, study: str, readers: tuple[User, User, User]) -> None:
     with database.writing() as connection:
         drafts.look(connection, study, 1, keys(connection, study, 1), readers[0])
@@ -212,6 +239,7 @@ ALTERED = {
     "the name of who signed": "UPDATE users SET name = 'Dr. No' WHERE name = 'Dr. Ahn'",
     "when it was signed": "UPDATE signoffs SET time = '2001-01-01 00:00:00'",
     "the version": "UPDATE signoffs SET version = 1",
+    "which version is read": "UPDATE studies SET version = 1",
     "no signature": "DELETE FROM signoffs",
     "no state": "UPDATE studies SET state = 'edited'",
     "whose it is": "UPDATE studies SET name = 'other'",
@@ -507,7 +535,8 @@ def test_addenda_and_rejections_over_the_interface(client: TestClient, started: 
     assert client.post(f"{place}/addenda", json={"after": 0, "text": "Other."}).status_code == 409
     again = client.post(f"{place}/addenda", json={"after": 0, "text": "More."})
     assert (again.status_code, len(again.json()["addenda"])) == (201, 1), "the answer to the first may have been lost"
-    assert [row["text"] for row in client.get(place).json()["addenda"]] == ["More."]
+    seen = client.get(place).json()
+    assert ([row["text"] for row in seen["addenda"]], seen["altered_at"]) == (["More."], None)
     assert "More." in client.get(f"{place}/report?format=text").text
     with started[1].database.writing() as connection:
         connection.exec_driver_sql("UPDATE addenda SET text = 'Other.'")
@@ -518,8 +547,11 @@ def test_addenda_and_rejections_over_the_interface(client: TestClient, started: 
         assert (answer.status_code, "altered" in answer.text) == (409, True)
     entries = client.get(f"{place}/log").json()["entries"]
     assert [row["action"] for row in entries][-2:] == ["altered"] * 2
+    with started[1].database.reading() as connection, pytest.raises(AlteredError):
+        signed_studies(connection)
     (number,) = [row["number"] for row in entries if row["action"] == "addendum"]
     assert client.get("/api/v1/log/check").json()["altered_at"] == [number]
+    assert client.get(place).json()["altered_at"] == number, "who reads it is told"
 
 
 def test_a_database_of_the_sixth_version_knows_who_looked_and_takes_rejections(

@@ -66,6 +66,16 @@ def current_user(request: Request, here: Here) -> User:
 Asking = Annotated[User, Depends(current_user)]
 
 
+def refuse_disabled(connection: Connection, user: User) -> None:
+    """Refuse who was disabled since the request came, in the transaction of what it changes.
+
+    Raises:
+        HTTPException: 401.
+    """
+    if not users.is_enabled(connection, user.id):
+        raise HTTPException(401, "log in, or send a token", {"WWW-Authenticate": "Bearer"})
+
+
 def admin(user: Asking) -> User:
     if not user.is_admin:
         raise HTTPException(403, "this needs the role admin")
@@ -202,11 +212,15 @@ def log_in(given: Login, request: Request, response: Response, here: Here) -> di
     name = "" if given.token else folded(given.name)
     keys = counted.keys(client, name, _known_device(request, here, row))
     counted.begin(keys)
-    with one_password(), here.database.reading() as connection:
-        if given.token:
-            user = users.by_token(connection, given.token)
-        else:
-            user = users.by_password(connection, given.name, given.password)
+    try:
+        with one_password(), here.database.reading() as connection:
+            if given.token:
+                user = users.by_token(connection, given.token)
+            else:
+                user = users.by_password(connection, given.name, given.password)
+    except Exception:  # what nobody looked at, since the server is busy, is no failure of who asks
+        counted.succeed(keys)
+        raise
     if user is None:
         counted.note(here, client, None if row is None else row.id)
         raise HTTPException(401, "unknown name, password or token")
@@ -252,6 +266,7 @@ def list_users(user: Admin, here: Here) -> dict[str, Any]:
 def add_user(given: NewUser, user: Admin, here: Here) -> dict[str, Any]:
     """Add a reader or another admin."""
     with here.database.writing() as connection:
+        refuse_disabled(connection, user)
         made = users.add_user(connection, given.name, role=given.role, password=given.password)
         log.append(connection, "user added", user=user.id, details={"user": made, "role": given.role})
     return {"id": made, "name": given.name, "role": given.role}
@@ -261,8 +276,7 @@ def add_user(given: NewUser, user: Admin, here: Here) -> dict[str, Any]:
 def disable(number: int, given: Disable, user: Admin, here: Here) -> None:
     """Let a user in no more: its sessions and tokens end at once. Or let it in again."""
     with here.database.writing() as connection:
-        if not users.is_enabled(connection, user.id):  # two admins at once
-            raise HTTPException(403, "this needs the role admin")
+        refuse_disabled(connection, user)  # two admins at once
         users.set_disabled(connection, number, is_disabled=given.disabled)
         action = "user disabled" if given.disabled else "user enabled"
         log.append(connection, action, user=user.id, details={"user": number})
@@ -272,6 +286,7 @@ def disable(number: int, given: Disable, user: Admin, here: Here) -> None:
 def add_token(number: int, user: Admin, here: Here) -> dict[str, Any]:
     """A token for a program of this user; it is shown once."""
     with here.database.writing() as connection:
+        refuse_disabled(connection, user)
         if number not in [row["id"] for row in users.all_users(connection)]:
             raise InputError("no such user", field="number", got=number)
         if not users.is_enabled(connection, number):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from radweave.base.errors import InputError
 from radweave.serve import log, users
-from radweave.serve.access import COOKIE, Asking, Here, one_password, tries
+from radweave.serve.access import COOKIE, Asking, Here, one_password, refuse_disabled, tries
 from radweave.serve.users import User
 
 router = APIRouter(prefix="/api/v1")
@@ -35,6 +35,7 @@ def change_password(number: int, given: NewPassword, request: Request, user: Ask
     keys = {f"password {user.id}": counted.most}
     counted.begin(keys)
     with one_password(), here.database.writing() as connection:
+        refuse_disabled(connection, user)
         _there(users.user_names(connection), number)
         own = number == user.id
         is_asked = own and users.has_password(connection, number)
@@ -59,6 +60,7 @@ def revoke(number: int, token: TokenName, request: Request, user: Asking, here: 
     _refuse_others(user, number)
     keep = request.cookies.get(COOKIE, "") if number == user.id else ""
     with here.database.writing() as connection:
+        refuse_disabled(connection, user)
         if not users.revoke_token(connection, number, token, keep=keep):
             raise HTTPException(404, "no such token")
         log.append(connection, "token revoked", user=user.id, details={"user": number})

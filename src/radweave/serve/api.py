@@ -17,7 +17,7 @@ from radweave.base.errors import InputError
 from radweave.base.study import RESEARCH_ONLY
 from radweave.hospital.formats import FORMATS, MAPS, MEDIA_TYPES
 from radweave.serve import anyway, drafts, log, outbox, signed, store
-from radweave.serve.access import Admin, Asking, Here, station
+from radweave.serve.access import Admin, Asking, Here, refuse_disabled, station
 from radweave.serve.drafts import Edit
 from radweave.serve.reports import stored_report, with_images
 from radweave.serve.schema import now
@@ -88,6 +88,7 @@ class Anyway(_Body):
 
 def find_study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]:
     """A study that this user may see; for all others there is none."""
+    refuse_disabled(connection, user)
     found = store.find(connection, study, user)
     if found is None:
         raise HTTPException(404, "no such study")
@@ -111,8 +112,14 @@ async def submit(request: Request, user: Asking) -> dict[str, Any]:
             if isinstance(part, UploadFile)
         ]
         one = form.get("one_study") == "true"
+        await run_in_threadpool(_refuse_disabled, here, user)  # sending files takes time
         ids = await run_in_threadpool(here.submit, incoming, owner=user.id, one_study=one, key=key)
     return {"studies": ids}
+
+
+def _refuse_disabled(here: Station, user: User) -> None:
+    with here.database.reading() as connection:
+        refuse_disabled(connection, user)
 
 
 @router.get("/studies", tags=["studies"])
@@ -133,7 +140,10 @@ def work_list(
 
 @router.get("/studies/{study}", tags=["studies"])
 def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
-    """A study with its newest draft: each sentence with its origin, its probability, who changed it."""
+    """A study with its newest draft: each sentence with its origin, its probability, who changed it.
+
+    ``altered_at`` is the log's entry of what was signed, where this is not what was signed.
+    """
     with here.database.reading() as connection:
         row = find_study(connection, study, user)
         answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
@@ -144,6 +154,7 @@ def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
         answer["signature"] = drafts.read_signature(connection, study)
         answer["addenda"] = signed.as_json(connection, study)
         answer["rejection"] = _rejection(connection, row, user)
+        answer["altered_at"] = _altered_at(connection, study)
         given = drafts.read_evidence(connection, study)
         assert given is not None, "a draft has its evidence"
         answer.update({name: given[name] for name in ("findings", "warnings", "model")})
@@ -158,6 +169,15 @@ def _rejection(connection: sa.Connection, row: sa.Row[Any], user: User) -> dict[
         return None
     name = user_names(connection).get(entry.user_id)
     return {"user": name, "time": entry.time.isoformat(), "may_reopen": user.is_admin or user.id == entry.user_id}
+
+
+def _altered_at(connection: sa.Connection, study: str) -> int | None:
+    """The log's entry of what was signed where the database holds something else; None where it is as it was signed."""
+    try:
+        signed.check(connection, study)
+    except signed.AlteredError as error:
+        return error.entry
+    return None
 
 
 @router.get("/studies/{study}/evidence", tags=["studies"])

@@ -3,10 +3,14 @@
 Version 1 is the model's and stays; where images came later, another version is the model's too. Each edit makes a whole
 new version and names the one it was made on; where another one came first it is refused, and nothing is lost. A
 sentence keeps its key through all versions.
+
+A warning belongs to the words: who writes those of a flagged sentence again, as they were, takes nobody's duty to look.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -72,7 +76,8 @@ Edit = Annotated[Replace | Remove | Insert | Restore, Field(discriminator="op")]
 def read(connection: sa.Connection, study: str, version: int, user: User | None = None) -> dict[str, Any]:
     """A version as JSON values, with the notice that every draft carries.
 
-    ``looked_at`` says of each sentence whether ``user`` looked at it or wrote it, ``lookers`` who looked at it.
+    ``looked_at`` says of each sentence whether ``user`` looked at it, or wrote other words than those of a warning;
+    ``lookers`` who looked at it.
 
     Raises:
         InputError: if there is none.
@@ -92,7 +97,9 @@ def read(connection: sa.Connection, study: str, version: int, user: User | None 
                 **{name: (row.details or {}).get(name, []) for name in ("checked", "not_checked")},
                 "confidence": row.confidence, "probability": row.probability, "verdict": row.verdict,
                 "flagged": row.flagged, "details": row.details or {},
-                "looked_at": who is not None and (row.edited_by == who or who in lookers.get(row.key, ())),
+                "looked_at": who is not None and (
+                    (row.edited_by == who and not row.flagged) or who in lookers.get(row.key, ())
+                ),
                 "lookers": sorted(names[one] for one in lookers.get(row.key, ())),
                 "edited_by": row.edited_by, "editor": names.get(row.edited_by),
             }
@@ -244,10 +251,13 @@ def _applied(
     place = _place(keys, one.key)
     if isinstance(one, Remove):
         return [*rows[:place], *rows[place + 1 :]], free
+    if rows[place]["flagged"] and _same_words(rows[place]["text"]) == _same_words(one.text):
+        return rows, free
     # What the model said of its own sentence, and where that was from, does not hold for another one.
     changed = {
         **rows[place], "text": one.text, "origin": {"kind": "reader"}, "edited_by": user.id, "probability": None,
         "confidence": None, "verdict": "edited", "flagged": False, "details": None,
+        **_warned(connection, study, one.text),
     }  # fmt: skip
     return [*rows[:place], changed, *rows[place + 1 :]], free
 
@@ -263,8 +273,22 @@ def _written(connection: sa.Connection, study: str, key: int, one: Insert, user:
     return {
         "study_id": study, "key": key, "section": one.section or "findings", "text": one.text,
         "details": None, "origin": origin, "confidence": None, "probability": None,
-        "verdict": "edited", "flagged": False, "edited_by": user.id,
+        "verdict": "edited", "flagged": False, "edited_by": user.id, **_warned(connection, study, one.text),
     }  # fmt: skip
+
+
+def _same_words(text: str) -> list[str]:
+    """What two texts share that differ in spaces, stops and capitals only."""
+    return re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _warned(connection: sa.Connection, study: str, text: str) -> dict[str, Any]:
+    """The warning of a sentence of this study that has the same words, and why; nothing where there is none."""
+    words = _same_words(text)
+    for row in connection.execute(sa.select(sentences).where(sentences.c.study_id == study, sentences.c.flagged)):
+        if _same_words(row.text) == words:
+            return {"flagged": True, "verdict": row.verdict, "details": row.details}
+    return {}
 
 
 def _recalled(connection: sa.Connection, study: str, number: int, text: str) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def folded(name: str) -> str:
     """What two names share that look alike."""
     text = unicodedata.normalize("NFKC", name).casefold()
     text = "".join(sign for sign in unicodedata.normalize("NFKC", text) if not _is_invisible(sign))
+    # Marks that no letter takes up: a dot above an i is not seen, others hide behind a letter.
+    text = "".join(sign for sign in text if not unicodedata.name(sign, "").startswith("COMBINING "))
     text = " ".join(text.translate(_ALIKE).split())
     return text.replace("rn", "m").replace("vv", "w")[:LONGEST]
 
@@ -67,10 +69,10 @@ def _alphabet(sign: str) -> str:
     if sign in _MARKS or (sign.isascii() and sign.isdigit()):
         return ""
     kind, words = unicodedata.category(sign), unicodedata.name(sign, "").split()
-    if kind in ("Mn", "Mc"):
-        return ""
     found = words[0] if words else ""
-    is_known = kind in ("Lu", "Ll", "Lo", "Lm") and found in _ALPHABETS
+    if kind in ("Mn", "Mc") and found == "COMBINING":
+        return ""
+    is_known = kind in ("Lu", "Ll", "Lo", "Lm", "Mn", "Mc") and found in _ALPHABETS
     if found == "LATIN":  # of the others some are signs of phonetics, which look like letters
         is_known = kind in ("Lu", "Ll") and (sign < "\u0250" or "\u1e00" <= sign <= "\u1eff")
     if not is_known:

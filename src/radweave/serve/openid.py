@@ -36,11 +36,12 @@ from radweave.serve import log
 from radweave.serve.names import refuse_unclear
 from radweave.serve.schema import users as table
 from radweave.serve.settings import LOOPBACK, OpenId, Settings
-from radweave.serve.users import User, add_user, is_taken
+from radweave.serve.users import User, add_user, end_all, is_taken
 
 BACK: Final = "/login/openid/back"
 TRY_S: Final = 600
 SECRET: Final = "RADWEAVE_OIDC_SECRET"
+NOT_BEGUN: Final = "this browser did not begin to log in here; begin again"
 _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures by a private key of the provider. None, and secrets that the client has too, are not taken."""
 _LEEWAY_S: Final = 60
@@ -61,6 +62,10 @@ class NoProviderError(Exception):
 
 class RefusedError(Exception):
     """A login that is not let in. It says why, in words of ours."""
+
+
+class NoRoleError(RefusedError):
+    """A user whom the provider names, and who is in no group that may log in."""
 
 
 class Provider:
@@ -106,6 +111,12 @@ class Provider:
             )  # fmt: skip
         return url, f"{kept}.{self._derived('cookie', kept)}"
 
+    def began(self, cookie: str, state: str) -> bool:
+        """True where a try to log in began in the browser that has this cookie: other sites send browsers here too."""
+        kept, _, signed = cookie.rpartition(".")
+        is_ours = hmac.compare_digest(signed.encode(), self._derived("cookie", kept).encode())
+        return is_ours and hmac.compare_digest(state.encode(), kept.split(".")[0].encode())
+
     def finish(self, cookie: str, state: str, code: str) -> tuple[dict[str, Any], str]:
         """The claims of who came back, and the page that was wanted.
 
@@ -113,12 +124,9 @@ class Provider:
             RefusedError: for a try that is not this browser's, too old or used, and for a token that does not hold.
             NoProviderError: if the provider does not answer.
         """
-        kept, _, signed = cookie.rpartition(".")
-        if not hmac.compare_digest(signed.encode(), self._derived("cookie", kept).encode()):
-            raise RefusedError("this browser did not begin to log in here; begin again")
-        begun_state, begun, page = kept.split(".")
-        if not hmac.compare_digest(state.encode(), begun_state.encode()):
-            raise RefusedError("this browser did not begin to log in here; begin again")
+        if not self.began(cookie, state):
+            raise RefusedError(NOT_BEGUN)
+        _, begun, page, _ = cookie.split(".")
         if time.monotonic() - int(begun) > TRY_S or not self._use(state):
             raise RefusedError("it took too long, or was used already; begin again")
         if not code:
@@ -136,7 +144,7 @@ class Provider:
         for role, named in (("admin", self._settings.admins), ("reader", self._settings.readers)):
             if groups & set(named):
                 return role
-        raise RefusedError("your account at the provider is in no group that may log in here")
+        raise NoRoleError("your account at the provider is in no group that may log in here")
 
     def subject(self, claims: Mapping[str, Any]) -> str:
         """A digest of whom the provider means."""
@@ -156,8 +164,10 @@ class Provider:
             end = time.monotonic() - TRY_S
             while self._used and next(iter(self._used.values())) < end:
                 self._used.popitem(last=False)
-            if state in self._used or len(self._used) >= _MOST_USED:
+            if state in self._used:
                 return False
+            if len(self._used) >= _MOST_USED:  # many tries keep nobody out; a code counts once at the provider too
+                self._used.popitem(last=False)
             self._used[state] = time.monotonic()
         return True
 
@@ -298,6 +308,14 @@ def user_of(connection: sa.Connection, provider: Provider, claims: Mapping[str, 
         connection.execute(table.update().where(table.c.id == row.id).values(role=role))
         log.append(connection, "role changed", user=row.id, details={"user": row.id, "role": role, "by": "provider"})
     return User(row.id, row.name, role)
+
+
+def end_access(connection: sa.Connection, provider: Provider, claims: Mapping[str, Any]) -> None:
+    """End the sessions and tokens of a user whose groups let it in no more."""
+    row = connection.execute(sa.select(table.c.id).where(table.c.subject == provider.subject(claims))).first()
+    if row is not None:
+        end_all(connection, row.id)
+        log.append(connection, "access ended", user=row.id, details={"user": row.id, "by": "provider"})
 
 
 def _free_name(connection: sa.Connection, claims: Mapping[str, Any], subject: str) -> str:

@@ -18,7 +18,16 @@ from radweave import __version__
 from radweave.base.study import RESEARCH_ONLY
 from radweave.serve import store
 from radweave.serve.access import Here, client_of, current_user, let_in, tries
-from radweave.serve.openid import BACK, TRY_S, NoProviderError, RefusedError, user_of
+from radweave.serve.openid import (
+    BACK,
+    NOT_BEGUN,
+    TRY_S,
+    NoProviderError,
+    NoRoleError,
+    RefusedError,
+    end_access,
+    user_of,
+)
 from radweave.serve.settings import Limits
 from radweave.serve.station import Station
 from radweave.serve.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, User
@@ -93,10 +102,15 @@ def from_provider(
     if here.provider is None:
         raise HTTPException(404)
     client, counted = client_of(request), tries(request)
-    keys = counted.keys(client, "a provider's", None)
+    cookie = request.cookies.get(_TRY, "")
+    if not here.provider.began(cookie, state):  # any site makes a browser ask for this: that is no try to log in
+        return _page("problem", here, user=None, status=403, reason=f"You were not logged in: {NOT_BEGUN}.")
+    # Nothing is guessed here: the count bounds what one client has the provider asked, apart from that of passwords.
+    keys = {f"provider {client}": 4 * counted.most}
+    claims: dict[str, Any] = {}
     try:
         counted.begin(keys)
-        claims, wanted = here.provider.finish(request.cookies.get(_TRY, ""), state, code)
+        claims, wanted = here.provider.finish(cookie, state, code)
         with here.database.writing() as connection:
             user = user_of(connection, here.provider, claims)
             answer = _page("entered", here, user=None, wanted=wanted)
@@ -106,6 +120,9 @@ def from_provider(
         counted.succeed(keys)
         answer = _no_provider(here)
     except RefusedError as error:
+        if isinstance(error, NoRoleError):
+            with here.database.writing() as connection:
+                end_access(connection, here.provider, claims)
         counted.note(here, client, None)
         answer = _page("problem", here, user=None, status=403, reason=f"You were not logged in: {error}.")
     _keep(answer, request, "", seconds=0)

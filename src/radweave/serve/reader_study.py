@@ -12,6 +12,7 @@ from statistics import median
 import sqlalchemy as sa
 
 from radweave.base.csv_text import csv_line
+from radweave.serve import signed as signed_reports
 from radweave.serve.drafts import drafted_version
 from radweave.serve.schema import evidence, sentences, signoffs, users
 
@@ -40,7 +41,11 @@ class SignedStudy:
 
 
 def signed_studies(connection: sa.Connection) -> list[SignedStudy]:
-    """All that were signed, in the order in which they were."""
+    """All that were signed, in the order in which they were.
+
+    Raises:
+        AlteredError: if one of them is not what was signed.
+    """
     asked = sa.select(signoffs, users.c.name, evidence.c.model).join(users).join(
         evidence, evidence.c.study_id == signoffs.c.study_id
     )  # fmt: skip
@@ -48,6 +53,7 @@ def signed_studies(connection: sa.Connection) -> list[SignedStudy]:
 
 
 def _row(connection: sa.Connection, signed: sa.Row[tuple[object, ...]]) -> SignedStudy:
+    signed_reports.check(connection, signed.study_id)
     wanted = sa.select(sentences.c.text, sentences.c.flagged).where(sentences.c.study_id == signed.study_id)
     first = drafted_version(connection, signed.study_id)
     drafted = connection.execute(wanted.where(sentences.c.version == first)).all()

@@ -148,7 +148,8 @@ def check(connection: sa.Connection, study: str) -> str:
     asked = sa.select(log_table).where(log_table.c.study_id == study, log_table.c.action.in_((SIGNED, ADDED)))
     entries = connection.execute(asked.order_by(log_table.c.number)).all()
     held = _signature(connection, study)
-    state = connection.execute(sa.select(studies.c.state).where(studies.c.id == study)).scalar()
+    asked_of = sa.select(studies.c.state, studies.c.version).where(studies.c.id == study)
+    state, newest = connection.execute(asked_of).one_or_none() or (None, None)
     if not entries and held is None and state != "signed":
         return ""
     if not entries or entries[0].action != SIGNED:
@@ -157,7 +158,10 @@ def check(connection: sa.Connection, study: str) -> str:
     for entry in entries:
         if not log.is_whole(entry):
             raise AlteredError(entry.number)
-    if state != "signed" or held is None or held.user_id != first.user_id or not _is_as_signed(connection, first, held):
+    # What is read of a study is its newest version: that must be the one that was signed.
+    if state != "signed" or held is None or held.user_id != first.user_id or newest != held.version:
+        raise AlteredError(first.number)
+    if not _is_as_signed(connection, first, held):
         raise AlteredError(first.number)
     last = str(first.details.get("sealed", first.details["text_sha256"]))
     for entry, row in zip(later, rows, strict=False):

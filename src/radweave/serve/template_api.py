@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from radweave.base.hashes import sha256_bytes
 from radweave.data.reading.sandbox import Sandbox
 from radweave.serve import log
-from radweave.serve.access import Admin, Asking, Here
+from radweave.serve.access import Admin, Asking, Here, refuse_disabled
 from radweave.serve.schema import now, templates
 from radweave.serve.signed import SECTIONS
 
@@ -51,6 +51,7 @@ def load(given: Loaded, user: Admin, here: Here) -> dict[str, Any]:
     digest = sha256_bytes(given.html.encode("utf-8", "surrogatepass"))
     values = {"id": _ONE, "title": found["title"], "sections": sections, "sha256": digest, "loaded": now()}
     with here.database.writing() as connection:
+        refuse_disabled(connection, user)
         connection.execute(templates.delete())
         connection.execute(templates.insert().values(values))
         log.append(
@@ -64,5 +65,6 @@ def load(given: Loaded, user: Admin, here: Here) -> dict[str, Any]:
 def remove(user: Admin, here: Here) -> None:
     """Work without a template."""
     with here.database.writing() as connection:
+        refuse_disabled(connection, user)
         if connection.execute(templates.delete()).rowcount:
             log.append(connection, "template removed", user=user.id)

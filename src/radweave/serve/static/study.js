@@ -23,7 +23,7 @@ let drawn = "";
 /** Load the study; draw what changed. */
 async function load() {
   const study = await ask("GET", `/studies/${id}`);
-  const look = JSON.stringify([study.state, study.version, study.addenda?.length, study.draft?.sentences.map((row) => [row.looked_at, row.lookers])]);
+  const look = JSON.stringify([study.state, study.version, study.altered_at, study.addenda?.length, study.draft?.sentences.map((row) => [row.looked_at, row.lookers])]);
   page.study = study;
   if (study.draft && !page.evidence) page.evidence = await ask("GET", `/studies/${id}/evidence`);
   if (look === drawn) return;
@@ -54,7 +54,7 @@ function draw() {
   at("name").textContent = study.name;
   redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
   redraw(at("state"), chip(study.state));
-  redraw(at("warnings"), refusalOf(page), markOf(study), study.warnings?.length > 0 && h("div", { class: "alert" }, h("h2", {}, "Warnings"),
+  redraw(at("warnings"), alteration(study), refusalOf(page), markOf(study), study.warnings?.length > 0 && h("div", { class: "alert" }, h("h2", {}, "Warnings"),
     h("ul", {}, study.warnings.map((text) => h("li", {}, text)))));
   drawDraft(page);
   drawSign(page);
@@ -63,6 +63,9 @@ function draw() {
   if (study.draft) drawEvidence();
   for (const part of ["findings", "recalled", "prior", "difference", "exports", "history"]) at(part).hidden = !at(part).hasChildNodes();
 }
+
+const alteration = ({ altered_at: entry }) => typeof entry === "number" && h("div", { class: "alert", id: "altered" }, h("h2", {}, "Altered after it was signed"),
+  h("p", {}, `This is not what was signed, as entry ${entry} of the log shows. It is not exported, and nobody stands for it.`));
 
 function drawEvidence() {
   drawFindings(page);
