@@ -1,6 +1,6 @@
 """How many drafts contradict themselves, by a reading of their sentences that shares no word list with the package.
 
-    python bench/draft_contradictions.py DRAFTS.jsonl [...] [--key report] [--examples 5] [--json OUT]
+    python bench/draft_contradictions.py DRAFTS.jsonl [...] [--key hyp] [--examples 5] [--json OUT]
 
 A file has one JSON object a line; ``--key`` names the text (``reference`` reads the references beside drafts). Each
 sentence is cut into clauses, each clause read into claims: a finding with its polarity, size and side, or an organ that
@@ -421,7 +421,7 @@ def count(texts: Sequence[str], examples: int = 0) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("drafts", nargs="+", type=Path)
-    parser.add_argument("--key", default="report")
+    parser.add_argument("--key", default="hyp")
     parser.add_argument("--examples", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
