@@ -41,6 +41,17 @@ TORN = [
     ("Calcified granuloma in the right lung.", "Normal chest."),
     ("Scoliosis is present.", "Unremarkable examination."),
     ("The PICC tip is in the SVC.", "No lines or tubes are seen."),
+    ("There is airspace disease.", "The heart is enlarged, but the lungs are clear."),
+    ("There is airspace disease.", "Although the heart is large, the lungs are clear."),
+    ("There is airspace disease.", "The lungs are hyperexpanded but clear."),
+    ("There is airspace disease.", "The lungs are clear except for a calcified granuloma."),
+    ("There is airspace disease.", "No pneumonia, effusions, edema, pneumothorax, nodules or masses."),
+    ("There is consolidation.", "No evidence of pneumonia."),
+    ("There is pulmonary vascular congestion.", "The lungs are clear."),
+    ("There is congestive heart failure.", "No pulmonary edema."),
+    ("There is a density in the left lung base.", "The lungs are clear."),
+    ("There is a compression deformity.", "The thoracic spine appears intact."),
+    ("Low lung volumes.", "The lungs are well-aerated."),
     # CT
     ("Ground-glass opacities in both lower lobes.", "Aeration of both lungs is normal."),
     ("Centrilobular emphysema.", "Both lungs are clear."),
@@ -76,6 +87,10 @@ HOLD = [
     ("There is atelectasis.", "Consider a repeat if there is concern for pneumonia."),
     ("The PICC tip is in the SVC.", "Normal chest."),
     ("Calcified granuloma.", "The lungs are clear except for a calcified granuloma."),
+    ("There is atelectasis.", "The lungs are clear apart from that."),
+    ("There is a small nodule.", "A small nodule is seen, but the lungs are clear."),
+    ("There is a compression deformity.", "No acute bony abnormality."),
+    ("There is airspace disease.", "The heart is enlarged, but there is no pneumothorax."),
     ("Mild cardiomegaly.", "Frontal and lateral views of the chest show a normal mediastinum."),
     # CT
     ("Small nodule in the left thyroid lobe.", "No nodule in either lung."),
@@ -110,6 +125,21 @@ def test_sentences_that_can_both_be_true(finding: str, other: str) -> None:
 )
 def test_otherwise_needs_something_before_it(report: str, held: bool) -> None:
     assert (contradictions_of(report) == []) is held
+
+
+def test_lungs_are_not_small_and_large() -> None:
+    low, large = "Low lung volumes with atelectasis.", "The lungs are hyperexpanded."
+    assert contradictions_of(f"{low} {large}") == [(large, low), (low, large)]
+    assert contradictions_of("Low lung volumes. The lungs are hypoinflated.") == []
+    assert contradictions_of("The left lung is hyperinflated. The right lung is hypoinflated.") == []
+
+
+def test_a_sentence_can_take_itself_back() -> None:
+    torn = "Lungs are clear airspace disease."
+    assert contradictions_of(torn) == [(torn, torn)]
+    assert contradictions_of("Lungs are clear of airspace disease.") == []
+    assert contradictions_of("The lungs are clear aside from mild scarring.") == []
+    assert contradictions_of("The lungs are hyperexpanded and clear.") == []
 
 
 def test_a_denial_is_limited_to_its_own_side() -> None:

@@ -15,7 +15,7 @@ from radweave.evaluation.metrics.pairwise import BleuPoint, PairwiseWording, Wor
 from radweave.evaluation.prepare import prepare_hypotheses
 from radweave.evaluation.protocols import get_protocol
 from radweave.labels import Labeler
-from radweave.labels.contradictions import states_something
+from radweave.labels.contradictions import claims_of
 from radweave.labels.places import without_place
 from radweave.labels.unprompted import remove_comparisons
 from radweave.nn.decoding import ExpectedUtilityConfig
@@ -33,11 +33,12 @@ def keeps_places(config: ExpectedUtilityConfig) -> bool:
 
 
 def cleaned(text: str, labeler: Labeler, *, compares: bool, places: bool) -> str:
-    """A sentence as a draft may have it: without comparisons unless ``compares``, and its finding without a place
-    unless ``places``; empty where that cannot be had.
+    """A sentence as a draft may have it: without comparisons unless ``compares``, and without a place unless
+    ``places`` or where it only denies; empty where that cannot be had.
     """
     now = text if compares else remove_comparisons(text, labeler)[0]
-    if places or not states_something(now):
+    claims = claims_of(now)
+    if places or (claims and all(claim.denied for claim in claims)):
         return now
     return without_place(now, labeler) or ""
 

@@ -79,6 +79,8 @@ TOPICS: Final[Mapping[str, Terms]] = {
             "groundglass|ggo|ggos",
             "crazy paving",
             "focal|patchy|hazy density|densities|shadow|shadows",
+            "lung|retrocardiac|basilar|perihilar|lobe density|densities",
+            "density|densities in|at|over|of the? right|left? lung|lungs|base|bases|lobe|apex",
             "aspiration",
         ),
         look_alikes=("interstitial|reticular|nodular opacit*",),
@@ -86,7 +88,7 @@ TOPICS: Final[Mapping[str, Terms]] = {
     "consolidation": Terms(findings=("consolidat*", "infiltrat*"), look_alikes=("fat|fatty .. infiltrat*",)),
     "pneumonia": _XRAY["Pneumonia"],
     "atelectasis": _both("Atelectasis"),
-    "edema": Terms(findings=("edema*|oedema*",), look_alikes=_XRAY["Edema"].look_alikes),
+    "edema": Terms(findings=("edema*|oedema*", "heart|cardiac failure", "chf"), look_alikes=_XRAY["Edema"].look_alikes),
     "congestion": Terms(
         findings=("vascular|venous|pulmonary|hilar congestion|engorgement", "cephalization", "vascular redistribution"),
         structures=(
@@ -135,8 +137,13 @@ TOPICS: Final[Mapping[str, Terms]] = {
     ),
     "volumes": Terms(
         findings=("hyperinflat*|hyperexpan*|hypoinflat*|hypoventilat*", "low|small|decreased|reduced lung? volumes"),
-        structures=(Structure((*_LUNG, "lung volume|volumes"), ("low|overexpanded",), ("well .. expanded|inflated",)),),
+        structures=(
+            Structure((*_LUNG, "lung volume|volumes"), ("low|overexpanded",), ("well .. expanded|inflated|aerated",)),
+        ),
     ),
+    # Read from "volumes": each rules out the other.
+    "small lungs": Terms(),
+    "large lungs": Terms(),
     "effusion": Terms(
         findings=(*_XRAY["Pleural Effusion"].findings, "blunt*"),
         look_alikes=(*_XRAY["Pleural Effusion"].look_alikes, *_CT["Pleural effusion"].look_alikes),
@@ -178,10 +185,10 @@ TOPICS: Final[Mapping[str, Terms]] = {
             "degenerat*|spondyl*|osteophyt*|arthri*|arthro*",
             "scolio*|kypho*|dextroscolio*|levoscolio*",
             "osteopen*|osteoporo*|demineral*",
-            "compress*|wedg* .. deformit*|vertebra*",
             "lytic|blastic|sclerotic|destructive .. lesion|lesions",
         ),
     ),
+    "deformity": Terms(findings=("compress*|wedg* .. deformit*|vertebra*",)),
     "free air": Terms(findings=("pneumoperiton*", "free .. air")),
     "devices": Terms(
         findings=(
@@ -204,30 +211,36 @@ TOPICS: Final[Mapping[str, Terms]] = {
 
 _OF_LUNGS = frozenset(
     {"opacity", "consolidation", "pneumonia", "atelectasis", "edema", "nodule", "interstitial", "airways"}
-    | {"emphysema", "scar", "lungs"}
+    | {"emphysema", "scar", "congestion", "lungs"}
 )
 _OF_PLEURA = frozenset({"effusion", "pneumothorax", "pleural change", "pleura"})
 _OF_MEDIASTINUM = frozenset({"wide mediastinum", "hernia", "nodes", "mediastinum"})
 _OF_ABDOMEN = frozenset({"abdomen", *_IN_ABDOMEN})
+_VOLUMES: Final = frozenset({"volumes", "small lungs", "large lungs"})
 ALL: Final = frozenset(TOPICS) - {"devices"}
 
 COVERS: Final[Mapping[str, frozenset[str]]] = {
     **{topic: frozenset({topic}) for topic in TOPICS},
     "opacity": frozenset({"opacity", "consolidation", "pneumonia", "atelectasis"}),
     "consolidation": frozenset({"consolidation", "opacity", "pneumonia", "atelectasis"}),
+    "pneumonia": frozenset({"pneumonia", "consolidation", "opacity"}),
     "congestion": frozenset({"congestion", "edema"}),
+    "fracture": frozenset({"fracture", "deformity"}),
     "lungs": _OF_LUNGS,
     "pleura": _OF_PLEURA,
     "mediastinum": _OF_MEDIASTINUM,
     "heart": frozenset({"large heart", "pericardial effusion"}),
-    "bones": frozenset({"fracture", "bone change", "bones"}),
+    "bones": frozenset({"fracture", "deformity", "bone change", "bones"}),
     "esophagus": frozenset({"esophagus", "hernia"}),
     "abdomen": _OF_ABDOMEN,
-    "chest": ALL - {"volumes"},
+    "chest": ALL - _VOLUMES,
 }
 """What a denial of a topic, or an organ called normal, rules out."""
 
-LASTING: Final = frozenset({"scar", "emphysema", "bone change", "aorta", "coronary", "hernia", "volumes", "airways"})
+_ORGANS: Final = frozenset({"lungs", "pleura", "mediastinum", "bones"})
+LASTING: Final = frozenset(
+    {"scar", "emphysema", "bone change", "deformity", "aorta", "coronary", "hernia", "airways", *_VOLUMES}
+)
 """Findings that are never acute."""
 
 # "No acute abnormality" speaks of the organs that it names, or of the chest.
@@ -263,7 +276,8 @@ class Claim:
 
     ``sides`` are those that it is limited to, none where it names none or all. ``acute``: a denial of what is acute
     alone; ``lasting``: a finding that is not. ``large`` and ``small``: a denial of large ones alone, a small finding.
-    ``rest``: a denial of whatever else there is; ``limited``: one that names its own exceptions.
+    ``rest``: a denial of whatever else there is; ``limited``: one that names its own exceptions; ``contrasted``: one
+    beside "but", of which what the sentence states may be an exception or not.
     """
 
     topic: str
@@ -275,6 +289,7 @@ class Claim:
     small: bool = False
     rest: bool = False
     limited: bool = False
+    contrasted: bool = False
 
 
 _LEFT = re.compile(r"\b(?:left|lingula\w*|bilateral\w*|both|bibasilar|bibasal)\b")
@@ -287,7 +302,8 @@ _LASTS = re.compile(
 _LARGE = re.compile(r"\b(?:large|larger|sizable|sizeable|massive|tension|significant)\b")
 _SMALL = re.compile(r"\b(?:small|tiny|trace|minimal(?:ly)?|slight(?:ly)?|mild(?:ly)?|subtle|minor|blunt\w*)\b")
 _REST = re.compile(r"\b(?:otherwise|remain(?:ing|der)|rest of|elsewhere|no other|no additional)\b")
-_EXCEPT = re.compile(r"\b(?:except\w*|aside|apart|other than|but|besides|although|though|however|save for|exception)\b")
+_EXCEPT = re.compile(r"\b(?:except\w*|aside|apart|other than|besides|save for|exception)\b")
+_CONTRAST = re.compile(r"\b(?:but|although|though|however)\b")
 _PART = re.compile(r",|;|\b(?:with|without|but|while|whereas|although|though|however|except)\b")
 
 
@@ -303,8 +319,9 @@ class _Reader:
 
     def __call__(self, text: str) -> Iterator[Claim]:
         """Those of a folded sentence."""
-        # To the rules "otherwise" parts two statements; "the lungs are otherwise clear" is one.
-        for reading in self.rules.readings(text.replace("otherwise", " " * len("otherwise"))):
+        # To the rules "otherwise" and "but" part two statements; "the lungs are large but otherwise clear" is one.
+        joined = _BUT_WELL.sub("and", text.replace("otherwise", " " * len("otherwise")))
+        for reading in self.rules.readings(joined):
             topic, denied = reading.label, reading.state is LabelState.NEGATIVE
             if reading.state is LabelState.UNCERTAIN and _ADVICE.search(text):
                 continue
@@ -312,6 +329,11 @@ class _Reader:
                 topic = _of_lungs(text, topic, reading.start, reading.end) or ""
             if topic:
                 yield _claim(text, topic, reading.start, reading.end, denied=denied)
+            if topic == "volumes" and not denied:
+                sizes = ("large lungs", "small lungs")
+                size, other = sizes if _OVER.search(text[reading.start : reading.end]) else reversed(sizes)
+                yield _claim(text, size, reading.start, reading.end, denied=False)
+                yield _claim(text, other, reading.start, reading.end, denied=True)
         yield from self._generic(text)
 
     def _generic(self, text: str) -> Iterator[Claim]:
@@ -331,10 +353,12 @@ class _Reader:
                     yield _claim(text, organ, start, end, denied=True)
 
 
+_BUT_WELL = re.compile(r"\bbut(?=\s+(?:(?:is|are|grossly)\s+)*(?:clear|normal|unremarkable)\b)")
 _ADVICE = re.compile(r"\b(?:no new|if|correlat\w+|consider|recommend\w*|evaluat\w+)\b")
 _NOT = re.compile(r"\bnot\b")
 
 
+_OVER = re.compile(r"hyper|over")
 _FILLED = r"(?:volumes?|inflat\w+|expan\w+|aerat\w+|ventilat\w+)"
 
 
@@ -365,6 +389,7 @@ def _claim(text: str, topic: str, start: int, end: int, *, denied: bool) -> Clai
         small=not denied and _SMALL.search(part) is not None,
         rest=denied and _REST.search(text) is not None,
         limited=denied and _EXCEPT.search(text) is not None,
+        contrasted=denied and _CONTRAST.search(text) is not None,
     )
 
 
@@ -394,13 +419,42 @@ def takes_back(text: str, other: str, *, behind: bool = False) -> bool:
     """Whether a sentence denies what another one affirms. ``behind``: it comes after it, so that it may speak of the
     rest.
     """
+    own = claims_of(text)
+    stated = frozenset(claim.topic for claim in own if not claim.denied)
     return any(
-        rules_out(denial, finding)
-        for denial in claims_of(text)
-        if denial.denied and not denial.limited and not (denial.rest and behind)
+        rules_out(denial, finding) and not _excepted(denial, finding, stated)
+        for denial in own
+        if denial.denied and not (denial.rest and behind)
         for finding in claims_of(other)
         if not finding.denied
     )
+
+
+def _takes_itself_back(text: str) -> bool:
+    """Whether a sentence calls an organ normal and states a finding of it, with nothing between that sets it apart.
+
+    "Lungs are clear airspace disease" stands in reports for "clear of airspace disease".
+    """
+    own = claims_of(text)
+    return any(
+        rules_out(denial, finding)
+        for denial in own
+        if denial.denied and denial.topic in _ORGANS and not (denial.rest or denial.limited or denial.contrasted)
+        for finding in own
+        if not finding.denied
+    )
+
+
+def _excepted(denial: Claim, finding: Claim, stated: frozenset[str]) -> bool:
+    """Whether a sentence that states these topics excepts a finding from what it denies.
+
+    "Clear except for a granuloma" excepts granulomas; where the exception is in words that are not read, anything may
+    be it. "The heart is large, but the lungs are clear" excepts nothing of the lungs.
+    """
+    if not (denial.limited or denial.contrasted):
+        return False
+    named = stated & COVERS[denial.topic]
+    return finding.topic in named if named else denial.limited
 
 
 def states_something(text: str) -> bool:
@@ -410,7 +464,10 @@ def states_something(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """The numbers of two sentences: ``denies`` takes back what ``states`` has; with None, what no sentence has."""
+    """The numbers of two sentences: ``denies`` takes back what ``states`` has; with None, what no sentence has.
+
+    Both are one where a sentence takes itself back.
+    """
 
     states: int | None
     denies: int
@@ -422,6 +479,8 @@ def contradictions(texts: Sequence[str]) -> list[Contradiction]:
     for number, text in enumerate(texts):
         if not any(claim.denied for claim in claims_of(text)):
             continue
+        if _takes_itself_back(text):
+            found.append(Contradiction(number, number))
         for other, stated in enumerate(texts):
             if other != number and takes_back(text, stated, behind=other < number):
                 found.append(Contradiction(other, number))

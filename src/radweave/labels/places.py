@@ -74,7 +74,7 @@ _OPEN: Final = re.compile(
 _PLACE: Final = re.compile(
     rf"\b(?:(?:right|left){_NAMED}|bilateral\w*|unilateral|bibasilar|bibasal|biapical|multifocal|both (?:lungs?|lobes?"
     rf"|bases|upper|lower|mid)|{_LEVEL} (?:lobe|lung|zone)s?|lobes?|basilar|basal|apical|apex|apices|lingula\w*|bases?"
-    rf"|retrocardiac|perihilar|midlung|middle lobe|\d+(?:\.\d+)?[- ]?(?:mm|cm))\b",
+    rf"|retrocardiac|(?:peri|para|infra|supra)hilar|midlung|middle lobe|\d+(?:\.\d+)?[- ]?(?:mm|cm))\b",
     re.IGNORECASE,
 )
 
