@@ -179,7 +179,7 @@ def test_images_of_one_patient_are_held_out_together(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_held_out_is_in_nothing_that_is_learned_from() -> None:
-    """Neither the picture, nor its copies, nor a stranger that is made with it, be it the first of two or the second."""
+    """Neither the picture, nor its copies, nor a stranger that is made with it, as the first or the second."""
     pictures = [np.full((16, 16), 20 * number, np.uint8) for number in range(5)]
     table = model._described(pictures, strangers, np.random.default_rng(0))
     marked = dataclasses.replace(
