@@ -307,6 +307,27 @@ def test_every_methods_tables_can_be_planned(toy_dataset: Dataset, tmp_path: Pat
             assert [row.row.label for row in plan.rows if row.skipped and not row.row.printed] == []
 
 
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_row_that_reports_again_has_the_seeds_that_both_rows_have(
+    request_: AblationRequest, trained: bool, again: bool
+) -> None:
+    """There is nothing to report again of a seed that is not trained."""
+    table = Table(
+        title="Again",
+        reference="full",
+        rows=(
+            Row("full", headline=trained),
+            Row("by utility", run_of="full", decoding=("kind=expected_utility",), headline=again),
+        ),
+    )
+    plan = make_plan(replace(request_, rows=(), seeds=2, headline_seeds=3), table)
+    seeds = {row.row.label: [task.seed for task in row.tasks] for row in plan.rows}
+    assert len(seeds["full"]) == (3 if trained else 2)
+    assert len(seeds["by utility"]) == (3 if trained and again else 2)
+    assert {*seeds["by utility"]} <= {*seeds["full"]}
+
+
 WRITER = "model.language_model"
 WITH_WEIGHTS = Table(
     title="Writers",

@@ -178,3 +178,26 @@ def test_a_file_that_cannot_be_read_is_not_called_one_that_cannot_be_written(tmp
     with pytest.raises(CannotWriteError), write_folder(tmp_path / "folder") as partial:
         (partial / name).touch()
     assert list(tmp_path.iterdir()) == []
+
+
+FORKED = """
+import os, sys
+from radweave.base.storage import temporary_folder
+
+folder = temporary_folder("cache")
+(folder / "pixels").write_text("kept")
+child = os.fork()
+if child == 0:
+    sys.exit(3)  # what is registered for the end of the process runs here too
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+print((folder / "pixels").read_text(), flush=True)
+"""
+
+
+def test_a_temporary_folder_goes_with_the_process_that_made_it_and_with_no_child(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED], env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from radweave.benchmark.results import set_results
 from radweave.benchmark.scores import DRAWS, Contrast, Scoring, compare, read_run, score_system
 from radweave.benchmark.suite import UNTOLD, check_sets, checked_methods, overrides_of, plan_set, preset_for, printed
 from radweave.benchmark.tables import comparison_tables, trust_table
+from radweave.contract.tables import Row, Table
 from radweave.data.dataset import Dataset
 from radweave.evaluation.honesty import MissedRow
 from radweave.evaluation.statistics import cluster_index, resampled_weights
@@ -368,6 +370,25 @@ def test_the_suite() -> None:
     assert preset_for("baseline", "paper", "ct", []) is None
     assert printed("dast")["IU X-Ray"]["BLEU_4"] == 0.187
     assert printed("baseline")["IU X-Ray"]["BLEU_4"] == 0.161
+
+
+def test_of_a_number_that_is_printed_twice_the_first_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later tables round it. What only they print is added, and no row but that of the whole method counts."""
+    from radweave.benchmark import suite
+
+    tables = {
+        "main": Table(title="1", reference="full", rows=(
+            Row("full", paper={"IU": {"BLEU_4": 0.187}}), Row("other", "a switch", paper={"IU": {"METEOR": 0.9}}),
+        )),
+        "later": Table(title="2", reference="full", rows=(
+            Row("full", paper={"IU": {"BLEU_4": 0.19, "CIDEr": 0.5}, "MIMIC": {"BLEU_4": 0.1}}),
+            Row("set", overrides=("a=1",), paper={"IU": {"ROUGE_L": 0.9}}),
+        )),
+    }  # fmt: skip
+    monkeypatch.setattr(suite, "method_names", lambda: ("one", "two"))
+    monkeypatch.setattr(suite, "load_method", lambda name: SimpleNamespace(TABLES=tables if name == "one" else {}))
+    assert suite.printed("one") == {"IU": {"BLEU_4": 0.187, "CIDEr": 0.5}, "MIMIC": {"BLEU_4": 0.1}}
+    assert suite.printed("two") == {}
 
 
 def test_the_method_that_looks_at_priors_reports_without_them_too(toy_dataset: Dataset, tmp_path: Path) -> None:

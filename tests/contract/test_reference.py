@@ -50,6 +50,9 @@ class _Inner(Config):
     widths: Widths = (4, 8)
     width: Width | None = None
     rate: float = Field(default=0.1, gt=0, lt=1)
+    share: float = Field(default=0.5, ge=0, le=1)
+    below: int = Field(default=-3, le=0)
+    beside: float = Field(default=-0.5, ge=-1, lt=0)
 
 
 class _Model(ModelConfig):
@@ -73,6 +76,9 @@ def test_a_field_says_its_bounds_its_default_and_its_component() -> None:
     assert "| `widths` | list from 1 to 16 items: integer, from 1 to 65,536 | `[4, 8]` |" in page
     assert "| `width` | integer, from 1 to 65,536 or null | `null` |" in page
     assert "| `rate` | number, above 0 below 1 | `0.1` |" in page
+    assert "| `share` | number, from 0 to 1 | `0.5` |" in page
+    assert "| `below` | integer, to 0 | `-3` |" in page
+    assert "| `beside` | number, from -1 below 0 | `-0.5` |" in page
     assert "Takes `widths`.\n\nThey are \\<b>bounded\\</b>." in page
 
 

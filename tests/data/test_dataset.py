@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from radweave.base.errors import InputError
-from radweave.base.study import ImageRef, Study
+from radweave.base.study import ImageRef, Split, Study
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.examples import refuse_leaks
 from toys import write_toy_dataset
@@ -117,3 +117,21 @@ def test_a_planted_leak_between_splits_is_refused(
 
 def test_the_clean_dataset_passes(toy_dataset: Dataset) -> None:
     refuse_leaks(toy_dataset)
+
+
+@pytest.mark.parametrize("same_patients", [True, False])
+def test_an_image_that_is_not_there_is_another_in_another_set(tmp_path: Path, same_patients: bool) -> None:
+    """A path says nothing beyond its own data set; within one it is one file, there or not."""
+
+    def written(name: str, *splits: Split) -> Dataset:
+        folder = tmp_path / name
+        with DatasetWriter(folder, DatasetCard(name=name)) as writer:
+            for split in splits:
+                missing = (ImageRef(path="images/missing.png"),)
+                patient = f"{name} {split}"
+                writer.add(Study(study_id=patient, patient_id=patient, split=split, images=missing, report="A."))
+        return Dataset.open(folder)
+
+    refuse_leaks(written("one", "train"), written("other", "test"), same_patients=same_patients)
+    with pytest.raises(InputError, match="share a image"):
+        refuse_leaks(written("both", "train", "test"), same_patients=same_patients)

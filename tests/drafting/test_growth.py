@@ -156,6 +156,18 @@ def test_what_a_language_model_wrote_grows_too_and_names_who_wrote_what() -> Non
     assert "lungs are clear" not in opaque.text, "that all is well gives way"
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_chosen_proposal_takes_up_what_it_does_not_state(most: int) -> None:
+    """It states a finding that no training report has, so that it is chosen over any draft of theirs."""
+    five = (*FOUR, "Fracture")
+    text = "The heart is enlarged with a right effusion. A left basilar opacity is seen. There is a rib fracture."
+    draft = drafted(*five, most=most, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
+    kinds = [row["source"]["kind"] for row in draft.evidence["sentences"]]
+    assert kinds.count("language_model") == 3
+    assert asserted(draft) == ({*five} if most else {*five} - {"Pneumothorax"})
+    assert kinds.count("finding") == (1 if most else 0)
+
+
 def test_a_large_bank_grows_the_same_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     import radweave.drafting.writer as module
 

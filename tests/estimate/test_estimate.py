@@ -144,6 +144,19 @@ def test_only_an_encoder_that_trains_keeps_activations_and_ranks_share_what_is_c
     assert two.generation == one.generation
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "ranks", "largest"), [(8, 2, 4), (9, 2, 5), (7, 4, 2), (3, 4, 1), (4, 4, 1), (5, 1, 5)]
+)
+def test_the_largest_share_of_a_batch_counts(batch_size: int, ranks: int, largest: int) -> None:
+    """A batch that does not divide is cut into unequal shares: memory is that of the process with the most studies."""
+
+    def kept(batch: int, ranks: int) -> dict[str, int]:
+        whole = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], f"stages.report.batch_size={batch}"]
+        return estimate("baseline", "tiny", whole, ranks=ranks).kept
+
+    assert kept(batch_size, ranks) == kept(largest, 1) != kept(largest + 1, 1)
+
+
 def test_each_beam_has_keys_and_values_of_its_own_and_the_greater_of_gradients_and_activations_counts() -> None:
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
     one, three = (estimate("baseline", "tiny", [*overrides, f"decoding.num_beams={beams}"]) for beams in (1, 3))

@@ -14,6 +14,7 @@ from radweave.evaluation.judge import (
     DIMENSIONS,
     ChatFailedError,
     JudgeItem,
+    Judgement,
     Messages,
     judge,
     judge_items,
@@ -77,6 +78,26 @@ def test_a_judge_that_always_takes_the_first_wins_nothing() -> None:
     assert twice["asked"] == 16
     for row in twice["dimensions"].values():
         assert (row["flipped_with_order"], row["b_wins"] + row["a_wins"], row["b_win_rate"]) == (8, 0, None)
+
+
+def test_in_both_orders_a_study_with_one_answer_counts_for_nobody() -> None:
+    """One order says as much of the slot as of the report."""
+
+    def judged(study: str, *choices: str | None) -> list[Judgement]:
+        made = [None if one is None else dict.fromkeys(DIMENSIONS, one) for one in choices]
+        return [Judgement(study, number == 0, one, ("said",)) for number, one in enumerate(made)]
+
+    answers = [
+        *judged("agreed", "b", "b"), *judged("too", "a", "a"), *judged("flipped", "a", "b"), *judged("once", "b", None),
+        *judged("later", None, "b"), *judged("never", None, None),
+    ]  # fmt: skip
+    found = summarise(answers, judge_name="fake", seed=0, both_orders=True)
+    assert (found["asked"], found["valid"], found["invalid"]) == (12, 8, 4)
+    for row in found["dimensions"].values():
+        assert (row["b_wins"], row["a_wins"], row["flipped_with_order"]) == (1, 1, 1)
+    single = [one for study in ("x", "y") for one in judged(study, "b")]
+    once = summarise([*single, *judged("z", None)], judge_name="fake", seed=0, both_orders=False)
+    assert {(row["b_wins"], row["a_wins"]) for row in once["dimensions"].values()} == {(2, 0)}
 
 
 def test_bad_answers_are_asked_again_then_counted() -> None:

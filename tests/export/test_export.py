@@ -17,7 +17,7 @@ from radweave.data.dataset import Dataset
 from radweave.export import _is_local, export
 from radweave.memory.bank import Bank, load_bank, patient_code, save_bank
 from radweave.methods.baseline.model import BaselineModel
-from radweave.runs.folder import hash_files
+from radweave.runs.folder import hash_files, read_card, write_card
 from radweave.runs.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card
 
@@ -59,6 +59,16 @@ def test_nothing_is_in_it_that_should_stay_behind(toy_run: Path, exported: Path,
     assert str(toy_run) not in texts
     assert str(toy_dataset.path) not in texts
     assert not any(f'"{study.patient_id}"' in texts for study in toy_dataset.studies())
+
+
+def test_an_export_of_an_export_says_what_the_first_one_lost(exported: Path, tmp_path: Path) -> None:
+    lost = ("no report of a similar study is retrieved",)
+    first = Path(shutil.copytree(exported, tmp_path / "first"))
+    write_card(first, read_card(first).model_copy(update={"without": lost}))
+    again = export(first, tmp_path / "again")
+    assert read_card(again).without == lost
+    assert lost[0] in (again / "README.md").read_text(encoding="utf-8")
+    assert read_card(export(exported, tmp_path / "whole")).without == ()
 
 
 def test_the_pages_say_what_it_is(exported: Path) -> None:

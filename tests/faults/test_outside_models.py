@@ -339,6 +339,9 @@ def test_json_nested_less_deeply_than_python_can_read_is_one_clear_error_too(che
     [
         ({"num_hidden_layers": 1_000_000}, "num_hidden_layers.*too many.*at most"),
         ({"hidden_size": 10**15}, "hidden_size.*too large"),
+        ({"hidden_size": -(10**15)}, "hidden_size.*too large"),
+        ({"sizes": [2**30, 2**30, 1]}, "sizes.*too large"),
+        ({"sizes": {"inner": [-(2**30), -(2**31)]}}, "sizes.inner.*too large"),
         ({"hidden_size": 2**20, "head_dim": 8}, "weights do not belong to this configuration"),
         ({"attn_implementation": "someone/kernel"}, "attn_implementation.*code of others"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config"),

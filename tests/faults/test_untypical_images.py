@@ -17,7 +17,15 @@ from radweave.base.errors import InputError
 from radweave.base.study import Report
 from radweave.cli import main
 from radweave.data.dataset import Dataset
-from radweave.data.familiarity import Familiarity, Verdict, fit_familiarity, load_familiarity, model, save_familiarity
+from radweave.data.familiarity import (
+    Familiarity,
+    Verdict,
+    fit_familiarity,
+    load_familiarity,
+    model,
+    save_familiarity,
+    strangers,
+)
 from radweave.data.familiarity.strangers import KINDS, stranger
 from radweave.data.preprocessing import to_square
 from radweave.explain import explain_files
@@ -168,6 +176,25 @@ def test_images_of_one_patient_are_held_out_together(monkeypatch: pytest.MonkeyP
     # Thirty images of three patients are three witnesses, not thirty.
     few = fit_familiarity([square(n, 32) for n in range(30)], seed=0, patients=[n % 3 for n in range(30)])
     assert few.reason == "too few training images for this test (of 3 patients, at least 10)"
+
+
+def test_what_is_held_out_is_in_nothing_that_is_learned_from() -> None:
+    """Neither the picture, nor its copies, nor a stranger that is made with it, as the first or the second."""
+    pictures = [np.full((16, 16), 20 * number, np.uint8) for number in range(5)]
+    table = model._described(pictures, strangers, np.random.default_rng(0))
+    marked = dataclasses.replace(
+        table,
+        plain=np.arange(5.0)[:, None],
+        varied=table.copied[:, None].astype(float),
+        strangers=table.made_from.astype(float),
+    )
+    assert len(marked.strangers) > 10
+    for held in range(5):
+        is_used = np.arange(5) != held
+        own, foreign = marked.own(is_used), marked.foreign(is_used)
+        assert set(own.ravel().tolist()) == set(range(5)) - {held}
+        assert held not in foreign
+        assert len(foreign) == sum(held not in pair for pair in table.made_from.tolist())
 
 
 @pytest.mark.parametrize(("refused", "images", "low", "high"), [(0, 10, 0, 0.3085), (1, 100, 0.0003, 0.0545)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from radweave.base.errors import InputError
+from radweave.base.json_files import read_jsonl
 from radweave.data.dataset import Dataset
 from radweave.generate.features import FeatureRecipe, build_feature_bank
 from radweave.generate.predictor import Predictor
@@ -109,6 +111,22 @@ def test_reports_of_a_job_that_decoded_otherwise_are_not_kept(
         generate_split(run, Predictor.of(run), toy_dataset.path, "test", out, shard_size=2, progress=stop)
     generate_split(run, short, toy_dataset.path, "test", out, shard_size=2)
     assert out.read_bytes() == whole.read_bytes()
+
+
+def test_reports_of_a_job_with_other_warnings_are_not_kept(toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
+    """A warning stands in every row: one that a run has got since then is in all of them, or in none."""
+    run, out = restore(toy_run), tmp_path / "predictions.jsonl"
+    predictor = Predictor.of(run)
+    warned = replace(predictor, warnings=(*predictor.warnings, "found out since"))
+
+    def stop(done: int, total: int) -> None:
+        if done == 4:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        generate_split(run, predictor, toy_dataset.path, "test", out, shard_size=2, progress=stop)
+    generate_split(run, warned, toy_dataset.path, "test", out, shard_size=2)
+    assert all("found out since" in row["warnings"] for _, row in read_jsonl(out))
 
 
 @needs_ray

@@ -91,6 +91,24 @@ def test_a_bundle_about_images_without_a_uid_names_what_it_can(name: str, missin
     assert 'urn:oid:"' not in json.dumps(found)
 
 
+@pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
+@pytest.mark.parametrize(
+    ("dicom", "parts"),
+    [
+        ("Weber^Ann Marie^Jo^Dr.^Jr.", ("Weber", ["Ann", "Marie", "Jo"], ["Dr."], ["Jr."])),
+        ("Weber^Ann^^^Jr.", ("Weber", ["Ann"], None, ["Jr."])),
+        ("Weber^^^Prof. Dr.", ("Weber", None, ["Prof.", "Dr."], None)),
+        ("^Ann", (None, ["Ann"], None, None)),
+    ],
+)
+def test_each_part_of_a_name_has_its_own_field(
+    name: str, dicom: str, parts: tuple[str | None, list[str] | None, list[str] | None, list[str] | None]
+) -> None:
+    found = resources(name, finished(sources=(identity(patient_name=dicom),)))
+    (human,) = found["Patient"][0]["name"]
+    assert tuple(human.get(field) for field in ("family", "given", "prefix", "suffix")) == parts
+
+
 def test_every_reference_of_a_bundle_is_to_a_resource_in_it() -> None:
     def references(value: Any) -> list[str]:
         if isinstance(value, list):

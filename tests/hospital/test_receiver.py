@@ -31,9 +31,9 @@ def event(title: str = "SCANNER", address: str = "127.0.0.1") -> Any:
 class Received(Receiver):
     """A receiver that does not listen, and the figures that it gives."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, plan: Receive = PLAN) -> None:
         self.counted: list[str] = []
-        super().__init__(PLAN, folder, self.counted.append)
+        super().__init__(plan, folder, self.counted.append)
 
     def answer(self, sent: Any) -> int:
         return self._store(sent)
@@ -58,3 +58,18 @@ def test_success_is_answered_for_what_lies_on_the_disk(tmp_path: Path, monkeypat
 def test_an_object_of_a_stranger_is_not_kept(sent: Any, tmp_path: Path) -> None:
     assert Received(tmp_path).answer(sent) == 0x0124
     assert not list(tmp_path.rglob("*.dcm"))
+
+
+@pytest.mark.parametrize(
+    ("stated", "comes_from", "status"),
+    [
+        ("127.0.0.1", "::ffff:127.0.0.1", 0x0000),
+        ("::ffff:127.0.0.1", "127.0.0.1", 0x0000),
+        ("127.0.0.1", "::ffff:127.0.0.2", 0x0124),
+        ("::1", "0:0:0:0:0:0:0:1", 0x0000),
+        ("::1", "127.0.0.1", 0x0124),
+    ],
+)
+def test_an_address_is_one_however_it_is_written(stated: str, comes_from: str, status: int, tmp_path: Path) -> None:
+    plan = PLAN.model_copy(update={"peers": {"SCANNER": stated}})
+    assert Received(tmp_path, plan).answer(event(address=comes_from)) == status

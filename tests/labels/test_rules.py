@@ -369,6 +369,18 @@ def test_importing_and_using_the_rules_stays_light() -> None:
         ("CT to exclude malignancy.", {"Lung Lesion": UNC}),
         ("Pneumonia is unlikely.", {"Pneumonia": UNC}),
         ("Lines and tubes: none. Pleura: no effusion.", {"Support Devices": NEG, "Pleural Effusion": NEG}),
+        # What "with" brings is there, unless a list goes on behind it.
+        ("No consolidation with development of edema.", {"Consolidation": NEG, "Edema": POS}),
+        ("No consolidation with development of edema and effusion.", {"Edema": POS, "Pleural Effusion": POS}),
+        (
+            "No consolidation with development of edema or effusion.",
+            {"Consolidation": NEG, "Edema": NEG, "Pleural Effusion": NEG},
+        ),
+        (
+            "No consolidation with development of edema nor effusion.",
+            {"Consolidation": NEG, "Edema": NEG, "Pleural Effusion": NEG},
+        ),
+        ("No pneumothorax with effusion.", {"Pneumothorax": NEG, "Pleural Effusion": NEG}),
     ],
 )
 def test_reach_of_cues(text: str, expected: dict[str, LabelState]) -> None:

@@ -514,6 +514,21 @@ def test_draws_are_fresh_each_step_the_same_again_and_free_of_the_batch() -> Non
     assert step_key() == first != STUDY_DRAW
 
 
+@pytest.mark.parametrize("seed", [0, 3, 41])
+def test_pairings_are_those_of_the_runs_own_seed(
+    model: DiffvpModel, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(model.resampler), "calibrate", lambda *given: None)
+    monkeypatch.setattr(type(model.diagnosis), "fit", lambda *given: None)
+    monkeypatch.setattr(type(model.difference), "banks", lambda *given: {})
+    model.pool.seed.fill_(17)
+    training: Any = SimpleNamespace(seed=seed, batches=lambda: iter(()))
+    model.build_memories("latents", training)
+    assert int(model.pool.seed) == 17
+    model.build_memories("report", training)
+    assert int(model.pool.seed) == seed
+
+
 def test_training_draws_by_step_and_validation_by_study(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = []
     draw = model.pool.draw

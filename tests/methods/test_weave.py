@@ -31,6 +31,7 @@ from radweave.export import export
 from radweave.generate.predictor import Predictor
 from radweave.labels.comparisons import compares_with_prior
 from radweave.methods import load_method, resolve
+from radweave.methods.weave import stack as stack_module
 from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES, say
 from radweave.methods.weave.members import Folds, asked_members, cross_fitted, mean_of_asked, voices
 from radweave.methods.weave.model import WeaveModel
@@ -640,6 +641,39 @@ def test_what_a_source_adds_is_the_precision_out_of_fold_with_it_and_without() -
     only = FittedStack.fit(scores[folds == 1][:, :1], labels[folds == 1], ["log_odds"], StackConfig())
     rest = stacks[0].without(1, scores[folds == 1], labels[folds == 1], StackConfig())
     assert rest(scores[:, :1]) == pytest.approx(only(scores[:, :1])), "as if the other had never been there"
+
+
+def test_no_study_is_judged_by_a_stack_that_has_seen_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither with all sources nor without one of them: other labels in a fold change nothing that is said of it."""
+    rng = np.random.default_rng(6)
+    labels, folds = (rng.random((120, 2)) < 0.4).astype(float), np.arange(120) % 3
+    scores = rng.normal(size=(120, 3, 2)) + labels[:, None] * np.array([2.0, 1.0, 0.0])[:, None]
+    patients = [f"p{row}" for row in range(120)]
+    counted = np.ones(2, dtype=bool)
+    said: list[Any] = []
+    real = stack_module._precisions
+
+    def noted(log_odds: Any, *rest: Any) -> tuple[float, float]:
+        said.append(log_odds)
+        return real(log_odds, *rest)
+
+    monkeypatch.setattr(stack_module, "_precisions", noted)
+
+    def asked(of: Any) -> list[Any]:
+        held = seen(scores=scores, labels=of, folds=folds, withheld=folds, patients=patients)
+        said.clear()
+        stacks = stack_module.stacks_without(held, ["log_odds"] * 3, StackConfig(deviation=1.0))
+        stack_module.precisions_without(held, stacks, StackConfig(deviation=1.0), counted)
+        return list(said)
+
+    before = asked(labels)
+    assert len(before) == 1 + 3
+    for fold in range(3):
+        own = folds == fold
+        after = asked(np.where(own[:, None], 1 - labels, labels))
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one[own], other[own])
+            assert np.abs(one[~own] - other[~own]).max() > 0.1
 
 
 def test_without_any_source_but_the_prior_s_a_study_has_the_frequencies_of_the_classes() -> None:

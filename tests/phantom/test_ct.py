@@ -15,7 +15,7 @@ from radweave.phantom.ct_lesions import make_ct_scene
 from radweave.phantom.dataset import write_phantom_dataset
 from radweave.phantom.findings import Finding
 from radweave.phantom.lesions import make_scene
-from radweave.phantom.scene import AIR_HU, LUNG_HU, build_scene
+from radweave.phantom.scene import AIR_HU, LUNG_HU, Filling, Scene, build_scene
 from radweave.phantom.shapes import Ellipsoid, Tube
 from radweave.phantom.study import PhantomOptions, draw_ct_study
 from radweave.phantom.xray import WATER_PER_MM, Exposure, Projector
@@ -91,6 +91,29 @@ def test_every_abnormality_changes_the_volume(name: str) -> None:
     assert (change > 25).sum() >= 10
     if finding.side == "left" and name != "Medical material":
         assert (change[:, :, :40] > 25).sum() == 0
+
+
+@pytest.mark.parametrize("change", ["lungs", "fillings", "body", "solids", "organs"])
+def test_voxels_that_drew_another_scene_draw_this_one_as_new_ones_do(change: str) -> None:
+    """What is kept between two scenes of an anatomy hangs on all that it is made of."""
+    anatomy = draw_anatomy(np.random.default_rng(3))
+    scan = Scan(shape=(12, 24, 24), spacing_mm=(26.0, 15.0, 15.0), noise_hu=0.0)
+
+    def scene(changed: bool) -> Scene:
+        made = build_scene(anatomy, arms_up=True)
+        if changed and change == "lungs":
+            made.lung_hu = {**made.lung_hu, "left": made.lung_hu["left"] - 90.0}
+        elif changed and change == "fillings":
+            made.fillings["right"].append(Filling(made.cavities["right"][:1], 10.0))
+        elif changed:
+            setattr(made, change, getattr(made, change)[:-1])
+        return made
+
+    used = Voxels(scan)
+    before = used.volume(scene(changed=False))
+    after = used.volume(scene(changed=True))
+    np.testing.assert_array_equal(after, Voxels(scan).volume(scene(changed=True)))
+    assert (after != before).any()
 
 
 def test_masks_hold_what_differs_from_the_finding_free_twin() -> None:

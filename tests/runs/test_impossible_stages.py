@@ -67,3 +67,14 @@ def test_a_language_model_without_a_step_of_its_own_is_refused_before_a_stage_ru
     with pytest.raises(InputError, match=r"decoding\.compile.*cannot be compiled"):
         refuse("decoding.compile=default")
     assert tried == []
+
+
+def test_looking_at_the_stages_leaves_what_trains_as_it_was() -> None:
+    experiment = resolve("baseline", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["baseline"]])
+    model = build_on_meta(experiment)
+    for number, parameter in enumerate(model.parameters()):
+        parameter.requires_grad_(number % 3 == 0)
+    before = [parameter.requires_grad for parameter in model.parameters()]
+    assert 0 < sum(before) < len(before)
+    refuse_impossible_stages(experiment, model)
+    assert [parameter.requires_grad for parameter in model.parameters()] == before

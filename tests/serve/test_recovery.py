@@ -6,20 +6,26 @@ import os
 import signal
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from stand_ins import CRASH, HANG, IMAGE, drafted
 from stations import one_draft, running, upload, wait_for
 
 from radweave.base.errors import InputError
-from radweave.serve import store
+from radweave.hospital.prior import Prior
+from radweave.serve import drafts, store
 from radweave.serve.database import Database
+from radweave.serve.schema import studies
 from radweave.serve.settings import Limits, Settings
 from radweave.serve.station import Station, alone
 from radweave.serve.store import NewStudy
 from radweave.serve.worker import main
 from toys import toy_image
+
+BEFORE_ALL = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 def test_the_real_process_is_killed_and_every_study_drafted_once(settings: Settings, tmp_path: Path) -> None:
@@ -165,3 +171,86 @@ def test_what_waits_is_bounded_for_all_that_come_at_once(settings: Settings) -> 
             thread.join()
         assert sorted(answers) == [202] * 2 + [503] * 6
         client.post(f"/api/v1/studies/{study}/cancel")
+
+
+def _states(database: Database) -> dict[str, tuple[str, int]]:
+    with database.reading() as connection:
+        rows = connection.execute(sa.select(studies.c.name, studies.c.state, studies.c.tries)).all()
+    return {row.name: (row.state, row.tries) for row in rows}
+
+
+def test_what_came_back_is_taken_alone_whoever_waits_before_or_after_it(url: str) -> None:
+    """A study that ended a process may end the next one too: it must take no other with it."""
+    database = Database(url)
+    with database.writing() as connection:
+        names = {store.add(connection, NewStudy(name), owner=None): name for name in "abcde"}
+
+        def claimed() -> str:
+            return "".join(sorted(names[job.id] for job in store.claim(connection, 8)))
+
+        assert claimed() == "abcde"
+        ids = {name: study for study, name in names.items()}
+        assert store.give_back(connection, [ids["b"], ids["d"]], tries=3, reason="ended") == []
+        names[store.add(connection, NewStudy("f"), owner=None)] = "f"
+        names[store.add(connection, NewStudy("g"), owner=None)] = "g"
+        assert [claimed() for _ in range(4)] == ["b", "d", "fg", ""]
+        # One that is not the oldest does not go with the others either.
+        names[store.add(connection, NewStudy("h"), owner=None)] = "h"
+        assert store.give_back(connection, [ids["d"]], tries=3, reason="ended") == []
+        connection.execute(studies.update().where(studies.c.name == "h").values(created=BEFORE_ALL))
+        assert [claimed() for _ in range(3)] == ["h", "d", ""]
+    database.close()
+
+
+def test_the_end_of_a_server_is_nobodys_try(url: str) -> None:
+    database = Database(url)
+    with database.writing() as connection:
+        ids = [store.add(connection, NewStudy(name), owner=None) for name in "abc"]
+        store.claim(connection, 2)
+        store.give_back(connection, ids[:1], tries=3, reason="ended")
+        store.claim(connection, 1)
+    assert _states(database) == {"a": ("drafting", 2), "b": ("drafting", 1), "c": ("waiting", 0)}
+    with database.writing() as connection:
+        assert store.recover(connection) == 2
+    assert _states(database) == {"a": ("waiting", 1), "b": ("waiting", 0), "c": ("waiting", 0)}
+    with database.writing() as connection:
+        connection.execute(studies.update().values(state="drafting", tries=0))  # as an older program left it
+        assert store.recover(connection) == 3
+    assert _states(database) == dict.fromkeys("abc", ("waiting", 0))
+    database.close()
+
+
+@pytest.mark.parametrize(("tries", "given_up"), [(2, False), (3, True), (4, True)])
+def test_a_study_is_given_up_with_its_last_try(url: str, tries: int, given_up: bool) -> None:
+    database = Database(url)
+    with database.writing() as connection:
+        study = store.add(connection, NewStudy("a"), owner=None)
+        store.claim(connection, 1)
+        connection.execute(studies.update().values(tries=tries))
+        assert store.give_back(connection, [study], tries=3, reason="it ended") == ([study] if given_up else [])
+        assert store.reason_of(connection, study) == ("it ended" if given_up else "")
+    assert _states(database) == {"a": ("refused" if given_up else "waiting", tries)}
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("prior", "said"),
+    [
+        (None, []),
+        (Prior("none"), list(Prior("none").warnings)),
+        (Prior("late"), list(Prior("late").warnings)),
+        (Prior("failed"), list(Prior("failed").warnings)),
+        (Prior("refused", reason="other_name"), list(Prior("refused", reason="other_name").warnings)),
+    ],
+)
+def test_a_draft_says_what_came_of_looking_for_its_prior(url: str, prior: Prior | None, said: list[str]) -> None:
+    assert bool(said) == (prior is not None and prior.outcome in ("late", "failed", "refused"))
+    database = Database(url)
+    with database.writing() as connection:
+        study = store.add(connection, NewStudy("a", prior=prior), owner=None)
+        store.claim(connection, 1)
+        store.finish(connection, study, {**drafted(study), "warnings": ["of the model"]})
+        given = drafts.read_evidence(connection, study)
+    assert given is not None
+    assert given["warnings"] == ["of the model", *said]
+    database.close()

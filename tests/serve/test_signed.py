@@ -21,7 +21,7 @@ from radweave.serve import drafts, linked, log, outbox, reports, sender, signed,
 from radweave.serve.database import Database
 from radweave.serve.metrics import Metrics
 from radweave.serve.reader_study import signed_studies
-from radweave.serve.schema import migrate, studies
+from radweave.serve.schema import migrate, now, studies
 from radweave.serve.schema import outbox as outbox_table
 from radweave.serve.sender import Sender
 from radweave.serve.settings import Limits
@@ -169,6 +169,26 @@ def test_what_one_reader_looked_at_lets_no_other_sign(
         with pytest.raises(ConflictError, match=rf"keys \[{flagged}\]"), database.writing() as connection:
             drafts.sign(connection, study, 1, 1.0, other)
     sign(database, study, weber)
+
+
+def test_what_a_reader_wrote_was_looked_at_by_that_reader_alone(
+    database: Database, study: str, readers: tuple[User, User, User]
+) -> None:
+    ahn, weber, chief = readers
+    version = change(database, study, weber, 1, {"op": "replace", "key": 0, "text": "The heart is large."})
+    version = change(database, study, ahn, version, {"op": "insert", "text": "No effusion."})
+    with database.writing() as connection:
+        drafts.look(connection, study, version, [1], chief)
+        seen = {
+            name: [row["looked_at"] for row in drafts.read(connection, study, version, user)["sentences"]]
+            for name, user in (("ahn", ahn), ("weber", weber), ("chief", chief), ("nobody", None))
+        }
+        texts = [row["text"] for row in drafts.read(connection, study, version)["sentences"]]
+    assert texts[:2] == ["No effusion.", "The heart is large."]
+    assert seen == {
+        "ahn": [True, False, False], "weber": [False, True, False], "chief": [False, False, True],
+        "nobody": [False, False, False],
+    }  # fmt: skip
 
 
 def test_a_look_holds_over_edits_and_for_nothing_but_its_sentence(
@@ -405,6 +425,29 @@ def test_addenda_are_sent_once_each_after_what_they_are_added_to(
     add(database, study, readers[1], "Last.", 2)
     assert events(database, monkeypatch) == ["addendum 3 after addendum 2"]
     assert events(database, monkeypatch) == []
+
+
+@pytest.mark.parametrize(("state", "names"), [("sent", "drafted"), ("waiting", None), ("refused", None)])
+def test_only_what_an_archive_has_is_named_as_the_version_before(
+    database: Database, study: str, readers: tuple[User, User, User], state: str, names: str | None
+) -> None:
+    sign(database, study, readers[0])
+    keep = {"study_id": study, "target": "archive", "format": "sr-basic", "tries": 1, "due": now(), "changed": now()}
+    with database.writing() as connection:
+        rows = [
+            {**keep, "event": "drafted", "version": 1, "state": state},
+            {**keep, "event": "signed", "version": 1, "state": "waiting"},
+            # Another archive's, and this one's in another format, are no versions of it.
+            {**keep, "target": "other", "event": "drafted", "version": 1, "state": "sent"},
+            {**keep, "format": "pdf-dicom", "event": "drafted", "version": 1, "state": "sent"},
+        ]
+        connection.execute(outbox_table.delete())
+        connection.execute(outbox_table.insert(), rows)
+        asked = sa.select(outbox_table).where(outbox_table.c.event == "signed")
+        found = outbox.predecessor(connection, connection.execute(asked).one())
+    assert (None if found is None else found.event) == names
+    if found is not None:
+        assert (found.target, found.format) == ("archive", "sr-basic")
 
 
 # Rejected drafts.

@@ -79,6 +79,28 @@ def test_windows_are_python_s(tmp_path: Path) -> None:
     assert window == {"name": None, "function": "LINEAR", "center": 50, "width": 300}
 
 
+@pytest.mark.parametrize("padding", [None, 5, 300])
+@pytest.mark.parametrize("last", [65_533, 65_534, 65_535])
+def test_no_grey_value_is_taken_for_padding(tmp_path: Path, last: int, padding: int | None) -> None:
+    """Of an image that has as many levels as there are words the brightest is as bright as any."""
+    values = np.arange(256 * 256).clip(0, last)
+    if padding is not None:
+        values[values == padding] = padding - 1
+        values[1000:1040] = padding
+    tags = {} if padding is None else {"PixelPaddingValue": padding}
+    image = values.reshape(256, 256) / 65_535
+    read = pixels.read_words(write_dicom(tmp_path / "wide.dcm", image, bits=16, **tags))
+    is_padding = np.zeros(image.shape, bool) if padding is None else values.reshape(256, 256) == padding
+    if padding is not None:
+        np.testing.assert_array_equal(read.words == pixels.PADDING, is_padding)
+    found = pixels.values_of(read.words, read.about)[~is_padding]
+    np.testing.assert_allclose(found, values.reshape(256, 256)[~is_padding], atol=1.0)
+    preset = {"function": "LINEAR_EXACT", "center": 32_768, "width": 65_536}
+    shown = pixels.shown_bytes(read.words, read.about, preset)
+    assert shown[~is_padding].max() == 255
+    assert (shown[~is_padding & (values.reshape(256, 256) > 60_000)] > 200).all()
+
+
 def test_a_sigmoid_is_python_s_within_a_step(tmp_path: Path) -> None:
     kind = {"bits": 12, "WindowCenter": 1500, "WindowWidth": 2500, "VOILUTFunction": "SIGMOID"}
     read = pixels.read_words(write_dicom(tmp_path / "chest.dcm", **kind))

@@ -109,6 +109,37 @@ def test_of_every_attribute_of_the_table_nothing_is_left_in_any_byte(tmp_path: P
     assert "DerivationCodeSequence" in dataset
 
 
+@pytest.mark.parametrize("surplus", [0, 40])
+@pytest.mark.parametrize(("stated", "entries"), [(4, 4), (300, 300), (65_535, 65_535), (0, 65_536)])
+def test_a_table_keeps_as_many_entries_as_it_states_and_nothing_behind_them(
+    tmp_path: Path, stated: int, entries: int, surplus: int
+) -> None:
+    """0 states 65536 entries (PS3.3 C.11.1.1.1, C.7.6.3.1.5); what stands behind them is read by nobody."""
+    path = write_dicom(tmp_path / "a.dcm")
+    dataset = dcmread(path)
+    values = (np.arange(entries) % 4000).astype("<u2")
+    item = Dataset()
+    item.add_new(0x00283002, "US", [stated, 0, 16])
+    item.add_new(0x00283006, "OW", values.tobytes() + (CANARY.encode() * surplus)[: 2 * surplus])
+    dataset.VOILUTSequence = [item]
+    found, cleaned = clean(save(dataset, path))
+    (left,) = found.VOILUTSequence
+    assert list(left.LUTDescriptor) == [stated, 0, 16]
+    assert left.LUTData == values.tobytes()
+    assert CANARY.encode() not in cleaned.data
+
+
+def test_a_table_with_fewer_entries_than_it_states_is_left_out(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "a.dcm")
+    dataset = dcmread(path)
+    item = Dataset()
+    item.add_new(0x00283002, "US", [0, 0, 16])
+    item.add_new(0x00283006, "OW", b"\1\2" * 300)
+    dataset.VOILUTSequence = [item]
+    found, _ = clean(save(dataset, path))
+    assert all("LUTData" not in one for one in found.get("VOILUTSequence", ()))
+
+
 def test_the_safety_net_takes_words_of_the_patient_wherever_they_stand(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "a.dcm", PatientName="Nightingale^Florence^Ann", PatientID="4711-x")
     dataset = dcmread(path)

@@ -81,6 +81,40 @@ def test_a_report_with_headings_is_taken_apart(source: Path, tmp_path: Path) -> 
     assert (second.report, second.findings) == ("The lungs are clear. No effusion.", None)
 
 
+def test_a_column_of_a_section_goes_before_what_the_report_says_of_it(source: Path, tmp_path: Path) -> None:
+    whole = '"Indication: Cough. Comparison: None. Findings: The lungs are clear. Impression: Normal."'
+    write_table(
+        source,
+        "image,report,indication,technique",
+        f"a.png,{whole},Fever.,PA.",
+        f"b.png,{whole},,",
+    )
+    first, second = import_dataset("folder", source, tmp_path / "out").studies()
+    assert (first.indication, first.comparison, first.technique) == ("Fever.", "None.", "PA.")
+    assert (second.indication, second.comparison, second.technique) == ("Cough.", "None.", None)
+    assert first.findings == second.findings == "The lungs are clear."
+
+
+@pytest.mark.parametrize("names", ["{0},{1}", "{1},{0}"])
+@pytest.mark.parametrize(
+    ("ours", "other", "field"),
+    [
+        ("report", "text", "report"),
+        ("indication", "history", "indication"),
+        ("study_id", "uid", "study_id"),
+        ("patient_id", "subject_id", "patient_id"),
+    ],
+)
+def test_of_two_columns_for_one_thing_the_one_that_is_called_as_ours_is_read(
+    source: Path, tmp_path: Path, names: str, ours: str, other: str, field: str
+) -> None:
+    rest = "image" if ours == "report" else "image,report"
+    cells = "a.png" if ours == "report" else "a.png,Clear."
+    write_table(source, f"{rest},{names.format(ours, other)}", f"{cells},{names.format('Mine', 'Another')}")
+    (study,) = import_dataset("folder", source, tmp_path / "out").studies()
+    assert getattr(study, field) == "Mine"
+
+
 def write_volume(path: Path) -> None:
     import nibabel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from radweave.base.errors import InputError
 from radweave.evaluation.evaluate import Options, evaluate_pairs
 from radweave.evaluation.metrics.heads import HeadTable, ranking
 from radweave.evaluation.pairs import Pair, Probabilities, read_pairs
-from radweave.labels import get_labeler
+from radweave.labels import NO_FINDING, get_labeler
 
 LABELER = get_labeler("chexpert14")
 EFFUSION, EDEMA, CLEAR = "There is a pleural effusion.", "There is pulmonary edema.", "The lungs are clear."
@@ -66,6 +67,27 @@ def test_against_counts_by_hand() -> None:
     assert found.calibrated_on == "val"
 
 
+def test_a_rare_finding_counts_in_the_micro_average_alone() -> None:
+    """Heads and drafts are averaged over the same classes, whichever of the two is wrong of the rare one."""
+    pairs = []
+    for n in range(30):
+        there, rare = n < 6, n in (10, 11, 12, 13)
+        values = {"Pleural Effusion": 0.9 if there else 0.1, "Edema": 0.1, "No Finding": 0.5}
+        given = Probabilities(values, dict.fromkeys(values, 0.5), frozenset(values), split="val")
+        ref = EFFUSION if there else EDEMA if rare else CLEAR
+        pairs.append(Pair(f"s{n}", EFFUSION if there else CLEAR, (ref,), probabilities=given))
+    found = evaluate_pairs(pairs, labeler=LABELER, options=Options(meteor=False, floors=False, resamples=0)).heads
+    assert isinstance(found, HeadTable)
+    assert found.classes["Edema"].positives == 4
+    assert (found.heads_macro_f1, found.draft_macro_f1) == (1.0, 1.0)
+    assert found.heads_f1 == found.draft_f1 == pytest.approx(2 * 6 / (6 + 10))
+    # With a fifth study it is not rare any more, and both have missed it.
+    pairs[14] = replace(pairs[14], refs=(EDEMA,))
+    found = evaluate_pairs(pairs, labeler=LABELER, options=Options(meteor=False, floors=False, resamples=0)).heads
+    assert isinstance(found, HeadTable)
+    assert (found.heads_macro_f1, found.draft_macro_f1) == (0.5, 0.5)
+
+
 def test_drafts_without_probabilities_have_no_table() -> None:
     pairs = drafts()
     pairs[3] = Pair("s3", CLEAR, (CLEAR,))
@@ -85,6 +107,23 @@ def test_macro_f1_counts_classes_with_five_positives_and_says_which() -> None:
     groups = result["policies"]["uncertain_as_negative"]["groups"]
     assert groups["frequent"]["macro"]["f1"]["value"] == pytest.approx(2 * 5 / (9 + 5))
     assert groups["without_no_finding"]["macro"]["f1"]["value"] == pytest.approx(2 * 5 / 14 / 13)
+
+
+def test_only_what_a_report_states_is_asserted_and_not_what_may_be_there() -> None:
+    pairs = [
+        Pair("a", "There is a pleural effusion. Possible pneumonia.", (EFFUSION,)),
+        Pair("b", "Possible pulmonary edema. No pneumothorax.", (EDEMA,)),
+        Pair("c", "The lungs are clear.", (CLEAR,)),
+    ]
+    evaluation = evaluate_pairs(pairs, labeler=LABELER, options=Options(meteor=False, floors=False, resamples=0))
+    assert evaluation.clinical is not None
+    assert evaluation.clinical.states["generated"]["uncertain"] == 2
+    assert evaluation.clinical.asserted == ("Pleural Effusion",)
+    # The other way of counting sees the two that may be there.
+    scores = evaluation.clinical.policies["uncertain_as_positive"].per_class
+    assert {name for name, one in scores.items() if one.predicted} - {NO_FINDING} == {
+        "Pleural Effusion", "Pneumonia", "Edema",
+    }  # fmt: skip
 
 
 def line_of(pair: Pair) -> str:
