@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants eyes results reference package sbom clean
+.PHONY: setup demo test test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants eyes results reference package sbom clean
 
 setup: $(READY)
 
@@ -22,22 +22,27 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/radweave demo --out demo --overwrite
 
+# The core. The workstation's tests are a target of their own.
 test: $(READY)
-	$(PYTEST)
+	$(PYTEST) --ignore tests/workstation
+
+# The web application and the hospital's interfaces, without other programs.
+test-workstation: $(READY)
+	$(PYTEST) tests/workstation
 
 # The workstation's tests with its databases on a PostgreSQL server that is started for them: Debian's postgresql is needed.
 test-postgres: $(READY)
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
 	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; } \
 	  || { echo "PostgreSQL is missing (Debian: apt-get install postgresql)"; exit 1; }
-	RADWEAVE_TEST_POSTGRES=1 $(PYTEST) -m "not gpu" tests/serve
+	RADWEAVE_TEST_POSTGRES=1 $(PYTEST) -m "not gpu and not browser and not programs and not slow" tests/workstation
 
 # The workstation's pages in a real browser: Debian's Chromium, which is installed where root and apt answer.
 test-browser: $(READY)
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
 	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
 	  || { echo "Chromium is missing (Debian: apt-get install chromium)"; exit 1; }
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser tests/browser
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser tests/workstation/browser
 
 # Reports against the programs of others: an archive, a validator, DCMTK. They are installed where root and apt answer;
 # where they cannot be had, the tests skip with a reason.
@@ -47,7 +52,7 @@ test-hospital: $(READY)
 	  && command -v pdftotext >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
 	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PROGRAMS); } \
 	  || echo "some of $(PROGRAMS) are missing: the tests that need them are skipped"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m programs tests/hospital tests/serve
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m programs tests/workstation
 
 # Notebooks too: their cells are code.
 CHECKED := src tests bench docs/site docs/tutorials
@@ -56,7 +61,7 @@ check: $(READY)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST)
+	$(PYTEST) --ignore tests/workstation
 
 # The documentation as a site: a warning is an error (with --quiet none is noticed), and no page may load anything from elsewhere.
 SITE ?= build/site

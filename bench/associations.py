@@ -132,8 +132,8 @@ def figures(process: int) -> dict[str, int]:
 
 def serve(folder: Path) -> None:
     """The receiver, until standard input ends; its port is the first line of its output, its counts the last."""
-    from radweave.hospital.plan import Receive
-    from radweave.hospital.receiver import Receiver
+    from radweave.workstation.hospital_plan import Receive
+    from radweave.workstation.receiver import Receiver
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

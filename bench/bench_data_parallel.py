@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch, Slice
-from radweave.train.distributed import Ranks, joined_ranks, make_replica
+from radweave.core.batch import Batch, Slice
+from radweave.engine.distributed import Ranks, joined_ranks, make_replica
 
 BUCKET_NUMBERS = 16 << 20
 WARM_UP = 3

@@ -20,20 +20,17 @@ from pathlib import Path
 import numpy as np
 
 from radweave.data.dataset import Dataset
-from radweave.drafting.candidates import Candidate, CandidateOptions, Sentence, build_candidates
-from radweave.drafting.choice import ExpectedUtility
-from radweave.drafting.nearby import NearbyUtility, nearest_rows
-from radweave.drafting.pool import CandidatePool, stated
-from radweave.evaluation.metrics.cider import cider
-from radweave.evaluation.metrics.ngrams import PairedTexts, count_pairs
-from radweave.evaluation.metrics.pairwise import BleuPoint, PairwiseWording, WordingWeights
-from radweave.evaluation.metrics.rouge import coco_rouge_l
-from radweave.evaluation.prepare import prepare_hypotheses
-from radweave.evaluation.protocols import get_protocol
+from radweave.drafting.candidates import Candidate, CandidateOptions, CandidatePool, Sentence, build_candidates, stated
+from radweave.drafting.choice import ExpectedUtility, NearbyUtility, nearest_rows
 from radweave.labels import LABELER_OF, get_labeler
+from radweave.metrics.language import cider, coco_rouge_l
+from radweave.metrics.ngrams import PairedTexts, count_pairs
+from radweave.metrics.pairwise import BleuPoint, PairwiseWording, WordingWeights
+from radweave.metrics.prepare import prepare_hypotheses
+from radweave.metrics.protocols import get_protocol
 from radweave.nn.decoding import ExpectedUtilityConfig
 from radweave.phantom.anatomy import draw_anatomy
-from radweave.phantom.course import draw_findings
+from radweave.phantom.findings import draw_findings
 from radweave.phantom.report import body_sentences
 
 BY_THE_METRICS = 8

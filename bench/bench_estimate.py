@@ -48,12 +48,12 @@ def train(overrides: Sequence[str]) -> int:
     """Three updates; returns how many tokens stand before a report."""
     import torch
 
-    from radweave.base.batch import Batch
-    from radweave.base.ontology import CLASSES
-    from radweave.contract.experiment import BuildContext
-    from radweave.contract.stage import apply_finetune, build_optimizer
+    from radweave.core.batch import Batch
+    from radweave.core.ontology import CLASSES
     from radweave.data.tokenizer import BpeTokenizerConfig
     from radweave.methods import resolve
+    from radweave.methods.experiment import BuildContext
+    from radweave.methods.stage import apply_finetune, build_optimizer
 
     experiment = resolve("baseline", "tiny", overrides)
     data, stage = experiment.data, list(experiment.named_stages().values())[-1]
@@ -96,7 +96,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         print(json.dumps(measure(json.loads(sys.argv[1]))))
         return
-    from radweave.estimate import estimate
+    from radweave.engine.estimate import estimate
 
     # Freed blocks go back to the system at once, so that what is resident is what is used.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

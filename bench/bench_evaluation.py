@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from made_up import made_up_sentence
-from radweave.evaluation import Options, Pair, evaluate_pairs, get_protocol, read_pairs
-from radweave.evaluation.metrics.language import language_statistics
-from radweave.evaluation.prepare import prepare
-from radweave.evaluation.significance import compare
 from radweave.labels import get_labeler
+from radweave.metrics import Options, Pair, evaluate_pairs, get_protocol, read_pairs
+from radweave.metrics.language import language_statistics
+from radweave.metrics.prepare import prepare
+from radweave.metrics.significance import compare
 
 STUDIES = 3858
 

@@ -15,10 +15,10 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from radweave.phantom.dataset import write_phantom_dataset
-from radweave.runs.stages import TrainingWatch
-from radweave.runs.train import train
-from radweave.train.loop import Watch
+from radweave.engine.loop import Watch
+from radweave.engine.stages import TrainingWatch
+from radweave.engine.train import train
+from radweave.phantom.study import write_phantom_dataset
 
 BATCH = 16
 SETTINGS = [

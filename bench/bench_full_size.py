@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from radweave.data.leaks.pictures import thumbnail, without_borders
-from radweave.data.preprocessing import to_square
-from radweave.data.reading.images import radiograph_from_raster, read_raster
-from radweave.data.reading.raster_parse import parse_raster
-from radweave.generate.floors import nearest_rows
+from radweave.data.augmentation import to_square
+from radweave.data.leaks.images import thumbnail, without_borders
+from radweave.inference.floors import nearest_rows
+from radweave.io.images import radiograph_from_raster, read_raster
+from radweave.io.raster_parse import parse_raster
 
 ROUNDS = 7
 REQUEST = {"max_side_px": 16_384, "max_pixels": 100 << 20}

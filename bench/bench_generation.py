@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from radweave.methods import resolve
-from radweave.nn import next_words
+from radweave.nn import decoding as next_words
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.language_model import CausalLanguageModel
 

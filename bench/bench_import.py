@@ -32,7 +32,7 @@ def report(draw: random.Random) -> str:
 
 def make(folder: Path, studies: int) -> None:
     """A data set folder and a table for import, both of the given number of studies."""
-    from radweave.base.study import ImageRef, LabelState, Study, View
+    from radweave.core.study import ImageRef, LabelState, Study, View
     from radweave.data.dataset import DatasetCard, DatasetWriter
 
     draw = random.Random(0)

@@ -20,8 +20,8 @@ from typing import Any
 
 from radweave.labels.chexpert_terms import LEXICON as CHEXPERT14_LEXICON
 from radweave.labels.ct_terms import LEXICON as CT18_LEXICON
-from radweave.labels.lexicon import Lexicon
 from radweave.labels.nih_terms import LEXICON as NIH14_LEXICON
+from radweave.labels.phrases import Lexicon
 from radweave.labels.rules import RuleLabeler
 
 ROUNDS = 3

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from radweave.base.ontology import CHEXPERT14, CT18
+from radweave.core.ontology import CHEXPERT14, CT18
 from radweave.phantom.study import PhantomOptions, draw_ct_study, draw_xray_study
 
 

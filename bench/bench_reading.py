@@ -20,9 +20,9 @@ from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import UID, ExplicitVRLittleEndian, JPEGBaseline8Bit, RLELossless, generate_uid
 
-from radweave.data.reading.dicom_parse import parse_dicom
-from radweave.data.reading.raster_parse import parse_raster
-from radweave.data.reading.sandbox import Sandbox
+from radweave.io.dicom_parse import parse_dicom
+from radweave.io.raster_parse import parse_raster
+from radweave.io.sandbox import Sandbox
 
 ROUNDS = 7
 REPEATS = 20

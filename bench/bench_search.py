@@ -20,9 +20,9 @@ from pathlib import Path
 import faiss
 import torch
 
-from radweave.memory.backends import FaissIndex, recall
-from radweave.memory.bank import Bank, Owners, load_bank, save_bank
-from radweave.memory.index import ExactIndex
+from radweave.nn.memory.backends import FaissIndex, recall
+from radweave.nn.memory.bank import Bank, Owners, load_bank, save_bank
+from radweave.nn.memory.index import ExactIndex
 
 ROWS, DIM, K, FEW = 270_000, 512, 10, 30_000
 ROUNDS = 3

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "serve"))
 from load import Killed, Load, free_port
 
-from radweave.runs.train import train
+from radweave.engine.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 SAMPLE_S = 5.0

@@ -40,15 +40,13 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-import radweave.runs.stages as stages
-from radweave.base.batch import Batch, Slice
-from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
+import radweave.engine.stages as stages
+from radweave.core.batch import Batch, Slice
+from radweave.engine.loop import StageTrainer, computes_in_bfloat16
+from radweave.engine.train import train
 from radweave.methods.baseline.model import BaselineModel
-from radweave.phantom.dataset import write_phantom_dataset
-from radweave.phantom.study import PhantomOptions
-from radweave.runs.train import train
-from radweave.train.loop import StageTrainer
-from radweave.train.precision import computes_in_bfloat16
+from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 
 METHODS = ("baseline", "weave", "vdgen", "am_mrg", "dast", "diffrgennet", "diffvp")
 SIDE = 768

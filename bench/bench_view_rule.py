@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from radweave.base.study import View
-from radweave.data.reading.view_rule import guess_view
+from radweave.core.study import View
+from radweave.inference.pictures import guess_view
 
 
 def images(data: Path) -> Iterator[tuple[str, View, Path]]:

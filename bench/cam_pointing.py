@@ -31,16 +31,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
-from radweave.base.study import Split, Study
+from radweave.core.study import Split, Study
+from radweave.data.augmentation import to_square
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate, ordered_views, view_id
-from radweave.data.preprocessing import to_square
-from radweave.explain.colours import PALETTE
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import Run, restore
+from radweave.inference.explain.maps import PALETTE
 from radweave.nn.cam import CAM_KINDS, view_maps
-from radweave.nn.views import encode_views
-from radweave.runs.prepare import prepare
-from radweave.runs.restore import Run, restore
+from radweave.nn.connector import encode_views
 
 # (across, down, half width, half height) as shares of a phantom's image: both lungs from the front, one from the side.
 LUNGS = {1: ((0.28, 0.45, 0.13, 0.3), (0.72, 0.45, 0.13, 0.3)), 2: ((0.5, 0.48, 0.22, 0.3),)}

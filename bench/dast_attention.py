@@ -32,14 +32,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from radweave.base.study import Split
+from radweave.core.study import Split
+from radweave.data.augmentation import to_square
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate, ordered_views, view_id
-from radweave.data.preprocessing import to_square
+from radweave.engine.restore import restore
 from radweave.methods.dast.model import DastModel
-from radweave.nn.views import encode_views
+from radweave.nn.connector import encode_views
 from radweave.phantom.study import PhantomOptions, draw_xray_study
-from radweave.runs.restore import restore
 
 Floats = NDArray[np.float64]
 FIGURE_CLASSES = 6

@@ -19,17 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from radweave.base.json_files import write_json
+from radweave.core.json_files import write_json
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
-from radweave.evaluation.metrics.change_words import change_statistics, change_table
-from radweave.evaluation.pairs import Pair
-from radweave.evaluation.statistics import cluster_index, resampled_weights
-from radweave.generate.predictor import Predictor
-from radweave.runs.prepare import prepare
-from radweave.runs.restore import restore
-from radweave.runs.train import train
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import restore
+from radweave.engine.train import train
+from radweave.inference.predictor import Predictor
+from radweave.metrics.pairs import Pair
+from radweave.metrics.statistics import cluster_index, resampled_weights
 
 
 def pairs_of(folder: Path, dataset: Dataset, prior: str) -> list[Pair]:

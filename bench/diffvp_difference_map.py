@@ -37,10 +37,10 @@ from PIL import Image, ImageDraw
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import Run, restore
 from radweave.methods.diffvp.model import DiffvpModel, Seen
 from radweave.methods.diffvp.pool import STUDY_DRAW
-from radweave.runs.prepare import prepare
-from radweave.runs.restore import Run, restore
 
 Volume = NDArray[np.float32]
 Mask = NDArray[np.bool_]

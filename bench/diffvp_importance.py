@@ -20,13 +20,12 @@ from torch import Tensor
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import collate
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import Run, restore, view_of
 from radweave.methods.diffvp.difference import TOP_TOKENS, token_importance, top_share
 from radweave.methods.diffvp.model import DiffvpModel
 from radweave.methods.diffvp.pool import STUDY_DRAW, PoolConfig, build_pool
-from radweave.nn.views import encode_views
-from radweave.runs.at_test import view_of
-from radweave.runs.prepare import prepare
-from radweave.runs.restore import Run, restore
+from radweave.nn.connector import encode_views
 
 
 @torch.no_grad()

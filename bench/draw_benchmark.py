@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from radweave.benchmark.pages import draw_again
+from radweave.experiments.bench_pages import draw_again
 
 if __name__ == "__main__":
     for path in draw_again(Path(sys.argv[1])):

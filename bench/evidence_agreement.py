@@ -2,7 +2,7 @@
 
     python bench/evidence_agreement.py RUN/predictions.jsonl [...]
 
-What is compared with what: radweave/evaluation/evidence.py.
+What is compared with what: radweave/metrics/evidence.py.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from radweave.base.json_files import read_jsonl
-from radweave.evaluation.evidence import evidence_agreement
+from radweave.core.json_files import read_jsonl
 from radweave.labels import get_labeler
+from radweave.metrics.evidence import evidence_agreement
 
 
 def figure(value: float | None) -> str:

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from radweave.base.errors import InputError
-from radweave.data.familiarity import fit_familiarity
-from radweave.data.familiarity.descriptor import describe
-from radweave.data.preprocessing import to_square
-from radweave.data.reading.images import read_radiograph
+from radweave.core.errors import InputError
+from radweave.data.augmentation import to_square
+from radweave.data.ood import fit_familiarity
+from radweave.data.ood.descriptor import describe
+from radweave.io.images import read_radiograph
 from radweave.phantom.anatomy import draw_anatomy
-from radweave.phantom.course import draw_findings
+from radweave.phantom.findings import draw_findings
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.xray import Exposure, Projector, develop
 

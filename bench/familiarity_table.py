@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
+from radweave.data.augmentation import to_square
 from radweave.data.cache.images import build_cache
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
-from radweave.data.familiarity import Familiarity, Verdict, fit_familiarity
-from radweave.data.preprocessing import to_square
-from radweave.data.reading.images import read_radiograph
-from radweave.generate.pictures import model_input, read_scan
+from radweave.data.ood import Familiarity, Verdict, fit_familiarity
+from radweave.inference.pictures import model_input, read_scan
+from radweave.io.images import read_radiograph
 from radweave.methods import resolve
 
 Pixels = NDArray[np.uint8]

@@ -35,7 +35,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from damaged_files import Format, damaged_copies, digest, image_formats, look_at_radiograph, look_at_volume
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 
 MEMORY_BYTES = 8 << 30
 HANG_S = 150.0
@@ -154,10 +154,10 @@ def _is_read(path: Path, look: Callable[[Path], tuple[str, bool]]) -> bool:
 def text_formats(folder: Path) -> dict[str, Format]:
     """The files of a dataset folder and of a run folder, made here; their readers stand without the hash that guards
     them, so that the parser itself is tried, and once with it."""
-    from radweave.base.json_files import write_jsonl
-    from radweave.base.study import ImageRef, Study
+    from radweave.core.json_files import write_jsonl
+    from radweave.core.study import ImageRef, Study
     from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
-    from radweave.evaluation.pairs import read_pairs
+    from radweave.metrics.pairs import read_pairs
 
     source = folder / "source"
     source.mkdir()
@@ -194,12 +194,12 @@ def text_formats(folder: Path) -> dict[str, Format]:
 
 def _run_formats(folder: Path, dataset: Path) -> dict[str, Format]:
     from conftest import TOY_OVERRIDES, TOY_SIZES
-    from radweave.base.config import from_yaml
+    from radweave.core.config import from_yaml
     from radweave.data.tokenizer import load_tokenizer
+    from radweave.engine.checkpoint import load_weights
+    from radweave.engine.restore import restore
+    from radweave.engine.train import train
     from radweave.methods.baseline import PRESETS
-    from radweave.runs.restore import restore
-    from radweave.runs.train import train
-    from radweave.train.checkpoint import load_weights
 
     made = train(
         "baseline", dataset, folder / "run",

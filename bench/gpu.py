@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from radweave.base.devices import VARIABLE  # noqa: E402
+from radweave.core.devices import VARIABLE  # noqa: E402
 from standin import NAME as STANDIN  # noqa: E402
 from standin import crossings, standing_in  # noqa: E402
 from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset  # noqa: E402
@@ -88,8 +88,7 @@ class Job:
         if not is_ct:
             write_toy_dataset(folder, self.work / "sources")
         else:
-            from radweave.phantom.dataset import write_phantom_dataset
-            from radweave.phantom.study import PhantomOptions
+            from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 
             options = PhantomOptions(prevalence="balanced", volume_size=16, slices=8)
             write_phantom_dataset(folder, modality="ct", num_studies=24, seed=0, options=options)
@@ -129,7 +128,7 @@ def running_on(name: str) -> Iterator[None]:
 
 def curve(job: Job, method: str, device: str, *options: str) -> tuple[Path, dict[str, list[float]]]:
     """A toy training of the method on a device: its run folder, and the losses of the steps of each stage."""
-    from radweave.runs.train import train
+    from radweave.engine.train import train
 
     folder = job.work / "runs" / f"{method}-{device.replace(':', '')}-{len(list((job.work / 'runs').glob('*')))}"
     # An update that is skipped has a gradient that is no number: that is no curve, however near the losses lie.
@@ -188,10 +187,10 @@ def train_part(method: str) -> Callable[[Job], dict[str, Any]]:
 def drafts(job: Job, folder: Path, method: str) -> dict[str, int]:
     """Words of a draft of one study by each way of decoding, by the run as it is restored on the device."""
     from radweave.data.dataset import Dataset
-    from radweave.explain import explain_files
-    from radweave.generate.features import build_feature_bank
-    from radweave.generate.predictor import Predictor
-    from radweave.runs.restore import restore
+    from radweave.engine.restore import restore
+    from radweave.inference.explain import explain_files
+    from radweave.inference.features import build_feature_bank
+    from radweave.inference.predictor import Predictor
 
     dataset = Dataset.open(job.data(method))
     image = dataset.image_path(next(iter(dataset.studies("test"))).images[0].path)
@@ -222,7 +221,7 @@ def contract_suite(job: Job) -> dict[str, Any]:
     """The tests that all methods pass, in a process whose models are on the device."""
     if job.smallest or not job.is_cuda:
         return {"not run": "tests/contract runs with the suite; on a CUDA device it runs here"}
-    command = [sys.executable, "-m", "pytest", "tests/contract", "tests/train/test_precision.py", "-q", "-x",
+    command = [sys.executable, "-m", "pytest", "tests/contract", "tests/engine/test_precision.py", "-q", "-x",
                "-m", "not slow", "-n", str(min(8, os.cpu_count() or 1))]  # fmt: skip
     if subprocess.run([sys.executable, "-c", "import xdist"], capture_output=True, check=False).returncode:
         command = command[:-2]
@@ -282,8 +281,8 @@ def selective_scan_part(job: Job) -> dict[str, Any]:
 
 def nearest(job: Job) -> dict[str, Any]:
     """Exact search: the same neighbours as on the CPU, and queries a second."""
-    from radweave.memory.bank import Owners
-    from radweave.memory.index import ExactIndex
+    from radweave.nn.memory.bank import Owners
+    from radweave.nn.memory.index import ExactIndex
 
     rows, dim, count = (300_000, 512, 256) if job.is_cuda and not job.smallest else (200, 16, 4)
     generator = torch.Generator().manual_seed(0)
@@ -304,8 +303,8 @@ def nearest(job: Job) -> dict[str, Any]:
 
 def network(job: Job) -> tuple[Any, Any, Any]:
     """The baseline at the size of its small preset (of the toys on the stand-in), a batch, and its experiment."""
-    from radweave.base.batch import Batch
-    from radweave.estimate import build_on_meta
+    from radweave.core.batch import Batch
+    from radweave.engine.estimate import build_on_meta
     from radweave.methods import resolve
 
     toys = job.smallest or not job.is_cuda
@@ -333,8 +332,8 @@ def network(job: Job) -> tuple[Any, Any, Any]:
 
 def training_step(job: Job) -> dict[str, Any]:
     """Seconds of an update, its share of the device's bfloat16 peak, peak memory beside the estimate; compiled too."""
-    from radweave.contract.stage import build_optimizer, total_loss
-    from radweave.estimate import estimate_of
+    from radweave.engine.estimate import estimate_of
+    from radweave.methods.stage import build_optimizer, total_loss
 
     model, batch, experiment = network(job)
     stage = list(experiment.named_stages().values())[-1]

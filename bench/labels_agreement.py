@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from radweave.base.study import LabelState
+from radweave.core.study import LabelState
 from radweave.labels import get_labeler
 
 READINGS = Path(__file__).with_name("labels_readings.json")

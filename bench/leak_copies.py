@@ -21,9 +21,9 @@ from PIL import Image, ImageFilter
 
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
-from radweave.data.leaks.pictures import PictureIndex
-from radweave.data.reading.images import read_radiograph
-from radweave.phantom.dataset import write_phantom_dataset
+from radweave.data.leaks.images import PictureIndex
+from radweave.io.images import read_radiograph
+from radweave.phantom.study import write_phantom_dataset
 
 Pixels = NDArray[np.float32]
 Change = Callable[[Pixels], Pixels]

@@ -4,7 +4,7 @@
 
 Draws 2,200 phantom studies of a seed that no benchmark uses, trains the stage ``eyes`` of the baseline on them from
 nothing, and writes the encoder in bfloat16 to ``radweave/nn/vision/phantom_eyes.safetensors``. It prints the file's
-SHA-256, which goes into ``radweave/nn/vision/start.py``: the file is used only if it has that one.
+SHA-256, which goes into ``radweave/nn/vision/pretrained.py``: the file is used only if it has that one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from radweave.base.hashes import sha256_file
-from radweave.nn.vision.start import WEIGHTS
-from radweave.phantom.dataset import write_phantom_dataset
-from radweave.phantom.study import PhantomOptions
-from radweave.runs.stages import TrainingWatch
-from radweave.runs.train import train
-from radweave.train.loop import Watch
+from radweave.core.storage import sha256_file
+from radweave.engine.loop import Watch
+from radweave.engine.stages import TrainingWatch
+from radweave.engine.train import train
+from radweave.nn.vision.pretrained import WEIGHTS
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 
 SEED, STUDIES, EDGE, PASSES = 20_260_722, 2200, 192, 10
 PART = "vision_encoder.backbone."

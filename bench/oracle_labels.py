@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import write_jsonl
+from radweave.core.errors import InputError
+from radweave.core.json_files import write_jsonl
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import StudyLoader
-from radweave.drafting.pool import stated
+from radweave.drafting.candidates import stated
 from radweave.drafting.writer import UtilityWriter
+from radweave.engine.drafts import Opened
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import restore
 from radweave.labels import get_labeler
-from radweave.runs.drafting import Opened
-from radweave.runs.prepare import prepare
-from radweave.runs.restore import restore
 
 SURE = 20.0
 """Log-odds of what is known."""

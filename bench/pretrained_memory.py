@@ -13,8 +13,8 @@ import json
 import tempfile
 from pathlib import Path
 
-from radweave.base.errors import InputError
-from radweave.estimate import Estimate, estimate
+from radweave.core.errors import InputError
+from radweave.engine.estimate import Estimate, estimate
 
 PEAK_FLOPS = 312e12
 REACHED = 0.4

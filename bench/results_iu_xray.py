@@ -15,18 +15,18 @@ import sys
 import time
 from pathlib import Path
 
-from radweave.base.storage import write_text
-from radweave.base.study import Split
-from radweave.cli.progress import training_watch
+from radweave.cli.options import training_watch
+from radweave.core.storage import write_text
+from radweave.core.study import Split
 from radweave.data.importers import ImportOptions, import_dataset
-from radweave.evaluation import read_pairs
-from radweave.evaluation.systems import finding_f1, score_systems
-from radweave.generate.predictor import Predictor
-from radweave.generate.split import generate_split
+from radweave.engine.restore import restore
+from radweave.engine.run_folder import read_card
+from radweave.engine.train import train
+from radweave.inference.bulk import generate_split
+from radweave.inference.predictor import Predictor
 from radweave.labels import get_labeler
-from radweave.runs.folder import read_card
-from radweave.runs.restore import restore
-from radweave.runs.train import train
+from radweave.metrics import read_pairs
+from radweave.metrics.evaluate import finding_f1, score_systems
 
 ROOT = Path(__file__).resolve().parent.parent
 METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")

@@ -51,7 +51,7 @@ def named(name: str, *places: str) -> Any:
 def begin_training(folder: Path, out: str, watch: Any, *overrides: str) -> None:
     """Train the baseline until the watch has seen enough, in this tree's place for it or an older one's."""
     train = named("train", "runs.train", "runs")
-    older = train.__module__ == "radweave.runs"
+    older = train.__module__ == "radweave.engine"
     given = [*(OLDER_OVERRIDES if older else OVERRIDES), *overrides]
     with suppress(EnoughError):
         train("baseline", folder / "data", folder / out, overrides=given, watch=watch, overwrite=True)
@@ -175,7 +175,7 @@ def begin(folder: Path, size: int) -> None:
 
 def updates(folder: Path, size: int) -> None:
     """Some updates of the baseline; prints the CPU milliseconds of one."""
-    from radweave.train.loop import Watch
+    from radweave.engine.loop import Watch
 
     times: dict[int, float] = {}
 

@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from radweave.base.study import LabelState
+from radweave.core.study import LabelState
 from radweave.labels import NO_FINDING, get_labeler
-from radweave.labels.comparisons import compares_with_prior
-from radweave.labels.unprompted import remove_comparisons, whole_sentences
+from radweave.labels.comparisons import compares_with_prior, remove_comparisons, whole_sentences
 
 
 def main() -> None:

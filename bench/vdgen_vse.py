@@ -24,17 +24,16 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import write_json
-from radweave.base.storage import write_text
+from radweave.core.errors import InputError
+from radweave.core.json_files import write_json
+from radweave.core.storage import write_text
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import StudyLoader
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import Run, restore
 from radweave.methods.vdgen.model import VdgenModel
 from radweave.methods.vdgen.self_equilibration import NoEquilibration
-from radweave.nn.feature_spread import effective_rank, mean_pairwise_cosine
-from radweave.runs.prepare import prepare
-from radweave.runs.restore import Run, restore
 
 TERMS = ("report", "vse", "did")
 SMOOTHING = 25

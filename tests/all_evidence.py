@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from radweave.base.batch import Batch, Generation
+from radweave.core.batch import Batch, Generation
 from radweave.data.tokenizer import encode
-from radweave.generate.predictor import Predictor
-from radweave.runs.restore import Run
+from radweave.engine.restore import Run
+from radweave.inference.predictor import Predictor
 
 TEXT = "The heart is enlarged. There is a pneumothorax. No effusion. The lungs are clear."
 EVIL = '<script>alert(1)</script> & "quoted" \x07\u202e'

@@ -49,8 +49,7 @@ def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(scope="session")
 def toy_ct_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """A dataset of 24 phantom scans of 8 x 16 x 16 voxels. Do not change it; copy it first."""
-    from radweave.phantom.dataset import write_phantom_dataset
-    from radweave.phantom.study import PhantomOptions
+    from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 
     options = PhantomOptions(prevalence="balanced", volume_size=16, slices=8)
     out = tmp_path_factory.mktemp("toy_ct") / "dataset"
@@ -60,17 +59,17 @@ def toy_ct_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(scope="session", autouse=True)
 def _toys_are_not_judged() -> Iterator[None]:
     """Toy images are patches, and tests give toy runs other pictures: these runs judge no picture."""
-    from radweave.data.familiarity import model
+    from radweave.data.ood import detector
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "MIN_IMAGES", 150)
+        patch.setattr(detector, "MIN_IMAGES", 150)
         yield
 
 
 @pytest.fixture(scope="session")
 def toy_run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A baseline run trained for a few epochs on the toy dataset. Do not change it; copy it first."""
-    from radweave.runs.train import train
+    from radweave.engine.train import train
 
     out = tmp_path_factory.mktemp("runs") / "run"
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=6"]
@@ -80,7 +79,7 @@ def toy_run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def toy_ct_run(toy_ct_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A baseline run trained for one epoch on the toy scans. Do not change it; copy it first."""
-    from radweave.runs.train import train
+    from radweave.engine.train import train
 
     out = tmp_path_factory.mktemp("ct_runs") / "run"
     return train("baseline", toy_ct_dataset.path, out, preset="tiny-ct", overrides=TOY_CT_OVERRIDES)

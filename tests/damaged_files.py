@@ -25,9 +25,9 @@ from PIL import Image
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless
 
 from image_files import chest, compressed, dataset, save, thorax_hu, write_baseline_jpeg, write_dicom, write_metaimage
-from radweave.data.reading.images import read_radiograph
-from radweave.data.reading.integrity import DOUBTFUL
-from radweave.data.reading.volumes import read_stored
+from radweave.io.dicom import DOUBTFUL
+from radweave.io.images import read_radiograph
+from radweave.io.volumes import read_stored
 
 Look = Callable[[Path], tuple[str, bool]]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from radweave.base.study import Study
-from radweave.contract.view import TrainingView
+from radweave.core.study import Study
 from radweave.data.loader import Example
+from radweave.methods.model import TrainingView
 
 SIZE = 32
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from radweave.base.study import SPLITS, ImageRef, LabelState, Study, View
+from radweave.core.study import SPLITS, ImageRef, LabelState, Study, View
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -214,7 +214,7 @@ def write_followed_dataset(folder: Path, *, prior_of: str = "own") -> Dataset:
 
 def rewrite_card(folder: Path, **changes: Any) -> None:
     """Change fields of a run card and make it whole again, as one who tampers on purpose would."""
-    from radweave.runs.folder import RunCard, read_card_alone, write_card
+    from radweave.engine.run_folder import RunCard, read_card_alone, write_card
 
     card = read_card_alone(folder)
     if "files" in changes:

@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
     import torch
 
-    from radweave.evaluation.commands.label import label
-    from radweave.evaluation.score import score
-    from radweave.generate.predictor import Predictor
-    from radweave.runs.studies import StudyDataset as Dataset
+    from radweave.engine.studies import StudyDataset as Dataset
+    from radweave.inference.predictor import Predictor
+    from radweave.metrics.commands import label, score
 
 __version__ = "0.1.0"
 __all__ = ["Dataset", "__version__", "label", "load", "score"]
 # Where each name lives. It is imported when it is asked for: 'import radweave' stays light.
 _PLACES = {
-    "Dataset": ("radweave.runs.studies", "StudyDataset"),
-    "label": ("radweave.evaluation.commands.label", "label"),
-    "score": ("radweave.evaluation.score", "score"),
+    "Dataset": ("radweave.engine.studies", "StudyDataset"),
+    "label": ("radweave.metrics.commands", "label"),
+    "score": ("radweave.metrics.commands", "score"),
 }
 
 
@@ -48,10 +47,10 @@ def load(
     """
     from pathlib import Path
 
-    from radweave.base.devices import found_device
-    from radweave.base.errors import InputError
-    from radweave.generate.predictor import Predictor
-    from radweave.runs.restore import restore
+    from radweave.core.devices import found_device
+    from radweave.core.errors import InputError
+    from radweave.engine.restore import restore
+    from radweave.inference.predictor import Predictor
 
     if not isinstance(run, (str, Path)):
         raise InputError("not a path", field="run", got=type(run).__name__, expected="the path of a run folder")

@@ -11,8 +11,8 @@ import pytest
 import radweave as package
 from command_line import radweave
 from radweave.data.dataset import Dataset
+from radweave.engine import drafts
 from radweave.methods.baseline.model import BaselineModel
-from radweave.runs import drafts
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 SOURCE = Path(package.__file__).parent

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from command_line import radweave
-from radweave.base.csv_text import csv_line
-from radweave.base.study import RESEARCH_ONLY
+from radweave.core.escaping import csv_line
+from radweave.core.study import RESEARCH_ONLY
 from radweave.data.dataset import Dataset
 from toys import toy_image
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from checkpoints import write_encoder, write_language_model
 from command_line import radweave
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.runs.place import claimed, refuse_place
-from radweave.runs.train import train
+from radweave.engine.run_directory import claimed, refuse_place
+from radweave.engine.train import train
 from toys import TOY_OVERRIDES
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9877989586\n"

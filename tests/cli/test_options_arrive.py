@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import radweave.explain  # noqa: F401  # binds what is patched below: it must have done so before
-from radweave.ablate.plan import AblationRequest
-from radweave.base.study import View
-from radweave.benchmark.suite import BenchRequest
+import radweave.inference.explain  # noqa: F401  # binds what is patched below: it must have done so before
 from radweave.cli import app
+from radweave.core.study import View
 from radweave.data.importers import ImportOptions
-from radweave.evaluation.commands.compare import CompareRequest
-from radweave.evaluation.commands.evaluate import EvaluateRequest
-from radweave.evaluation.commands.label import LabelRequest
-from radweave.evaluation.fields import Fields
+from radweave.experiments.ablate import AblationRequest
+from radweave.experiments.bench_suite import BenchRequest
+from radweave.metrics.commands import CompareRequest, EvaluateRequest, LabelRequest
+from radweave.metrics.pairs import Fields
 
 P = Path
 
 REQUESTS: dict[str, tuple[str, str, Any]] = {
     "evaluate": (
-        "radweave.evaluation.commands.evaluate.run_evaluate",
+        "radweave.metrics.commands.run_evaluate",
         "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --no-meteor --radgraph "
         "g --skip-invalid --without-marks --second-opinion --resamples 7 --seed 3 --json --out o --overwrite "
         "--study i --hyp h --ref r",
@@ -36,7 +34,7 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         ),
     ),
     "compare": (
-        "radweave.evaluation.commands.compare.run_compare",
+        "radweave.metrics.commands.run_compare",
         "a b --protocol ws --ontology ct18 --weights w --floors --seeds --no-meteor --resamples 7 --seed 3 "
         "--judge http://x --judge-model m --judge-limit 5 --both-orders --json --out o --overwrite "
         "--study i --hyp h --ref r",
@@ -47,12 +45,12 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         ),
     ),
     "label": (
-        "radweave.evaluation.commands.label.run_label",
+        "radweave.metrics.commands.run_label",
         "a.csv --ontology ct18 --weights w --text t --study s --out o --overwrite",
         LabelRequest(P("a.csv"), "ct18", P("w"), "t", "s", P("o"), overwrite=True),
     ),
     "ablate": (
-        "radweave.ablate.run_ablation",
+        "radweave.experiments.ablate.run_ablation",
         "vdgen d x.y=1 --out o --table main --preset small --seeds 4 --headline-seeds 6 --rows a,b --jobs 2 --protocol "
         "ws --meteor --runs r --reuse u --reuse v --json",
         AblationRequest(
@@ -61,7 +59,7 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         ),
     ),
     "bench": (
-        "radweave.benchmark.run_bench",
+        "radweave.experiments.bench.run_bench",
         "o x.y=1 --xray x --ct c --iu i --sets iu,ct --methods vdgen,dast --preset small --seeds 4 --headline-seeds 6 "
         "--headline-sets ct --headline-methods dast --precision bfloat16 --jobs 2 --phantom-studies 50 --ct-studies 60 "
         "--reuse u --pages p --meteor --no-utility --no-pace --no-train",
@@ -132,7 +130,7 @@ def test_every_option_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_option_of_train(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = "train vdgen d a.b=1 c=2 --out o --preset small --config f --limit 3 --overwrite --resume "
     arguments += "--parallel fsdp"
-    args, named = given_to(monkeypatch, "radweave.runs.train.train", arguments)
+    args, named = given_to(monkeypatch, "radweave.engine.train.train", arguments)
     named.pop("watch")
     assert args == ("vdgen", P("d"), P("o"))
     assert named == {
@@ -149,38 +147,40 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
         return SimpleNamespace(modality="xray")
 
     run = object()
-    monkeypatch.setattr("radweave.generate.predictor.Predictor", SimpleNamespace(of=predictor))
-    monkeypatch.setattr("radweave.runs.restore.restore", lambda folder: run)
+    monkeypatch.setattr("radweave.inference.predictor.Predictor", SimpleNamespace(of=predictor))
+    monkeypatch.setattr("radweave.engine.restore.restore", lambda folder: run)
     arguments = "generate r --data d --split val --out o --untrained --batch-size 3 --shard-size 5 --ray 2 --set a=1"
     arguments += " --at-test pairing_seed=3"
-    args, named = given_to(monkeypatch, "radweave.generate.split.generate_split", arguments)
+    args, named = given_to(monkeypatch, "radweave.inference.bulk.generate_split", arguments)
     assert asked == {"untrained": True, "decoding": ["a=1"]}
     assert args[0] is run
     assert args[2:] == (P("d"), "val", P("o"))
     assert (named["batch_size"], named["shard_size"], named["ray_workers"]) == (3, 5, 2)
     assert named["at_test"] == ["pairing_seed=3"]
     arguments = "generate r a.png b.png --one-study --view pa --view lateral"
-    args, named = given_to(monkeypatch, "radweave.generate.files.group_images", arguments)
+    args, named = given_to(monkeypatch, "radweave.inference.bulk.group_images", arguments)
     assert args == ([P("a.png"), P("b.png")],)
     assert named == {"one_study": True, "modality": "xray", "views": [View.PA, View.LATERAL]}
-    monkeypatch.setattr("radweave.generate.files.group_images", lambda *args, **named: ["group"])
+    monkeypatch.setattr("radweave.inference.bulk.group_images", lambda *args, **named: ["group"])
     arguments = "generate r a.png --force --indication i --technique t --findings f"
-    args, named = given_to(monkeypatch, "radweave.generate.files.generate_files", arguments)
+    args, named = given_to(monkeypatch, "radweave.inference.bulk.generate_files", arguments)
     told = {"indication": "i", "technique": "t", "findings": "f"}
     assert (args[1], named) == (["group"], {"force": True, "told": told})
     arguments = "features r --data d --out o --split val --batch-size 3 --shard-size 5 --ray 2 --overwrite"
-    args, named = given_to(monkeypatch, "radweave.generate.features.build_feature_bank", arguments)
+    args, named = given_to(monkeypatch, "radweave.inference.features.build_feature_bank", arguments)
     assert args == (run, P("d"), "val", P("o"))
     assert {name: named[name] for name in ("batch_size", "shard_size", "ray_workers", "overwrite")} == {
         "batch_size": 3, "shard_size": 5, "ray_workers": 2, "overwrite": True,
     }  # fmt: skip
     asked.clear()
     arguments = "explain r --data d --study s --out o --threshold 0.3 --force --untrained --set a=1 --overwrite"
-    args, named = given_to(monkeypatch, "radweave.explain.explain_study", arguments)
+    args, named = given_to(monkeypatch, "radweave.inference.explain.explain_study", arguments)
     assert asked == {"untrained": True, "decoding": ["a=1"]}
     assert args[2:] == (P("d"), "s", P("o"))
     assert named == {"threshold": 0.3, "force": True, "overwrite": True}
-    args, named = given_to(monkeypatch, "radweave.export.export", "export r o --overwrite --no-bank --scores e")
+    args, named = given_to(
+        monkeypatch, "radweave.inference.export.export", "export r o --overwrite --no-bank --scores e"
+    )
     assert (args, named) == ((P("r"), P("o")), {"overwrite": True, "bank": False, "scores": P("e")})
 
 
@@ -189,7 +189,7 @@ def test_every_option_of_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:
         "phantom --out o --modality ct --studies 7 --seed 3 --prevalence normal --image-size 64 --volume-size 32 "
         "--slices 16 --masks --jobs 2 --overwrite"
     )
-    args, named = given_to(monkeypatch, "radweave.phantom.dataset.write_phantom_dataset", arguments)
+    args, named = given_to(monkeypatch, "radweave.phantom.study.write_phantom_dataset", arguments)
     options = named.pop("options")
     named.pop("progress")
     assert args == (P("o"),)

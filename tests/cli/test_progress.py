@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import radweave
-from radweave.cli import progress
+from radweave.cli import options
 from radweave.data.dataset import Dataset
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -16,7 +16,7 @@ from toys import TOY_OVERRIDES, TOY_SIZES
 def test_a_log_names_stage_epoch_and_total(
     toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(options, "LINE_EVERY_S", 0.0)
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=loss"]
     log = radweave("train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides).stderr
     lines = [line for line in log.splitlines() if line.startswith("stage report")]
@@ -28,7 +28,7 @@ def test_a_log_names_stage_epoch_and_total(
 
 
 def test_lines_come_at_both_ends_and_seldom_between(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.bar("reading") as told:
+    with options.bar("reading") as told:
         for done in range(1, 1001):
             told(done, 1000)
         told(1000, 1000)
@@ -38,7 +38,7 @@ def test_lines_come_at_both_ends_and_seldom_between(capsys: pytest.CaptureFixtur
 def test_an_import_knows_how_many_studies_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from toys import toy_image
 
-    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(options, "LINE_EVERY_S", 0.0)
     for number in range(3):
         toy_image(tmp_path / f"{number}.png", bright_side="left", seed=number)
     rows = "".join(f"s{number},p{number},{number}.png,Lungs clear.\n" for number in range(3))

@@ -11,12 +11,12 @@ from pydicom import dcmread
 
 from command_line import radweave
 from image_files import CANARY, edit, write_dicom, write_series
-from radweave.base.study import RESEARCH_ONLY
-from radweave.generate.predictor import Predictor
-from radweave.hospital.formats import FORMATS
-from radweave.hospital.make import finished_report
-from radweave.hospital.signs import writable
-from radweave.runs.restore import restore
+from radweave.core.study import RESEARCH_ONLY
+from radweave.engine.restore import restore
+from radweave.inference.predictor import Predictor
+from radweave.workstation.draft_report import finished_report
+from radweave.workstation.finished import writable
+from radweave.workstation.formats import FORMATS
 from toys import toy_image
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from command_line import radweave
-from radweave.base.config import parse_yaml
-from radweave.base.devices import VARIABLE
-from radweave.base.json_files import read_json
+from radweave.core.config import parse_yaml
+from radweave.core.devices import VARIABLE
+from radweave.core.json_files import read_json
 from radweave.data.dataset import Dataset
 from toys import TOY_OVERRIDES, TOY_SIZES
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import radweave
 from every_module import import_all
-from radweave.base.config import Config
+from radweave.core.config import Config
 
 SOURCE = Path(radweave.__file__).parent
 

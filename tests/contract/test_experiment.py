@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext
+from radweave.core.errors import InputError
 from radweave.methods import load_method, method_names, resolve
+from radweave.methods.experiment import BuildContext
 
 
 def with_adapters() -> list[tuple[str, str, str]]:

@@ -18,36 +18,34 @@ import pytest
 import torch
 
 from radweave import methods
-from radweave.base import map_kinds
-from radweave.base.batch import Batch
-from radweave.base.config import Config
-from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_json
-from radweave.base.ontology import CLASSES
-from radweave.base.study import Study
-from radweave.contract.experiment import BuildContext, Experiment
-from radweave.contract.model import Classifying, ReportModel, encoder_name, parts_of
-from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
-from radweave.contract.view import TrainingView
+from radweave.core import map_kinds
+from radweave.core.batch import Batch
+from radweave.core.config import Config
+from radweave.core.errors import InputError
+from radweave.core.ontology import CLASSES
+from radweave.core.storage import sha256_json
+from radweave.core.study import Study
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.export import export, held
-from radweave.generate.features import build_feature_bank
-from radweave.generate.predictor import Predictor
-from radweave.memory.bank import Bank, load_bank, save_bank
-from radweave.memory.tensor_file import write_tensors
+from radweave.engine.drafts import set_memories
+from radweave.engine.loop import AveragedWeights
+from radweave.engine.prepare import prepare, refuse_untold
+from radweave.engine.restore import restore
+from radweave.engine.run_folder import hash_files
+from radweave.engine.train import train
+from radweave.inference.export import export, held
+from radweave.inference.features import build_feature_bank
+from radweave.inference.predictor import Predictor
 from radweave.methods import load_method, method_names, method_summary, resolve
+from radweave.methods.experiment import BuildContext, Experiment
+from radweave.methods.model import Classifying, ReportModel, TrainingView, encoder_name, named_parts
+from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
-from radweave.nn.supervision import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
-from radweave.runs.folder import hash_files
-from radweave.runs.memories import set_memories
-from radweave.runs.prepare import prepare, refuse_untold
-from radweave.runs.restore import restore
-from radweave.runs.train import train
-from radweave.train.averaging import AveragedWeights
+from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
+from radweave.nn.memory.bank import Bank, load_bank, save_bank, write_tensors
 from standin import standing_in
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
@@ -143,11 +141,11 @@ def test_its_stages_name_parts_and_losses_that_it_has_and_its_encoder_is_one_of_
     experiment: Experiment, model: ReportModel
 ) -> None:
     assert isinstance(model, ReportModel)
-    assert encoder_name(model) in parts_of(model)
+    assert encoder_name(model) in named_parts(model)
     assert experiment.model.encoder in dict(experiment.model).values()
     for preset in load_method(experiment.method).PRESETS.values():
         for stage in preset().named_stages().values():
-            assert set(stage.finetune) <= set(parts_of(model))
+            assert set(stage.finetune) <= set(named_parts(model))
             assert set(stage.losses) <= set(model.terms)
 
 
@@ -211,7 +209,7 @@ def test_the_gradient_of_each_term_reaches_exactly_the_parts_that_it_names(
     """Term by term, with all parts trained: a stage of another preset trains what this one leaves."""
     refuse_nothing_to_train(model)
     remember(experiment, roused(model), context)
-    trained = {name for name, part in parts_of(model).items() if any(p.requires_grad for p in part.parameters())}
+    trained = {name for name, part in named_parts(model).items() if any(p.requires_grad for p in part.parameters())}
     batch = batch_of(context, example(context, 0, views=2), example(context, 1), example(context, 2))
     for name, term in model.train().terms.items():
         model.zero_grad(set_to_none=True)
@@ -248,8 +246,8 @@ def test_a_term_reads_exactly_the_parts_it_names(
     remember(experiment, roused(model), context)
     batch = batch_of(context, example(context, 0, views=2), example(context, 1), example(context, 2))
     before = values_of(model, batch)
-    assert {name for term in model.terms.values() for name in term.reads} <= set(parts_of(model))
-    for name, part in parts_of(model).items():
+    assert {name for term in model.terms.values() for name in term.reads} <= set(named_parts(model))
+    for name, part in named_parts(model).items():
         if not list(part.parameters()):
             continue
         kept = {key: value.clone() for key, value in part.state_dict().items()}
@@ -428,9 +426,9 @@ def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
     refuse_untold(asked, model)
     with pytest.raises(InputError, match=r"field 'data.input_sections': this model reads images alone"):
         refuse_untold(asked, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
-    writer = parts_of(model.eval()).get("language_model")
+    writer = named_parts(model.eval()).get("language_model")
     if writer is None:
-        pytest.skip("nothing is written; what it makes of it: tests/sources/test_told_words.py")
+        pytest.skip("nothing is written; what it makes of it: tests/methods/test_told_words.py")
     prompts: list[torch.Tensor] = []
     write = writer.write
 
@@ -573,7 +571,7 @@ def test_a_seventh_method_is_one_folder_of_sixty_lines() -> None:
 
 Read = set[tuple[type[Config], str]]
 NEED_A_FAULT = {"StageConfig.max_skipped_steps", "BpeTokenizerConfig.force"}
-"""Read where a loss is not finite (tests/train/test_loop.py), and where a tokenizer does not fit the language model
+"""Read where a loss is not finite (tests/engine/test_loop.py), and where a tokenizer does not fit the language model
 (tests/faults/test_outside_models.py)."""
 
 

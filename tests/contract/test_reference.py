@@ -8,10 +8,10 @@ import pytest
 from pydantic import Field
 
 from command_line import radweave
-from radweave.base.config import Config, Width, Widths
-from radweave.contract.experiment import Experiment, ModelConfig
-from radweave.contract.reference import reference
+from radweave.core.config import Config, Width, Widths
 from radweave.methods import all_fields, load_method, method_names
+from radweave.methods.experiment import Experiment, ModelConfig
+from radweave.methods.reference import reference
 from toys import ROOT
 
 

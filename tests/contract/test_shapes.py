@@ -7,8 +7,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from radweave.methods.dast.fusion import masked_mean
-from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.views import ViewTokens
+from radweave.nn.connector import LinearConnectorConfig, ViewTokens
 
 
 def test_a_wrong_shape_in_a_network_is_found() -> None:

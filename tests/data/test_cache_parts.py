@@ -14,17 +14,17 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from radweave.base.cores import usable_cores
-from radweave.base.errors import InputError
 from radweave.cli import app
-from radweave.data.cache import ct, squares, unfinished
+from radweave.core.devices import usable_cores
+from radweave.core.errors import InputError
+from radweave.data.cache import ct, squares
+from radweave.data.cache import parts as unfinished
 from radweave.data.cache.images import build_cache, build_part, cache_key
 from radweave.data.cache.parts import Part, parts_of
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
-from radweave.phantom.dataset import write_phantom_dataset
-from radweave.phantom.study import PhantomOptions
-from radweave.runs import train as training
+from radweave.engine import train as training
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from toys import write_toy_dataset
 
 SIZE = 16

@@ -18,14 +18,13 @@ from scipy import ndimage
 from typer.testing import CliRunner
 
 from image_files import write_dicom
-from radweave.base.study import ImageRef, Study, View
 from radweave.cli.data import app
-from radweave.data.cache.workers import in_order
-from radweave.data.check import CheckReport, check_dataset
+from radweave.core.study import ImageRef, Study, View
+from radweave.data.cache.arrays import in_order
+from radweave.data.check import IN_A_CIRCLE, NOT_EARLIER, OF_ANOTHER_PATIENT, CheckReport, check_dataset, prior_faults
 from radweave.data.dataset import DatasetCard, DatasetWriter
-from radweave.data.leaks.near_duplicates import TextIndex, normalised
-from radweave.data.leaks.pictures import Copy, PictureIndex, descriptor, thumbnail
-from radweave.data.priors import IN_A_CIRCLE, NOT_EARLIER, OF_ANOTHER_PATIENT, prior_faults
+from radweave.data.leaks.images import Copy, PictureIndex, descriptor, thumbnail
+from radweave.data.leaks.texts import TextIndex, normalised
 
 Rows = list[dict[str, Any]]
 
@@ -67,7 +66,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def _sha(data: bytes) -> str:
-    from radweave.base.hashes import sha256_bytes
+    from radweave.core.storage import sha256_bytes
 
     return sha256_bytes(data)
 
@@ -499,7 +498,7 @@ def test_many_files_at_once_tell_what_one_by_one_tells(dataset: Path, monkeypatc
     found, threads, called = [], [], []
     monkeypatch.setattr("radweave.data.check.in_order", lambda *given: called.append(1) or in_order(*given))
     for cores in (1, 7):
-        monkeypatch.setattr("radweave.data.cache.workers.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("radweave.data.cache.arrays.usable_cores", lambda cores=cores: cores)
         monkeypatch.setattr("radweave.data.check.LARGE_BYTES", 1 << 20 if cores == 1 else 1)
         found.append(check_dataset(dataset).to_json())
         threads.append(len(called))
@@ -511,7 +510,7 @@ def test_many_files_at_once_tell_what_one_by_one_tells(dataset: Path, monkeypatc
 
 def test_an_image_of_another_modality_is_not_opened(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
-    monkeypatch.setattr("radweave.data.leaks.seen.content_hash", opened.append)
+    monkeypatch.setattr("radweave.data.leaks.images.content_hash", opened.append)
 
     def change(rows: Rows) -> None:
         for row in rows:
@@ -540,7 +539,7 @@ def test_pictures_are_paired_by_their_own_numbers_whatever_the_chunks(monkeypatc
         index.add(number, "train", picture)
     for number in theirs:
         index.add(10 + number, "test", pictures[number][:, ::-1] if number == 2 else pictures[number])
-    monkeypatch.setattr("radweave.data.leaks.pictures._CHUNK", 2)
+    monkeypatch.setattr("radweave.data.leaks.images._CHUNK", 2)
     found = {copy.item: (copy.other, "mirrored" in copy.changes) for copy in index.pairs_across("train", "test")}
     assert found == {number: (10 + number, number == 2) for number in theirs}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.data.cleaning import (
+from radweave.core.errors import InputError
+from radweave.data.targets import (
     CLEANINGS,
     clean_r2gen_iu,
     clean_r2gen_mimic,

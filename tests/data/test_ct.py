@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from image_files import edit, thorax_hu, write_series
-from radweave.base.errors import InputError
-from radweave.base.overrides import override
+from radweave.core.config import override
+from radweave.core.errors import InputError
 from radweave.data.cache import ct as ct_cache
 from radweave.data.cache.arrays import TRIES
 from radweave.data.cache.ct import CtCache
@@ -31,7 +31,7 @@ from radweave.data.ct import (
     resize_linear,
     to_unit,
 )
-from radweave.data.reading.volumes import Geometry, Volume
+from radweave.io.volumes import Geometry, Volume
 
 
 def volume(hu: np.ndarray, spacing_mm: tuple[float, float, float] = (2.0, 1.5, 1.25)) -> Volume:

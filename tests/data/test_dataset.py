@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from radweave.base.errors import InputError
-from radweave.base.study import ImageRef, Split, Study
+from radweave.core.errors import InputError
+from radweave.core.study import ImageRef, Split, Study
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.examples import refuse_leaks
 from toys import write_toy_dataset

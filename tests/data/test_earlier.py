@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from radweave.data.earlier import newest_first, same_name, why_no_prior
+from radweave.core.same_patient import newest_first, same_name, why_no_prior
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState
-from radweave.data import kept_text, tokenizer
-from radweave.data.kept_text import built_tokenizer, label_states, token_ids
-from radweave.data.tokenizer import BpeTokenizerConfig, encode, tokenizer_fingerprint
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState
+from radweave.data import tokenizer
+from radweave.data import tokenizer as kept_text
+from radweave.data.tokenizer import (
+    BpeTokenizerConfig,
+    built_tokenizer,
+    encode,
+    label_states,
+    token_ids,
+    tokenizer_fingerprint,
+)
 from radweave.labels import get_labeler
 from radweave.labels import labeler as labeler_room
 from radweave.labels.labeler import states

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from radweave.ablate.one_run import Task, run_task
-from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_file
-from radweave.data import manifest
+from radweave.core.errors import InputError
+from radweave.core.storage import sha256_file
+from radweave.data import dataset as manifest
 from radweave.data.dataset import Dataset
-from radweave.runs.train import train
+from radweave.engine.train import train
+from radweave.experiments.one_run import Task, run_task
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1")

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from radweave.base.errors import InputError
 from radweave.cli import app
-from radweave.contract.view import TrainingView
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
+from radweave.data.loader import ShuffleAll, mixed_order
 from radweave.data.mixing import mix_datasets
-from radweave.data.order import ShuffleAll, mixed_order
-from radweave.memory.bank import load_bank
+from radweave.engine.train import train
 from radweave.methods.dast.model import DastModel
-from radweave.runs.train import train
+from radweave.methods.model import TrainingView
+from radweave.nn.memory.bank import load_bank
 from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 ENCODER = "{kind: resnet, embedding_size: 8, hidden_sizes: [8, 16], depths: [1, 1], layer_type: basic}"

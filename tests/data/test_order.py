@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from radweave.base.errors import InputError
-from radweave.data import read_ahead
+from radweave.core.errors import InputError
+from radweave.data import loader as read_ahead
 from radweave.data.augmentation import LightAugmentation
 from radweave.data.cache.ct import ScanRows
-from radweave.data.loader import Example, StudyLoader
-from radweave.data.order import ShuffleAll, ShuffleBlocks, mixed_order
-from radweave.data.read_ahead import read, runs
+from radweave.data.loader import Example, ShuffleAll, ShuffleBlocks, StudyLoader, mixed_order, read, runs
 
 BLOCKS = ShuffleBlocks(size=4, together=2)
 

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from image_files import write_dicom
-from radweave.base.errors import InputError
 from radweave.cli.data import app
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
+from radweave.data.deidentify.texts import Scrubber
 from radweave.data.importers import ImportOptions, import_dataset
-from radweave.data.scrub import Scrubber
 
 NAME, RECORD = "ZZCANARY^ANNA", "QX-778"
 

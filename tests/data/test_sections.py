@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radweave.data.sections import Sections, has_headings, parse_sections
+from radweave.data.targets import Sections, has_headings, parse_sections
 
 FULL = """                                 FINAL REPORT
  EXAMINATION:  CHEST (PA AND LAT)

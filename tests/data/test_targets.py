@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.base.parts import is_parted
-from radweave.base.study import Study
-from radweave.data.cleaning import cleaner
+from radweave.core.errors import InputError
+from radweave.core.study import Study, is_parted
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers.build import target_text
 from radweave.data.importers.source import RawStudy
+from radweave.data.targets import cleaner
 
 WHOLE = Study(
     study_id="a", patient_id="a", split="train", report="Lungs clear.", findings="Lungs clear.", impression="Normal."

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.base.study import LONGEST_TEXT, Study
-from radweave.contract.experiment import DataConfig
-from radweave.data.told import Telling, refuse_own_words
+from radweave.core.errors import InputError
+from radweave.core.study import LONGEST_TEXT, Study
+from radweave.data.targets import Telling, refuse_own_words
+from radweave.methods.experiment import DataConfig
 
 STUDY = Study(
     study_id="s1",

@@ -10,9 +10,9 @@ import pytest
 import typer
 from page_commands import PAGES, commands
 
-from radweave.base.errors import InputError
-from radweave.base.overrides import override
 from radweave.cli import app
+from radweave.core.config import override
+from radweave.core.errors import InputError
 from radweave.methods import load_method
 from radweave.nn.decoding import DecodingConfig
 

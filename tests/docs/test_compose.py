@@ -13,9 +13,9 @@ from fastapi.routing import APIRoute
 from test_commands import parsed
 
 import radweave
-from radweave.hospital.plan import read_plan
-from radweave.serve.api import probes
-from radweave.serve.settings import Settings
+from radweave.workstation.api import probes
+from radweave.workstation.hospital_plan import read_plan
+from radweave.workstation.settings import Settings
 from toys import ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -69,7 +69,7 @@ def test_it_keeps_no_output_and_says_what_it_is(notebook: Path) -> None:
 
 
 def test_a_name_that_is_not_there_is_found() -> None:
-    assert unknown("from radweave.runs.train import train, trian") == ["trian"]
+    assert unknown("from radweave.engine.train import train, trian") == ["trian"]
     assert unknown("import json, no_such_module") == ["no_such_module"]
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import radweave
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.generate.predictor import Predictor
-from radweave.runs.train import train
+from radweave.engine.train import train
+from radweave.inference.predictor import Predictor
 from toys import ROOT
 
 LINES_OF_THE_LOOP = 38
@@ -40,7 +40,7 @@ def test_the_page_runs_and_its_model_learns_to_write(
     assert any("the indication is not looked at" in warning for warning in names["report"].warnings)
     assert names["scores"].sections["impression"].corpus["BLEU_1"].value > 0.99
     asked = inspect.signature(train)
-    monkeypatch.setattr("radweave.runs.train.train", asked.bind)
+    monkeypatch.setattr("radweave.engine.train.train", asked.bind)
     exec(compile(training, "docs/python.md", "exec"), names)
     assert names["run"].arguments["dataset_path"] == Path("data")
     assert len([line for line in loop.splitlines() if line.strip()]) <= LINES_OF_THE_LOOP
@@ -53,7 +53,7 @@ def test_the_page_runs_and_its_model_learns_to_write(
 
 def test_a_run_is_opened_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("radweave.runs.restore.restore", lambda run, device: asked.append((run, device)) or "run")
+    monkeypatch.setattr("radweave.engine.restore.restore", lambda run, device: asked.append((run, device)) or "run")
     monkeypatch.setattr(Predictor, "of", lambda run, **options: (run, options))
     plain = {"untrained": False, "decoding": ()}
     assert radweave.load("folder") == ("run", plain)

@@ -19,8 +19,8 @@ README = ROOT / "README.md"
 STANDS_FOR = {"FILE": "chest.dcm"}
 NOT_RUN = {
     "data import": "needs the download; importers have their tests",
-    "ablate": "trains for an hour; tests/ablate",
-    "bench": "trains for hours; tests/benchmark",
+    "ablate": "trains for an hour; tests/experiments",
+    "bench": "trains for hours; tests/experiments",
 }
 ALSO = {"train": ["--dry-run"]}
 """Training takes minutes; whether the line would train does not."""

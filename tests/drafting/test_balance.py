@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radweave.drafting.balance import MACRO, MOST, Balance, expected_best, moved
-from radweave.drafting.calibration import best_threshold
-from radweave.drafting.run_calibration import RunCalibration
+from radweave.drafting.calibration import MACRO, MOST, Balance, RunCalibration, best_threshold, expected_best, moved
 
 
 def studies() -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from radweave.drafting.calibration import PlattCalibration, best_threshold, pays_off_from
-from radweave.evaluation.metrics.reliability import expected_calibration_error, reliability
+from radweave.metrics.heads import expected_calibration_error, reliability
 
 
 def test_scores_become_probabilities_that_hold() -> None:

@@ -8,12 +8,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from radweave.base.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, build_candidates
-from radweave.drafting.pool import CandidatePool
+from radweave.core.study import LabelState
+from radweave.drafting.candidates import CandidateOptions, CandidatePool, build_candidates
 from radweave.labels import NO_FINDING, get_labeler
-from radweave.labels.contradictions import contradictions_of, states_something
-from radweave.labels.places import names_place
+from radweave.labels.contradictions import contradictions_of, names_place, states_something
 from radweave.labels.text import split_sentences
 from radweave.nn.decoding import ExpectedUtilityConfig
 from radweave.phantom.ct_report import write_ct_report

@@ -5,18 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radweave.drafting.candidates import Candidate, Sentence
+from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
+from radweave.drafting.candidates import (
+    Candidate,
+    CandidatePool,
+    Sentence,
+    candidate_options,
+    stated,
+    utilities,
+    wording_options,
+)
 from radweave.drafting.changes import Comparing
-from radweave.drafting.pool import CandidatePool, candidate_options, stated, utilities, wording_options
-from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
 from radweave.drafting.writer import UtilityWriter, Written
 from radweave.labels import get_labeler
-from radweave.labels.changes import STATES
-from radweave.labels.comparisons import compares_with_prior
-from radweave.memory.bank import Bank
+from radweave.labels.comparisons import STATES, compares_with_prior
 from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.nn.memory.bank import Bank
 
 LABELER = get_labeler("chexpert14")
 CLASSES = LABELER.classes

@@ -9,21 +9,25 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from radweave.base.parts import is_parted
-from radweave.base.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, build_candidates
+from radweave.core.study import LabelState, is_parted
+from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
+from radweave.drafting.candidates import (
+    CandidateOptions,
+    CandidatePool,
+    build_candidates,
+    candidate_options,
+    stated,
+    wording_options,
+)
 from radweave.drafting.choice import Choice
-from radweave.drafting.growth import Growing
-from radweave.drafting.pool import CandidatePool, candidate_options, stated, wording_options
-from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
-from radweave.drafting.writer import UtilityWriter, Written
+from radweave.drafting.writer import Growing, UtilityWriter, Written
 from radweave.labels import get_labeler
 from radweave.labels.text import split_sentences
-from radweave.memory.bank import Bank
 from radweave.methods import resolve
 from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.nn.memory.bank import Bank
 
 LABELER = get_labeler("chexpert14")
 CLASSES = LABELER.classes

@@ -7,12 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from radweave.drafting.choice import ExpectedUtility
-from radweave.drafting.nearby import NearbyUtility, nearest_rows
-from radweave.drafting.pool import CandidatePool, bleu_point, utilities
-from radweave.evaluation.metrics.frequencies import ReportStatistics
-from radweave.evaluation.metrics.pairwise import MAX_ORDER, PairwiseWording, WordingWeights
+from radweave.drafting.candidates import CandidatePool, bleu_point, utilities
+from radweave.drafting.choice import ExpectedUtility, NearbyUtility, nearest_rows
 from radweave.labels import get_labeler
+from radweave.metrics.ngrams import ReportStatistics
+from radweave.metrics.pairwise import MAX_ORDER, PairwiseWording, WordingWeights
 from radweave.nn.decoding import ExpectedUtilityConfig
 
 LABELER, CONFIG = get_labeler("chexpert14"), ExpectedUtilityConfig()

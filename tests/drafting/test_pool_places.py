@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from radweave.drafting.pool import cleaned
+from radweave.drafting.candidates import cleaned
 from radweave.labels import get_labeler
-from radweave.labels.places import names_place
+from radweave.labels.contradictions import names_place
 
 
 @pytest.mark.parametrize(

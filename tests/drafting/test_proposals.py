@@ -7,11 +7,11 @@ import pytest
 
 from radweave.drafting.candidates import Candidate, Sentence
 from radweave.drafting.choice import Choice
-from radweave.drafting.proposals import NO_ROW, Proposals
 from radweave.drafting.smoothers import Changes
-from radweave.evaluation.metrics.pairwise import WordingWeights
+from radweave.drafting.writer import NO_ROW, Proposals
 from radweave.labels import NO_FINDING, get_labeler
-from radweave.labels.changes import STATES
+from radweave.labels.comparisons import STATES
+from radweave.metrics.pairwise import WordingWeights
 
 REPORTS = [
     "The heart is normal in size. The lungs are clear.",

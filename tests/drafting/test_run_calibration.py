@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.drafting.run_calibration import FILE, RunCalibration, load_calibration, save_calibration
-from radweave.evaluation.statistics import wilson_interval
+from radweave.core.errors import InputError
+from radweave.drafting.calibration import FILE, RunCalibration, load_calibration, save_calibration
+from radweave.metrics.statistics import wilson_interval
 
 CLASSES = ("No Finding", "Edema", "Fracture", "Pneumonia")
 

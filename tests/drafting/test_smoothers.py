@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radweave.drafting.embedded import EmbeddedStudies
-from radweave.drafting.smoothers import WORDING, Smoothers, squared_distances, typical, weights_of, without
+from radweave.drafting.smoothers import (
+    WORDING,
+    EmbeddedStudies,
+    Smoothers,
+    squared_distances,
+    typical,
+    weights_of,
+    without,
+)
 
 RNG = np.random.default_rng(0)
 POINTS = RNG.normal(size=(12, 3))

@@ -8,13 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.base.parts import is_parted, parts_of
-from radweave.drafting.candidates import Candidate, CandidateOptions, Sentence, build_candidates
+from radweave.core.errors import InputError
+from radweave.core.study import is_parted, split_parts
+from radweave.drafting.candidates import (
+    Candidate,
+    CandidateOptions,
+    CandidatePool,
+    Sentence,
+    build_candidates,
+    candidate_options,
+    stated,
+    wording_options,
+)
 from radweave.drafting.changes import Comparing
 from radweave.drafting.choice import Choice
-from radweave.drafting.pool import CandidatePool, candidate_options, stated, wording_options
-from radweave.drafting.proposals import Proposals
 from radweave.drafting.smoothers import Changes
 from radweave.drafting.store import (
     CANDIDATES,
@@ -24,12 +31,13 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.evaluation.metrics.pairwise import WordingWeights
+from radweave.drafting.writer import Proposals
 from radweave.labels import NO_FINDING, get_labeler
-from radweave.labels.changes import STATES
+from radweave.labels.comparisons import STATES
 from radweave.labels.text import sentences_by_part
-from radweave.memory.bank import Bank
+from radweave.metrics.pairwise import WordingWeights
 from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.nn.memory.bank import Bank
 
 LABELER = get_labeler("chexpert14")
 CLASSES = LABELER.classes
@@ -78,7 +86,7 @@ def test_no_candidate_has_an_empty_part() -> None:
 
 
 def test_reports_without_headings_are_as_they_were() -> None:
-    plain = [" ".join(parts_of(text).values()) for text in REPORTS]
+    plain = [" ".join(split_parts(text).values()) for text in REPORTS]
     candidates = build_candidates(plain, LABELER)
     assert {sentence.part for candidate in candidates for sentence in candidate.sentences} == {""}
     assert [candidate.text for candidate in candidates[: len(plain)]] == plain

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
+from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
+from radweave.drafting.candidates import CandidatePool, candidate_options, stated, utilities, wording_options
 from radweave.drafting.choice import Choice
-from radweave.drafting.pool import CandidatePool, candidate_options, stated, utilities, wording_options
-from radweave.drafting.proposals import Proposals
-from radweave.drafting.run_calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import (
     CANDIDATES,
@@ -25,10 +24,10 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.drafting.writer import NOTHING_LEFT, UtilityWriter
+from radweave.drafting.writer import NOTHING_LEFT, Proposals, UtilityWriter
 from radweave.labels import get_labeler
-from radweave.memory.bank import Bank
 from radweave.nn.decoding import ExpectedUtilityConfig
+from radweave.nn.memory.bank import Bank
 
 LABELER = get_labeler("chexpert14")
 REPORTS = [

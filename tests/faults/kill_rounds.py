@@ -24,13 +24,10 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, ResNetModel  # noqa: F401
 
-import radweave.data.importers
-import radweave.export
-import radweave.generate.split  # noqa: F401
-from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_file
 from radweave.cli import main
-from radweave.runs.restore import restore
+from radweave.core.errors import InputError
+from radweave.core.storage import sha256_file
+from radweave.engine.restore import restore
 from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=4", "stages.report.select=loss"]

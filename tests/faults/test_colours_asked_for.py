@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from radweave.base.terminal import plain_console
-from radweave.cli import progress
-from radweave.evaluation.tables.formats import TextTable, print_tables
+from radweave.cli import options
+from radweave.core.escaping import plain_console
+from radweave.metrics.tables import TextTable, print_tables
 
 
 @pytest.mark.parametrize("asked", ["FORCE_COLOR", "TTY_COMPATIBLE"])
@@ -14,8 +14,8 @@ def test_a_pipe_gets_lines_without_control_codes(
     asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(asked, "1")
-    monkeypatch.setattr(progress, "console", plain_console(stderr=True))
-    with progress.bar("reading") as told:
+    monkeypatch.setattr(options, "console", plain_console(stderr=True))
+    with options.bar("reading") as told:
         for done in range(1, 101):
             told(done, 100)
     print_tables([TextTable("Scores", ("metric", "value"), (("BLEU_4", "0.1"),))])

@@ -23,18 +23,18 @@ from typer.testing import CliRunner
 
 import radweave
 from image_files import chest, edit, thorax_hu, write_dicom, write_metaimage, write_series
-from radweave.base.errors import InputError, printable
-from radweave.base.study import ImageRef, LabelState, Study
 from radweave.cli import app
+from radweave.core.errors import InputError, printable
+from radweave.core.study import ImageRef, LabelState, Study
 from radweave.data.check import check_dataset
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers import ImportOptions, import_dataset
 from radweave.data.importers.archives import tar_texts
-from radweave.data.reading.images import read_radiograph
-from radweave.data.reading.inspect import inspect
-from radweave.data.reading.integrity import DOUBTFUL
-from radweave.data.reading.volumes import read_stored, read_volume
-from radweave.generate.files import group_images
+from radweave.inference.bulk import group_images
+from radweave.io.dicom import DOUBTFUL
+from radweave.io.images import read_radiograph
+from radweave.io.inspect import inspect
+from radweave.io.volumes import read_stored, read_volume
 from toys import toy_image
 
 SMALL_HU = thorax_hu(6, 20, 24)

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.check import check_dataset
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset

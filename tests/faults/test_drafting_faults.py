@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from radweave.drafting.calibration import PlattCalibration, pays_off_from
-from radweave.drafting.candidates import build_candidates
-from radweave.drafting.choice import ExpectedUtility
-from radweave.drafting.embedded import EmbeddedStudies
-from radweave.drafting.nearby import NearbyUtility
-from radweave.drafting.pool import CandidatePool, bleu_point, stated, utilities
-from radweave.evaluation.metrics.pairwise import WordingWeights
+from radweave.drafting.candidates import CandidatePool, bleu_point, build_candidates, stated, utilities
+from radweave.drafting.choice import ExpectedUtility, NearbyUtility
+from radweave.drafting.smoothers import EmbeddedStudies
 from radweave.labels import get_labeler
+from radweave.methods.descriptors import Described, LooksConfig, distances
+from radweave.metrics.pairwise import WordingWeights
 from radweave.nn.decoding import ExpectedUtilityConfig
-from radweave.sources.looks import Described, LooksConfig, distances
 
 LABELER, CONFIG = get_labeler("chexpert14"), ExpectedUtilityConfig()
 NORMAL = ["The heart is normal in size. The lungs are clear.", "The lungs are clear. No pleural effusion."]

@@ -11,13 +11,27 @@ from typing import Any
 
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.evaluation import Options, Pair, evaluate_pairs, pair_up, read_pairs
-from radweave.evaluation.commands.compare import CompareRequest, run_compare
-from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
-from radweave.evaluation.commands.label import LabelRequest, run_label
-from radweave.evaluation.metrics.java import JavaTools, find_java_tools, one_line, ptb_tokenize
-from radweave.evaluation.metrics.meteor import MAX_WORDS, MeteorScores, Unavailable, meteor_statistics, score_line
+from radweave.core.errors import InputError
+from radweave.metrics import Options, Pair, evaluate_pairs, pair_up, read_pairs
+from radweave.metrics.commands import (
+    CompareRequest,
+    EvaluateRequest,
+    LabelRequest,
+    run_compare,
+    run_evaluate,
+    run_label,
+)
+from radweave.metrics.meteor import (
+    MAX_WORDS,
+    JavaTools,
+    MeteorScores,
+    Unavailable,
+    find_java_tools,
+    meteor_statistics,
+    one_line,
+    ptb_tokenize,
+    score_line,
+)
 
 PLAIN = Options(meteor=False, floors=False, resamples=0)
 GOOD = {"study_id": "a", "hyp": "clear lungs", "ref": "the lungs are clear"}
@@ -307,7 +321,7 @@ def test_bars_reach_the_tokenizer_as_they_stand(tmp_path: Path, monkeypatch: pyt
     tools = JavaTools(str(tmp_path / "java"), tmp_path)
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "stanford-corenlp-3.4.1.jar").touch()
-    monkeypatch.setattr("radweave.evaluation.metrics.java.find_java_tools", lambda: tools)
+    monkeypatch.setattr("radweave.metrics.meteor.find_java_tools", lambda: tools)
     assert ptb_tokenize(["heart ||| lungs", "a|b\n||c"]) == ["heart ||| lungs", "a|b ||c"]
 
 
@@ -315,7 +329,7 @@ def test_meteor_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
     pytest.importorskip("pycocoevalcap")
     fake_java(tmp_path, "exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("radweave.evaluation.metrics.meteor._START_S", 0.2)
+    monkeypatch.setattr("radweave.metrics.meteor._START_S", 0.2)
     found = meteor_statistics(["a"], [["a"]])
     assert isinstance(found, Unavailable)
     assert "did not finish" in found.reason

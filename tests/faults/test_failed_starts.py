@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.runs import train as runs
-from radweave.runs.train import train
+from radweave.engine import train as runs
+from radweave.engine.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import write_jsonl
-from radweave.base.locks import exclusive
-from radweave.base.places import refuse_existing
-from radweave.base.storage import write_folder, write_text
+from radweave.core.errors import InputError
+from radweave.core.json_files import write_jsonl
+from radweave.core.storage import exclusive, refuse_existing, write_folder, write_text
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
-from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
-from radweave.export import export
-from radweave.generate.features import build_feature_bank
-from radweave.memory.bank import Bank, save_bank
-from radweave.runs.restore import restore
+from radweave.engine.restore import restore
+from radweave.inference.export import export
+from radweave.inference.features import build_feature_bank
+from radweave.metrics.commands import EvaluateRequest, run_evaluate
+from radweave.nn.memory.bank import Bank, save_bank
 
 
 def _write_folder(path: Path) -> None:

@@ -37,14 +37,14 @@ from image_files import (
     write_dicom,
     write_series,
 )
-from radweave.base.errors import InputError
-from radweave.data.reading import dicom_parse, dicom_scan
-from radweave.data.reading.dicom import display, read_dicom
-from radweave.data.reading.images import read_radiograph
-from radweave.data.reading.inspect import inspect
-from radweave.data.reading.integrity import DOUBTFUL
-from radweave.data.reading.sandbox import sandbox
-from radweave.data.reading.volumes import read_stored, read_volume
+from radweave.core.errors import InputError
+from radweave.io import dicom_parse
+from radweave.io import dicom_parse as dicom_scan
+from radweave.io.dicom import DOUBTFUL, display, read_dicom
+from radweave.io.images import read_radiograph
+from radweave.io.inspect import inspect
+from radweave.io.sandbox import sandbox
+from radweave.io.volumes import read_stored, read_volume
 
 
 def refusal(path: Path) -> str:
@@ -173,7 +173,7 @@ def test_04_deflate_bomb(tmp_path: Path) -> None:
     assert bomb.stat().st_size < 2 << 20
     code = (
         "import sys\n"
-        "from radweave.data.reading.dicom_parse import parse_dicom\n"
+        "from radweave.io.dicom_parse import parse_dicom\n"
         "try: parse_dicom({'path': sys.argv[1]})\n"
         "except ValueError as error: print(error)\n"
         # Not ru_maxrss: that starts at the size of the process that forked this one.
@@ -268,12 +268,12 @@ def test_08_09_a_decoder_that_crashes_panics_or_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The true reader with one bad decoder in it: that file is refused and the next one is read."""
-    from radweave.data.reading.sandbox import Sandbox
+    from radweave.io.sandbox import Sandbox
 
     (tmp_path / "bad_decoder.py").write_text(
         "import os, signal, time\n"
-        "from radweave.data.reading import dicom_parse\n"
-        "from radweave.data.reading.parsers import TASKS\n"
+        "from radweave.io import dicom_parse\n"
+        "from radweave.io.parsers import TASKS\n"
         "class Panic(BaseException): pass\n"
         "def decode(*_, **__): " + fault + "\n"
         "true = dicom_parse._decode\n"
@@ -282,7 +282,7 @@ def test_08_09_a_decoder_that_crashes_panics_or_hangs(
     monkeypatch.syspath_prepend(str(tmp_path))
     pool = Sandbox("bad_decoder", size=1)
     bad, good = write_dicom(tmp_path / "bad.dcm", chest(40, 32)), write_dicom(tmp_path / "good.dcm")
-    monkeypatch.setattr("radweave.data.reading.dicom.READ_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("radweave.io.dicom.READ_TIMEOUT_S", 1.0)
     with pytest.raises(InputError) as caught:
         read_dicom(bad, pool=pool)
     assert "Smith" not in str(caught.value)
@@ -390,7 +390,7 @@ def test_13_colour_palette_and_frames_are_refused(tmp_path: Path) -> None:
     assert "colour" in refusal(save(colour, tmp_path / "rgb.dcm"))
     assert "not a grey image" in refusal(write_dicom(tmp_path / "p.dcm", PhotometricInterpretation="PALETTE COLOR"))
     assert "several frames" in refusal(write_dicom(tmp_path / "f.dcm", NumberOfFrames=2))
-    # Every depth, sign and polarity giving the same image: tests/data/reading/test_dicom.py.
+    # Every depth, sign and polarity giving the same image: tests/io/test_dicom.py.
 
 
 @pytest.mark.parametrize("value", [None, "0", "nan", "inf", "-1"])
@@ -540,7 +540,7 @@ def test_16_singular_affine_is_refused(tmp_path: Path, affine: np.ndarray) -> No
         image.header.write_to(file)
         file.write(np.asarray(image.dataobj).tobytes(order="F"))
     volume_refusal(path)
-    # Oblique, left-handed and permuted affines: tests/data/reading/test_volumes.py.
+    # Oblique, left-handed and permuted affines: tests/io/test_volumes.py.
 
 
 def test_16_negative_voxel_size(tmp_path: Path) -> None:

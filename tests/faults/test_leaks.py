@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter, PngImagePlugin
 from typer.testing import CliRunner
 
-from radweave.base.errors import InputError
-from radweave.base.study import ImageRef, Study
 from radweave.cli.data import app
+from radweave.core.errors import InputError
+from radweave.core.study import ImageRef, Study
 from radweave.data.cache.images import build_cache
 from radweave.data.check import CheckReport, check_dataset
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers import ImportOptions, import_dataset
-from radweave.runs.train import train
+from radweave.engine.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 Rows = list[dict[str, Any]]
@@ -92,7 +92,7 @@ def test_a_patient_under_a_disguised_id_is_a_leak(toy_dataset: Dataset, tmp_path
 
 
 def test_an_image_changed_after_it_was_hashed_is_hashed_again(toy_dataset: Dataset, tmp_path: Path) -> None:
-    from radweave.data.leaks.file_hashes import hashes_of
+    from radweave.data.leaks.identity import hashes_of
 
     path = copy_of(toy_dataset, tmp_path / "data", lambda rows, folder: None)
     dataset = Dataset.open(path)
@@ -184,7 +184,7 @@ def test_changed_copies_are_found_by_kind_and_other_pictures_are_not(tmp_path: P
 
 
 def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from radweave.data.leaks import near_copies
+    from radweave.data.leaks import images
 
     with DatasetWriter(tmp_path / "data", DatasetCard(name="x")) as writer:
         pictures = [("train", chest(0)), ("train", chest(1)), ("test", chest(1)[:, ::-1]), ("val", chest(2))]
@@ -196,14 +196,14 @@ def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeyp
             writer.add(Study.model_validate(row), {image.path: file})
     dataset = Dataset.open(tmp_path / "data")
     cache = build_cache(dataset, size=96)
-    (line,) = near_copies.near_copies(dataset, cache)
+    (line,) = images.near_copies(dataset, cache)
     assert line.startswith("1 images of 'test' seem to be changed copies of images of 'train'")
-    monkeypatch.setattr(near_copies, "_found", lambda *_: pytest.fail("compared again"))
-    assert near_copies.near_copies(dataset, cache) == [line]
-    monkeypatch.setattr(near_copies, "_found", lambda *_: ["compared again"])
+    monkeypatch.setattr(images, "_found", lambda *_: pytest.fail("compared again"))
+    assert images.near_copies(dataset, cache) == [line]
+    monkeypatch.setattr(images, "_found", lambda *_: ["compared again"])
     as_image(chest(3)).save(tmp_path / "data" / "images" / "2.png")  # the manifest is as it was, the pixels are not
-    assert near_copies.near_copies(dataset, build_cache(dataset, size=96)) == ["compared again"]
-    assert near_copies.near_copies(dataset, build_cache(dataset, size=32)) == []
+    assert images.near_copies(dataset, build_cache(dataset, size=96)) == ["compared again"]
+    assert images.near_copies(dataset, build_cache(dataset, size=32)) == []
 
 
 def ct_copies(folder: Path, *changes: Callable[[Pixels], Pixels]) -> CheckReport:
@@ -235,7 +235,7 @@ def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
 
 
 def test_where_patients_look_alike_only_copies_saved_anew_count(tmp_path: Path) -> None:
-    from radweave.data.leaks.pictures import SAME_WEAKEST, PictureIndex
+    from radweave.data.leaks.images import SAME_WEAKEST, PictureIndex
 
     index = PictureIndex()
     shared = chest(0)

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from command_line import Done, radweave
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.generate import features as feature_bank
-from radweave.generate.predictor import Predictor
-from radweave.runs import place as run_place
-from radweave.runs import train as runs
-from radweave.runs.place import claimed
-from radweave.runs.restore import restore
-from radweave.runs.stages import TrainingWatch
-from radweave.runs.train import train
-from radweave.train.loop import StageTrainer, Watch
+from radweave.engine import run_directory as run_place
+from radweave.engine import train as runs
+from radweave.engine.loop import StageTrainer, Watch
+from radweave.engine.restore import restore
+from radweave.engine.run_directory import claimed
+from radweave.engine.stages import TrainingWatch
+from radweave.engine.train import train
+from radweave.inference import features as feature_bank
+from radweave.inference.predictor import Predictor
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=last"]

@@ -17,12 +17,16 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import radweave
-from radweave.base.errors import InputError, UnusableModelError
+from radweave.core.errors import InputError, UnusableModelError
+from radweave.core.foreign_models import read_shape
+from radweave.core.foreign_tokenizers import refuse_endless_steps
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, load_tokenizer, save_tokenizer
-from radweave.generate.files import generate_files, group_images
-from radweave.generate.predictor import Predictor
-from radweave.generate.split import generate_split
+from radweave.engine.restore import restore
+from radweave.engine.run_folder import hash_files
+from radweave.engine.train import train
+from radweave.inference.bulk import generate_files, generate_split, group_images
+from radweave.inference.predictor import Predictor
 from radweave.labels.trained import load_strictly
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.language_model import PretrainedLanguageModelConfig
@@ -30,11 +34,6 @@ from radweave.nn.prompt import PromptTemplate
 from radweave.nn.text_encoder import PretrainedTextEncoderConfig
 from radweave.nn.vision.pretrained import SwinConfig, ViTConfig
 from radweave.nn.vision.weights import load_published
-from radweave.outside.models import read_shape
-from radweave.outside.tokenizer_files import refuse_endless_steps
-from radweave.runs.folder import hash_files
-from radweave.runs.restore import restore
-from radweave.runs.train import train
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card
 
 SOURCE = Path(radweave.__file__).parent
@@ -391,7 +390,7 @@ HOSTILE_TEMPLATES = {
 def test_a_chat_template_that_loops_or_grows_without_end_is_one_clear_error(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("radweave.data.reading.templates.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("radweave.io.templates.TIMEOUT_S", 1.0)
     with pytest.raises(InputError, match="field 'chat_template': the tokenizer's chat template cannot be rendered"):
         chat_prompt(HOSTILE_TEMPLATES[name])
 
@@ -483,7 +482,7 @@ def test_a_configuration_larger_than_the_weights_takes_no_memory(
     def take(*_: Any) -> None:
         raise ReachedError
 
-    monkeypatch.setattr("radweave.runs.restore.load_weights", take)
+    monkeypatch.setattr("radweave.engine.restore.load_weights", take)
     with pytest.raises(InputError, match=r"weights\.safetensors.*weights do not fit this model"):
         restore(run)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from damaged_files import ODD_WORDS, Format, damaged_copies, image_formats
-from radweave.base.errors import InputError
-from radweave.data.reading.inspect import inspect
+from radweave.core.errors import InputError
+from radweave.io.inspect import inspect
 
 CHECKSUMMED = ("PNG", "NIfTI .nii.gz")
 """Whole files under a checksum: no damage may change what is read."""

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.base.places import refuse_existing
+from radweave.core.errors import InputError
+from radweave.core.storage import refuse_existing
 from radweave.data.dataset import DATASET, Dataset, DatasetCard, DatasetWriter
-from radweave.evaluation.commands.label import LabelRequest, run_label
-from radweave.export import export
-from radweave.generate.draft_file import DRAFTS, write_drafts
-from radweave.runs.place import claimed
-from radweave.runs.restore import restore
+from radweave.engine.restore import restore
+from radweave.engine.run_directory import claimed
+from radweave.inference.bulk import DRAFTS, write_drafts
+from radweave.inference.export import export
+from radweave.metrics.commands import LabelRequest, run_label
 
 
 def _train(out: Path) -> None:

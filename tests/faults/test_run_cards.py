@@ -14,16 +14,15 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from radweave.base.config import parse_yaml, read_yaml
-from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_file, sha256_json
 from radweave.cli import main
-from radweave.export import export
-from radweave.memory.bank import Bank, save_bank
+from radweave.core.config import parse_yaml, read_yaml
+from radweave.core.errors import InputError
+from radweave.core.storage import sha256_file, sha256_json
+from radweave.engine.restore import restore
+from radweave.engine.run_folder import MOST_BYTES, hash_files, keep_licences, read_card, read_card_alone
+from radweave.inference.export import export
 from radweave.methods import resolve
-from radweave.runs.folder import hash_files, read_card, read_card_alone
-from radweave.runs.licences import MOST_BYTES, keep_licences
-from radweave.runs.restore import restore
+from radweave.nn.memory.bank import Bank, save_bank
 from toys import rewrite_card
 
 

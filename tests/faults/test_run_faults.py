@@ -16,12 +16,12 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.generate.predictor import Predictor
-from radweave.runs.folder import hash_files, locked, read_card_alone
-from radweave.runs.restore import restore
-from radweave.runs.train import train
+from radweave.engine.restore import restore
+from radweave.engine.run_folder import hash_files, locked, read_card_alone
+from radweave.engine.train import train
+from radweave.inference.predictor import Predictor
 from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_toy_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
@@ -119,8 +119,8 @@ KILL_LOOP = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from radweave.base.errors import InputError
-from radweave.train.checkpoint import keep_newest, load_checkpoint, save_checkpoint
+from radweave.core.errors import InputError
+from radweave.engine.checkpoint import keep_newest, load_checkpoint, save_checkpoint
 
 torch.set_num_threads(1)  # no thread pool that a fork would lose
 folder, rounds = Path(sys.argv[1]), int(sys.argv[2])

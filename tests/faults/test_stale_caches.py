@@ -17,23 +17,22 @@ import pytest
 import torch
 from torch import nn
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.cache import images as cache
-from radweave.data.cache import index as cache_index
 from radweave.data.cache import squares
+from radweave.data.cache import squares as cache_index
 from radweave.data.cache.images import PixelCache, build_cache
 from radweave.data.cache.squares import read_square
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset, DatasetWriter
 from radweave.data.loader import Example, Features
-from radweave.generate.features import build_feature_bank
-from radweave.generate.predictor import Predictor
-from radweave.generate.split import generate_split
-from radweave.runs.kept_features import build_features
-from radweave.runs.restore import restore
-from radweave.runs.stages import TrainingWatch
-from radweave.runs.train import train
-from radweave.train.loop import Watch
+from radweave.engine.loop import Watch
+from radweave.engine.restore import restore
+from radweave.engine.stages import TrainingWatch, build_features
+from radweave.engine.train import train
+from radweave.inference.bulk import generate_split
+from radweave.inference.features import build_feature_bank
+from radweave.inference.predictor import Predictor
 from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 SIZE = 16
@@ -211,7 +210,7 @@ def test_options_version_and_code_make_another_cache(dataset: Dataset, monkeypat
 
 def test_all_that_makes_pixels_of_files_is_in_the_key() -> None:
     """Whatever the caches import of the rooms of data, but for what keeps files: a new maker of pixels is noticed."""
-    keeping = ("radweave.data.cache", "radweave.data.dataset", "radweave.data.manifest")
+    keeping = ("radweave.data.cache", "radweave.data.dataset", "radweave.data.dataset")
     graph = grimp.build_graph("radweave", cache_dir=None)
     makers = {
         name

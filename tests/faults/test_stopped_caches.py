@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from radweave.base.errors import InputError
-from radweave.data.cache import squares, unfinished
+from radweave.core.errors import InputError
+from radweave.data.cache import parts, squares
 from radweave.data.cache.images import PixelCache, build_cache, cache_key
 from radweave.data.dataset import Dataset
 from toys import toy_image, write_toy_dataset
@@ -28,7 +28,7 @@ class KilledError(BaseException):
 
 @pytest.fixture
 def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    monkeypatch.setattr(unfinished, "SHARD", SHARD)
+    monkeypatch.setattr(parts, "SHARD", SHARD)
     return write_toy_dataset(tmp_path / "data", tmp_path / "sources")
 
 
@@ -44,7 +44,7 @@ def building(dataset: Dataset) -> Path:
 def killed(dataset: Dataset) -> None:
     with pytest.raises(KilledError):
         build_cache(dataset, size=SIZE, progress=stop)
-    assert len((building(dataset) / unfinished.JOURNAL).read_text().splitlines()) == KEPT
+    assert len((building(dataset) / parts.JOURNAL).read_text().splitlines()) == KEPT
 
 
 def again(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> tuple[PixelCache, int]:
@@ -90,7 +90,7 @@ def test_an_image_that_changed_meanwhile_is_read_again(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed(dataset)
-    fifth = json.loads((building(dataset) / unfinished.JOURNAL).read_text().splitlines()[4])[0]
+    fifth = json.loads((building(dataset) / parts.JOURNAL).read_text().splitlines()[4])[0]
     toy_image(dataset.path / fifth, bright_side="right", seed=99)
     cache, read = again(dataset, monkeypatch)
     assert read == len(cache.rows) - 4
@@ -102,7 +102,7 @@ def test_what_was_damaged_meanwhile_is_read_again(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     killed(dataset)
-    journal, rows = building(dataset) / unfinished.JOURNAL, building(dataset) / unfinished.PIXELS
+    journal, rows = building(dataset) / parts.JOURNAL, building(dataset) / parts.PIXELS
     lines = journal.read_text().splitlines(keepends=True)
     if harm == "a torn line":
         journal.write_text("".join(lines[:5]) + lines[5][:7])
@@ -122,20 +122,20 @@ def test_what_was_damaged_meanwhile_is_read_again(
 
 def test_a_row_lies_on_the_disk_before_the_line_that_tells_of_it(tmp_path: Path) -> None:
     row = np.full((SIZE, SIZE), 7, dtype=np.uint8)
-    with unfinished.unfinished(tmp_path / "cache", (2, SIZE, SIZE), ["a", "b"], {"a": "1", "b": "1"}) as rows:
+    with parts.unfinished(tmp_path / "cache", (2, SIZE, SIZE), ["a", "b"], {"a": "1", "b": "1"}) as rows:
         rows.give("a", "1", row)
         rows.keep()
         folder = tmp_path / "cache.building"
-        assert len((folder / unfinished.JOURNAL).read_text().splitlines()) == 1
-        assert (folder / unfinished.PIXELS).read_bytes().endswith(row.tobytes())
+        assert len((folder / parts.JOURNAL).read_text().splitlines()) == 1
+        assert (folder / parts.PIXELS).read_bytes().endswith(row.tobytes())
 
 
 def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "cache.building"
     folder.mkdir()
     (tmp_path / "mine").write_text("mine")
-    (folder / unfinished.PIXELS).symlink_to(tmp_path / "mine")
+    (folder / parts.PIXELS).symlink_to(tmp_path / "mine")
     with pytest.raises(InputError, match="symbolic link"):  # noqa: SIM117
-        with unfinished.unfinished(tmp_path / "cache", (1, SIZE, SIZE), ["a"], {"a": "1"}):
+        with parts.unfinished(tmp_path / "cache", (1, SIZE, SIZE), ["a"], {"a": "1"}):
             pass
     assert (tmp_path / "mine").read_text() == "mine"

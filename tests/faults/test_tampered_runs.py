@@ -14,15 +14,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
+from radweave.core.foreign_files import refuse_hostile
+from radweave.core.foreign_tokenizers import refuse_endless_steps, refuse_long_texts
 from radweave.data.leaks.identity import comparable_id
 from radweave.data.tokenizer import BpeTokenizerConfig, decode, encode
-from radweave.generate.predictor import Predictor
-from radweave.outside.files import refuse_hostile
-from radweave.outside.tokenizer_files import refuse_endless_steps, refuse_long_texts
-from radweave.runs.drafts import EMPTY
-from radweave.runs.folder import hash_files, read_card_alone
-from radweave.runs.restore import restore
+from radweave.engine.drafts import EMPTY
+from radweave.engine.restore import restore
+from radweave.engine.run_folder import hash_files, read_card_alone
+from radweave.inference.predictor import Predictor
 from toys import rewrite_card, toy_image
 
 

@@ -14,9 +14,9 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 import torch
 from torch import nn
-from radweave.train.loop import StageTrainer
-from radweave.contract.stage import OptimizerConfig, StageConfig
-from radweave.base.batch import Batch
+from radweave.engine.loop import StageTrainer
+from radweave.methods.stage import OptimizerConfig, StageConfig
+from radweave.core.batch import Batch
 
 torch.set_num_threads(1)  # no thread pool that a fork would lose
 

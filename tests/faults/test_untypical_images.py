@@ -13,29 +13,28 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from radweave.base.errors import InputError
-from radweave.base.study import Report
 from radweave.cli import main
+from radweave.core.errors import InputError
+from radweave.core.study import Report
+from radweave.data.augmentation import to_square
 from radweave.data.dataset import Dataset
-from radweave.data.familiarity import (
+from radweave.data.ood import (
     Familiarity,
     Verdict,
+    detector,
     fit_familiarity,
     load_familiarity,
-    model,
     save_familiarity,
-    strangers,
+    xray_outliers,
 )
-from radweave.data.familiarity.strangers import KINDS, stranger
-from radweave.data.preprocessing import to_square
-from radweave.explain import explain_files
-from radweave.export import export
-from radweave.generate.files import FileGroup, generate_files, group_images
-from radweave.generate.pictures import UnlikeError
-from radweave.generate.predictor import Predictor
-from radweave.generate.split import generate_split
-from radweave.runs.folder import hash_files, read_card, write_card
-from radweave.runs.restore import restore
+from radweave.data.ood.xray_outliers import KINDS, stranger
+from radweave.engine.restore import restore
+from radweave.engine.run_folder import hash_files, read_card, write_card
+from radweave.inference.bulk import FileGroup, generate_files, generate_split, group_images
+from radweave.inference.explain import explain_files
+from radweave.inference.export import export
+from radweave.inference.pictures import UnlikeError
+from radweave.inference.predictor import Predictor
 
 SIZE = 64
 
@@ -108,7 +107,7 @@ def test_neither_closeness_nor_likeness_alone_makes_an_image_familiar(fitted: Fa
 
 
 def test_another_seed_draws_other_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "MIN_IMAGES", 10)
+    monkeypatch.setattr(detector, "MIN_IMAGES", 10)
     pictures = [square(seed, 32) for seed in range(40)]
     one, other = (fit_familiarity(pictures, seed=seed) for seed in (0, 1))
     assert not np.array_equal(one.arrays["shift"], other.arrays["shift"])
@@ -125,7 +124,7 @@ def test_a_test_that_does_not_fit_together_is_refused(fitted: Familiarity, tmp_p
 
 
 def test_scans_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "MIN_IMAGES", 10)
+    monkeypatch.setattr(detector, "MIN_IMAGES", 10)
 
     def scan(seed: int) -> np.ndarray:
         """A trunk (8, 16, 16) with lungs that shrink from head to feet."""
@@ -147,7 +146,7 @@ def test_scans_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("count", [10, 30])
 def test_a_run_of_few_images_has_a_test_whose_error_is_stated(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "MIN_IMAGES", 10)
+    monkeypatch.setattr(detector, "MIN_IMAGES", 10)
     test = fit_familiarity([square(seed) for seed in range(count)], seed=0)
     assert test.reason is None
     error = test.facts["wrongly_refused"]
@@ -163,12 +162,12 @@ def test_a_run_of_few_images_has_a_test_whose_error_is_stated(count: int, monkey
 
 
 def test_images_of_one_patient_are_held_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "MIN_IMAGES", 10)
+    monkeypatch.setattr(detector, "MIN_IMAGES", 10)
     patients = [f"p{number // 3}" for number in range(36)]
-    folds = model._folds(patients, is_many=False)
+    folds = detector._folds(patients, is_many=False)
     assert len(set(folds.tolist())) == 10
     assert all(len({fold for fold, one in zip(folds, patients, strict=True) if one == name}) == 1 for name in patients)
-    held = model._folds([f"p{number // 3}" for number in range(300)], is_many=True)
+    held = detector._folds([f"p{number // 3}" for number in range(300)], is_many=True)
     assert sorted(set(held.tolist())) == [-1, 0]
     assert int((held == 0).sum()) == 75
     assert held[225 - 1] == -1
@@ -181,7 +180,7 @@ def test_images_of_one_patient_are_held_out_together(monkeypatch: pytest.MonkeyP
 def test_what_is_held_out_is_in_nothing_that_is_learned_from() -> None:
     """Neither the picture, nor its copies, nor a stranger that is made with it, as the first or the second."""
     pictures = [np.full((16, 16), 20 * number, np.uint8) for number in range(5)]
-    table = model._described(pictures, strangers, np.random.default_rng(0))
+    table = detector._described(pictures, xray_outliers, np.random.default_rng(0))
     marked = dataclasses.replace(
         table,
         plain=np.arange(5.0)[:, None],
@@ -199,7 +198,7 @@ def test_what_is_held_out_is_in_nothing_that_is_learned_from() -> None:
 
 @pytest.mark.parametrize(("refused", "images", "low", "high"), [(0, 10, 0, 0.3085), (1, 100, 0.0003, 0.0545)])
 def test_the_interval_is_that_of_clopper_and_pearson(refused: int, images: int, low: float, high: float) -> None:
-    found = model.wrongly_refused(refused, images)
+    found = detector.wrongly_refused(refused, images)
     assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-4)
     assert found["mean_at_most"] == (refused + 1) / (images + 1)
 

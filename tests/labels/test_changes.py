@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from radweave.labels import get_labeler
-from radweave.labels.changes import GOES_ON, STATES, THERE, possible, said_changes
+from radweave.labels.comparisons import GOES_ON, STATES, THERE, possible, said_changes
 from radweave.phantom.report import write_report
 from radweave.phantom.study import course_of, slot_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from radweave.base.study import LabelState
+from radweave.core.study import LabelState
 from radweave.labels import get_labeler
 
 POS, NEG, UNC, BLANK = LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN, LabelState.BLANK

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radweave.base.errors import InputError
-from radweave.base.ontology import LABEL_SETS, LabelSet
+from radweave.core.errors import InputError
+from radweave.core.ontology import LABEL_SETS, LabelSet
 from radweave.labels import CLASSES, LABELER_OF, NO_FINDING, get_labeler, label_set_of
 from radweave.labels.chexpert_terms import LEXICON as CHEXPERT14_LEXICON
 from radweave.labels.ct_terms import LEXICON as CT18_LEXICON
-from radweave.labels.lexicon import Lexicon
 from radweave.labels.nih_terms import LEXICON as NIH14_LEXICON
 from radweave.labels.nih_terms import NIH14_TO_CHEXPERT14
-from radweave.labels.phrases import Match, PhraseBook, longest, phrase_pattern
+from radweave.labels.phrases import Lexicon, Match, PhraseBook, longest, phrase_pattern
 from radweave.labels.text import MAX_SENTENCE_CHARS, fold, sentences, spoken_ranges, tokenize
 
 

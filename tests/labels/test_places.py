@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radweave.labels import get_labeler
-from radweave.labels.places import names_place, without_place
+from radweave.labels.contradictions import names_place, without_place
 
 XRAY, CT = get_labeler("chexpert14"), get_labeler("ct18")
 

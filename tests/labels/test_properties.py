@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radweave.base.study import LabelState
+from radweave.core.study import LabelState
 from radweave.labels import NO_FINDING, get_labeler
 
 ONTOLOGIES = ("chexpert14", "ct18", "nih14")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from radweave.base.study import LabelState
+from radweave.core.study import LabelState
 from radweave.labels import get_labeler
 
 CODES = {"1.0": LabelState.POSITIVE, "0.0": LabelState.NEGATIVE, "-1.0": LabelState.UNCERTAIN, "": LabelState.BLANK}

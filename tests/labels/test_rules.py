@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState
 from radweave.labels import CHEXPERT14, CT18, NIH14, NO_FINDING, Labeler, get_labeler
 
 POS, NEG, UNC, BLANK = LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN, LabelState.BLANK

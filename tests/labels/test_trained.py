@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, RobertaConfig
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState
 from radweave.labels import CHEXPERT14, CT18, Labeler, get_labeler
 from radweave.labels.chexbert import HEAD_SIZES, STATES, CheXbertNetwork
 from radweave.labels.radbert18 import RadBertNetwork

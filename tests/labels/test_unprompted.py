@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radweave.base.study import LabelState
+from radweave.core.study import LabelState
 from radweave.labels import NO_FINDING, get_labeler
-from radweave.labels.comparisons import compares_with_prior
-from radweave.labels.unprompted import remove_comparisons
+from radweave.labels.comparisons import compares_with_prior, remove_comparisons
 from radweave.phantom.report import write_report
 from radweave.phantom.study import course_of, slot_of
 

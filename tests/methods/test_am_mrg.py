@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from radweave.base.batch import VisionFeatures
-from radweave.base.errors import InputError
-from radweave.contract.stage import apply_finetune
-from radweave.contract.view import TrainingView
+from radweave.core.batch import VisionFeatures
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
-from radweave.generate.predictor import Predictor
-from radweave.memory.bank import Bank, load_bank, patient_code
+from radweave.engine.restore import Run, restore
+from radweave.engine.train import train
+from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
 from radweave.methods.am_mrg import model as am_mrg
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
@@ -34,12 +33,13 @@ from radweave.methods.am_mrg.regions import (
     stated_diseases,
 )
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_bank, draw_reports, report_sentences
+from radweave.methods.model import TrainingView
+from radweave.methods.stage import apply_finetune
 from radweave.nn import hopfield
+from radweave.nn.connector import ViewTokens
 from radweave.nn.hopfield import AttentionRuleConfig, Patterns
+from radweave.nn.memory.bank import Bank, load_bank, patient_code
 from radweave.nn.text_encoder import LsaTextEncoder
-from radweave.nn.views import ViewTokens
-from radweave.runs.restore import Run, restore
-from radweave.runs.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["am_mrg"], "stages.report.epochs=1", "stages.report.select=loss")

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from radweave.base.batch import Batch
-from radweave.base.ontology import CHEXPERT14
-from radweave.contract.experiment import BuildContext
+from radweave.core.batch import Batch
+from radweave.core.ontology import CHEXPERT14
 from radweave.methods import resolve
 from radweave.methods.baseline.model import BaselineModel, Seen
-from radweave.nn.views import connect_views
+from radweave.methods.experiment import BuildContext
+from radweave.nn.connector import connect_views
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 

@@ -13,26 +13,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from radweave.base.batch import Batch
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_jsonl
-from radweave.base.ontology import CHEXPERT14
-from radweave.contract.experiment import BuildContext
-from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode
+from radweave.core.batch import Batch
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_jsonl
+from radweave.core.ontology import CHEXPERT14
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.generate.predictor import Predictor
-from radweave.memory.bank import Bank, patient_code
+from radweave.engine.restore import restore
+from radweave.engine.train import train
+from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
 from radweave.methods.dast import ABLATIONS, PRESETS, TABLES
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, MeanFusion, NoFusion
 from radweave.methods.dast.model import DastModel, Seen
 from radweave.methods.dast.retrieval import BANK, Dmsr, composite
+from radweave.methods.experiment import BuildContext
+from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode
+from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig
-from radweave.nn.views import encode_views
-from radweave.runs.restore import restore
-from radweave.runs.train import train
+from radweave.nn.memory.bank import Bank, patient_code
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 GREEDY = DecodingConfig(max_new_tokens=12)

@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from radweave.base.batch import Batch
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_jsonl
-from radweave.base.ontology import CHEXPERT14
-from radweave.base.study import ImageRef, Study
-from radweave.contract.experiment import BuildContext
-from radweave.contract.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
+from radweave.core.batch import Batch
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_jsonl
+from radweave.core.ontology import CHEXPERT14
+from radweave.core.study import ImageRef, Study
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.generate.predictor import Predictor
+from radweave.engine.restore import restore
+from radweave.engine.train import train
+from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
 from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
 from radweave.methods.diffrgennet.difference import METRICS, Cases, FeatureDifference, NoDifference, distances
@@ -34,10 +34,10 @@ from radweave.methods.diffrgennet.matching import Denominator, neg_pos_loss
 from radweave.methods.diffrgennet.model import DiffRGenNetModel, Seen
 from radweave.methods.diffrgennet.reading import sine_positions
 from radweave.methods.diffrgennet.retrieval import BANK, ImageRetrieval
+from radweave.methods.experiment import BuildContext
+from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.flexiroute import FlexiRoute
-from radweave.runs.restore import restore
-from radweave.runs.train import train
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 GREEDY = DecodingConfig(max_new_tokens=10)

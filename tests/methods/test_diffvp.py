@@ -13,14 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from radweave.base.batch import Batch
-from radweave.base.errors import InputError
-from radweave.base.ontology import CLASSES
-from radweave.contract.experiment import BuildContext
-from radweave.contract.stage import set_train_mode
+from radweave.core.batch import Batch
+from radweave.core.errors import InputError
+from radweave.core.ontology import CLASSES
 from radweave.data.dataset import Dataset
-from radweave.generate.predictor import Predictor
-from radweave.memory.bank import Bank, patient_code
+from radweave.engine.restore import Run, restore
+from radweave.engine.train import train
+from radweave.inference.predictor import Predictor
 from radweave.methods import load_method, resolve
 from radweave.methods.diffvp import model as diffvp
 from radweave.methods.diffvp.diagnosis import best_thresholds
@@ -35,25 +34,17 @@ from radweave.methods.diffvp.difference import (
     token_importance,
     top_share,
 )
-from radweave.methods.diffvp.heads import ClassHeadConfig
-from radweave.methods.diffvp.model import DiffvpModel, Seen
-from radweave.methods.diffvp.pool import (
-    STUDY_DRAW,
-    PoolConfig,
-    ReferencePool,
-    choose_references,
-    pixels_of,
-    step_key,
-)
+from radweave.methods.diffvp.model import ClassHeadConfig, DiffvpModel, Seen
+from radweave.methods.diffvp.pool import STUDY_DRAW, PoolConfig, ReferencePool, choose_references, pixels_of, step_key
 from radweave.methods.diffvp.resampling import ResamplerConfig, cell_positions
-from radweave.nn.finding_words import DiagnosisTextConfig, noisy_findings
+from radweave.methods.experiment import BuildContext
+from radweave.methods.stage import set_train_mode
+from radweave.nn.connector import ViewTokens
+from radweave.nn.heads import are_normal, first_logit, noisy_or_logits
 from radweave.nn.language_model import DecodingConfig
-from radweave.nn.noisy_or import first_logit, noisy_or_logits
-from radweave.nn.supervision import are_normal
-from radweave.nn.views import ViewTokens
+from radweave.nn.memory.bank import Bank, patient_code
+from radweave.nn.text_pretraining import DiagnosisTextConfig, noisy_findings
 from radweave.nn.vision import InputSize, tokens_of
-from radweave.runs.restore import Run, restore
-from radweave.runs.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "stages.report.epochs=1", "data.priors=true")
@@ -645,7 +636,7 @@ def test_the_own_prior_takes_the_place_of_the_draw(toy_ct_dataset: Dataset, tmp_
 
 def test_phantom_visits_are_compared_with_the_visit_before(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     from radweave.data.cache.images import build_cache
-    from radweave.runs.prepare import prepare
+    from radweave.engine.prepare import prepare
 
     overrides = [*OVERRIDES, "model.pool.use_prior=true"]
     run = restore(train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides))
@@ -749,8 +740,7 @@ def test_every_row_of_the_tables_is_an_ablation() -> None:
 
 
 def test_references_of_another_data_set(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
-    from radweave.phantom.dataset import write_phantom_dataset
-    from radweave.phantom.study import PhantomOptions
+    from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 
     options = PhantomOptions(volume_size=16, slices=8)
     other = write_phantom_dataset(tmp_path / "other", modality="ct", num_studies=40, seed=9, options=options)

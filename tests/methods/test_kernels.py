@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import Run, restore
+from radweave.engine.train import train
+from radweave.methods.descriptors import Described, Looks, LooksConfig, among, distances, together
 from radweave.methods.kernels import tiny
-from radweave.runs.prepare import prepare
-from radweave.runs.restore import Run, restore
-from radweave.runs.train import train
-from radweave.sources.looks import Described, Looks, LooksConfig, among, distances, together
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 
@@ -112,7 +112,7 @@ def test_a_model_without_its_memory_says_so(run: Run, examples: list[Example]) -
 
 
 def replace_context(run: Run):  # type: ignore[no-untyped-def]
-    from radweave.contract.experiment import BuildContext
+    from radweave.methods.experiment import BuildContext
 
     return BuildContext(run.tokenizer, run.experiment.data.image_size, run.card.classes)
 

@@ -21,20 +21,25 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 from vdgen_job import READINGS, gradients, trained
 
-from radweave.base.batch import Batch
-from radweave.base.errors import InputError
-from radweave.base.study import ImageRef, Study
-from radweave.contract.experiment import BuildContext
-from radweave.contract.stage import apply_finetune, set_train_mode, total_loss
-from radweave.contract.view import TrainingView
+from radweave.core.batch import Batch
+from radweave.core.errors import InputError
+from radweave.core.study import ImageRef, Study
 from radweave.data.augmentation import LightAugmentation, NoAugmentation
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.memory.bank import Bank, patient_code
+from radweave.engine.distributed import Ranks
 from radweave.methods import resolve
+from radweave.methods.experiment import BuildContext
+from radweave.methods.model import TrainingView
+from radweave.methods.stage import apply_finetune, set_train_mode, total_loss
 from radweave.methods.vdgen import ABLATIONS, VDGEN_PROMPT, paper, tiny
-from radweave.methods.vdgen.distillation import DiseaseDistillation, mean_hidden_state
-from radweave.methods.vdgen.evidence import SentenceMemory, build_sentence_bank, sentence_states
+from radweave.methods.vdgen.distillation import (
+    DiseaseDistillation,
+    SentenceMemory,
+    build_sentence_bank,
+    mean_hidden_state,
+    sentence_states,
+)
 from radweave.methods.vdgen.model import VdgenModel
 from radweave.methods.vdgen.self_equilibration import (
     NoEquilibration,
@@ -43,11 +48,9 @@ from radweave.methods.vdgen.self_equilibration import (
     TwoViewEquilibration,
 )
 from radweave.nn.decoding import Prefixes, Written
-from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
-from radweave.nn.lora import LoraConfig, adapters_off, has_lora
-from radweave.nn.prompt import PromptTemplate
-from radweave.nn.sentences import SentenceSplitter
-from radweave.train.distributed import Ranks
+from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, LoraConfig, adapters_off, has_lora
+from radweave.nn.memory.bank import Bank, patient_code
+from radweave.nn.prompt import PromptTemplate, SentenceSplitter
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 # Sums of a few float32 terms in another order.
@@ -480,7 +483,7 @@ def test_the_papers_numbers_and_prompt() -> None:
     )
 
 
-@pytest.mark.slow  # the gradients of every method over two processes are in tests/train/test_distributed.py
+@pytest.mark.slow  # the gradients of every method over two processes are in tests/engine/test_distributed.py
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     """Contrasts see the global batch: two processes with 2 and 3 studies have the gradients of one with 5."""
     folder = Path(__file__).parent

@@ -15,26 +15,29 @@ from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 
 from command_line import radweave
-from radweave.base.batch import Batch
-from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext
+from radweave.core.batch import Batch
+from radweave.core.errors import InputError
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.drafting.calibration import PlattCalibration
 from radweave.drafting.candidates import Candidate
 from radweave.drafting.choice import Choice
-from radweave.drafting.proposals import Proposals
 from radweave.drafting.smoothers import Evidence
-from radweave.explain import explain_study
-from radweave.export import export
-from radweave.generate.predictor import Predictor
+from radweave.drafting.writer import Proposals
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import Run, restore, vary
+from radweave.engine.train import train
+from radweave.inference.explain import explain_study
+from radweave.inference.export import export
+from radweave.inference.predictor import Predictor
 from radweave.labels.comparisons import compares_with_prior
 from radweave.methods import load_method, resolve
+from radweave.methods.experiment import BuildContext
+from radweave.methods.prior_change import Change, Pairs
 from radweave.methods.weave import stack as stack_module
-from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES, say
 from radweave.methods.weave.members import Folds, asked_members, cross_fitted, mean_of_asked, voices
-from radweave.methods.weave.model import WeaveModel
+from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel, say
 from radweave.methods.weave.recall import CaseDifferences, MemberMemory
 from radweave.methods.weave.stack import (
     EqualWeightsConfig,
@@ -48,14 +51,9 @@ from radweave.methods.weave.stack import (
     stacks_without,
 )
 from radweave.methods.weave.tables import SILENT
-from radweave.methods.weave.wording import WordingConfig
+from radweave.methods.weave.writing import WordingConfig
 from radweave.nn.decoding import DecodingConfig
-from radweave.runs.at_test import vary
-from radweave.runs.prepare import prepare
-from radweave.runs.restore import Run, restore
-from radweave.runs.train import train
-from radweave.serve.worker import UNREPORTED, Inference
-from radweave.sources.since_prior import Change, Pairs
+from radweave.workstation.inference import UNREPORTED, InferenceModel
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "stages.report.epochs=1"]
@@ -82,7 +80,7 @@ def followed_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 def followed(followed_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run without a language model that has learned to compare from eight pairs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("radweave.sources.since_prior.FEWEST", 5)
+        patch.setattr("radweave.methods.prior_change.FEWEST", 5)
         out = tmp_path_factory.mktemp("followed") / "run"
         return restore(train("weave", followed_dataset.path, out, overrides=[*OVERRIDES, "model.language_model=none"]))
 
@@ -214,7 +212,7 @@ def test_the_stack_refuses_a_fold_that_its_scores_are_not_of(
     run: Run, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A fault in who is asked must not pass: here every member is asked of what it was trained on."""
-    from radweave.methods.weave import evidence
+    from radweave.methods.weave import model as evidence
 
     honest = evidence.withheld_of
     monkeypatch.setattr(evidence, "withheld_of", lambda asked: (honest(asked) + 1) % 2)
@@ -431,7 +429,7 @@ TOY_CT_SIZES = [
 
 
 def toy_context(experiment: Any) -> BuildContext:
-    from radweave.base.ontology import CLASSES
+    from radweave.core.ontology import CLASSES
 
     tokenizer = experiment.data.tokenizer.build(["There is an opacity.", "No opacity."] * 4)
     data = experiment.data
@@ -726,7 +724,7 @@ def test_a_prior_that_an_archive_had_is_compared_with_its_signed_report(
     followed: Run, followed_dataset: Dataset
 ) -> None:
     """The workstation's way to a model: files that came in, and those of the patient's study before."""
-    inference = Inference(followed.folder, None, untrained=False)
+    inference = InferenceModel(followed.folder, None, untrained=False)
     inference.predictor = replace(inference.predictor, familiarity=None)
     now, then = (str(followed_dataset.path / f"images/10_{visit}.png") for visit in (1, 0))
     reports = ("There is an opacity on the left.", "The lungs are clear.", None)

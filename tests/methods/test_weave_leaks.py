@@ -12,20 +12,19 @@ import pytest
 import torch
 
 from made_view import SIZE, made_view
-from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext
-from radweave.contract.view import TrainingView
+from radweave.core.errors import InputError
 from radweave.data.loader import collate
 from radweave.labels import NO_FINDING
 from radweave.methods import resolve
-from radweave.methods.weave import evidence
-from radweave.methods.weave.evidence import Gathered, gather
+from radweave.methods.experiment import BuildContext
+from radweave.methods.model import TrainingView
+from radweave.methods.weave import model as evidence
 from radweave.methods.weave.heads import DifferenceSource, TokenSource
-from radweave.methods.weave.model import STUDIES, Seen, WeaveModel
+from radweave.methods.weave.model import STUDIES, Gathered, Seen, WeaveModel, gather
 from radweave.methods.weave.recall import CaseDifferences, MemberMemory
 from radweave.methods.weave.stack import FittedStack, Stack
 from radweave.nn.decoding import DecodingConfig
-from radweave.nn.dense_head import DenseHead
+from radweave.nn.heads import DenseHead
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "model.kernels.looks.aligned=false"]

@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from radweave.base.batch import Slice
-from radweave.contract.experiment import BuildContext
-from radweave.contract.stage import apply_finetune
+from radweave.core.batch import Slice
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
+from radweave.engine.distributed import Ranks, joined_ranks, make_replica
 from radweave.methods import resolve
+from radweave.methods.experiment import BuildContext
+from radweave.methods.stage import apply_finetune
 from radweave.nn.global_batch import one_slice_of
-from radweave.train.distributed import Ranks, joined_ranks, make_replica
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 TERMS = ("report", "vse", "did")

@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor
 
 from checkpoints import ENCODERS, MEAN, SIZE, STD, TEXT, write_encoder
-from radweave.base.errors import InputError
-from radweave.nn.lora import LoraConfig, has_lora
+from radweave.core.errors import InputError
+from radweave.nn.language_model import LoraConfig, has_lora
 from radweave.nn.vision import AnyVisionConfig
 
 

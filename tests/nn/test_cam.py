@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from radweave.nn.cam import CAM_KINDS, CamKind, cell_means, class_activation_map, score_gradients, view_maps
-from radweave.nn.views import ViewTokens
+from radweave.nn.connector import ViewTokens
 
 # float64 against loops: only the order of additions differs.
 CLOSE = {"rtol": 1e-8, "atol": 1e-9}

@@ -11,12 +11,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._guards import TracingContext
 
-from radweave.base.errors import InputError, UnusableModelError
-from radweave.nn import slots
-from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.core.errors import InputError, UnusableModelError
+from radweave.nn import decoding as slots
+from radweave.nn.decoding import DecodingConfig, Prefixes, SlotCache
 from radweave.nn.encoder_decoder import BertDecoderConfig
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
-from radweave.nn.slots import SlotCache
 
 LENGTHS = (9, 2, 5, 1, 12, 3, 7)
 # Of few words the end is soon one: reports here end anywhere between the first token and the last that may be.

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from radweave.nn.contrastive import gather_batch, symmetric_info_nce
+from radweave.nn.global_batch import gather_batch, symmetric_info_nce
 
 
 def test_info_nce_equals_a_plain_loop() -> None:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import radweave
-from radweave.nn.vision.convolution import Convolution3d
-from radweave.train.precision import has_bfloat16
+from radweave.engine.loop import has_bfloat16
+from radweave.nn.vision.resnet3d import Convolution3d
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.nn.vision import CtVitConfig
 
 DIM, SLAB, SIDE, HEADS, HEAD, CODES = 12, 2, 4, 2, 6, 40

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from radweave.nn.beams import Beam, BeamSearch
-from radweave.nn.decoding import DecodingConfig
+from radweave.nn.decoding import Beam, BeamSearch, DecodingConfig, nucleus
 from radweave.nn.language_model import LlamaConfig
-from radweave.nn.next_words import nucleus
 
 
 @pytest.mark.parametrize("seed", [0, 1])

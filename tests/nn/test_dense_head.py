@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from radweave.nn.dense_head import DenseHead, DenseHeadConfig
+from radweave.nn.heads import DenseHead, DenseHeadConfig
 
 TOKENS = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0))
 VIEWS = torch.tensor([[True, True], [True, False], [True, True]])

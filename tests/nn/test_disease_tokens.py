@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from radweave.nn.disease_tokens import DiseaseTokens
+from radweave.nn.query_transformer import DiseaseTokens
 
 
 def test_disease_tokens_equal_a_plain_loop() -> None:

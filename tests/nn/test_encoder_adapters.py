@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from checkpoints import ENCODERS, SIZE, write_encoder
-from radweave.contract.stage import apply_finetune
-from radweave.nn.lora import MARK, LoraConfig
+from radweave.methods.stage import apply_finetune
+from radweave.nn.language_model import MARK, LoraConfig
 from radweave.nn.vision import (
     VISION_RECORDS,
     AnyVisionConfig,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
-from radweave.base.errors import InputError
-from radweave.contract.stage import apply_finetune
+from radweave.core.errors import InputError
+from radweave.methods.stage import apply_finetune
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.encoder_decoder import BertDecoderConfig, CrossAttentionLanguageModel, PretrainedBertDecoderConfig
-from radweave.nn.lora import LoraConfig
+from radweave.nn.language_model import LoraConfig
 
 IDS = {"bos_id": 1, "eos_id": 2, "pad_id": 0}
 VOCAB, WIDTH, EOS, PAD = 50, 32, 2, 0

@@ -13,11 +13,10 @@ import transformers
 from torch.nn.functional import cross_entropy
 
 from checkpoints import BOS, EOS, LANGUAGE_MODELS, PAD, POSITIONS, TEXT, VOCAB, write_encoder, write_language_model
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.tokenizer import BpeTokenizerConfig, spare_words
-from radweave.nn.decoding import DecodingConfig
+from radweave.nn.decoding import DecodingConfig, fits
 from radweave.nn.language_model import CausalLanguageModel, PretrainedLanguageModelConfig
-from radweave.nn.slots import fits
 
 PROMPT, NEW = 12, 8
 

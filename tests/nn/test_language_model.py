@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from radweave.base.errors import InputError
-from radweave.nn.decoding import DecodingConfig, trim
+from radweave.core.errors import InputError
+from radweave.nn.decoding import DecodingConfig, position_ids, trim
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
-from radweave.nn.next_token import position_ids
 
 VOCAB, PAD, BOS, EOS = 50, 0, 1, 2
 # Two orders of summation of float32 attention differ by about 1e-6; losses here are near 4.

@@ -9,9 +9,9 @@ from peft import get_peft_model
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from radweave.base.errors import InputError
-from radweave.contract.stage import apply_finetune
-from radweave.nn.lora import LoraConfig, NoLoraConfig, has_lora
+from radweave.core.errors import InputError
+from radweave.methods.stage import apply_finetune
+from radweave.nn.language_model import LoraConfig, NoLoraConfig, has_lora
 
 IDS = torch.tensor([[3, 4, 5, 6]])
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from radweave.nn.decoding import DecodingConfig
-from radweave.nn.next_words import Line, draw, next_words, nucleus, steered
+from radweave.nn.decoding import DecodingConfig, Line, draw, next_words, nucleus, steered
 
 SCORES = torch.tensor([[0.1, 0.5, 0.25, 0.15]]).log()
 

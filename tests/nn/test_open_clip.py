@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
+from radweave.core.foreign_models import locate, read_shape
 from radweave.nn.vision import AnyVisionConfig
-from radweave.outside.models import locate, read_shape
 
 SIZE, PATCH, WIDTH, LAYERS, HEADS = 32, 16, 192, 12, 3
 MEAN, STD = [0.5, 0.4, 0.3], [0.25, 0.3, 0.35]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.tokenizer import BpeTokenizerConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, left_pad
 

@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from radweave.base.batch import VisionEncoder
-from radweave.base.config import Config
-from radweave.base.errors import InputError
-from radweave.base.overrides import override
+from radweave.core.batch import VisionEncoder
+from radweave.core.config import Config, override
+from radweave.core.errors import InputError
 from radweave.nn.vision import ResNet3dConfig, VisionEncoderConfig
 from radweave.nn.vision.resnet3d import (
     MEDICALNET_18,

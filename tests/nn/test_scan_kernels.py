@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.nn.selective_scan import _loop_scan, selective_scan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

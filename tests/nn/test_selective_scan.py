@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.nn import selective_scan as module
 from radweave.nn.selective_scan import ScanBackend, selective_scan
 

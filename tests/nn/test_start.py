@@ -8,10 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_file
-from radweave.nn.vision.pretrained import EYES
-from radweave.nn.vision.start import SHA256, WEIGHTS, load_start
+from radweave.core.errors import InputError
+from radweave.core.storage import sha256_file
+from radweave.nn.vision.pretrained import EYES, SHA256, WEIGHTS, load_start
 
 
 def test_the_shipped_weights_fill_the_encoder_of_the_tiny_presets() -> None:

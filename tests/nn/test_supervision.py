@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from radweave.nn.supervision import binary_loss, binary_targets
+from radweave.nn.heads import binary_loss, binary_targets
 
 STATES = torch.tensor([[0, 1, 2, 3], [-1, -1, -1, -1]])
 

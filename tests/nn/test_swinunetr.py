@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.nn.vision import SwinUnetrConfig
 
 WIDTH, WINDOW, HEADS = 4, 3, (2, 4)

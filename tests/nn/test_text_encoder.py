@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, BertTokenizerFast, LlamaConfig, LlamaModel, PreTrainedTokenizerFast
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 
 TEXTS = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from radweave.base.batch import VisionEncoder
-from radweave.base.errors import InputError
+from radweave.core.batch import VisionEncoder
+from radweave.core.errors import InputError
 from radweave.nn.vision import VISION_RECORDS, ResNetConfig, SwinConfig, VisionRecord, ViTConfig
 
 RESNET = ResNetConfig(embedding_size=8, hidden_sizes=(8, 16), depths=(1, 1), layer_type="basic", channels=3)

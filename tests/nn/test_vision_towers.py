@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from checkpoints import write_language_model
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.nn.vision import AnyVisionConfig, InputSize, tokens_of
 
 SIZE = 32

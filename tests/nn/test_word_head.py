@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from radweave.nn.word_head import LinearWordHeadConfig, NoWordHeadConfig
+from radweave.nn.heads import LinearWordHeadConfig, NoWordHeadConfig
 
 
 def test_the_loss_is_the_binary_cross_entropy_of_the_words_in_the_report() -> None:

@@ -30,20 +30,19 @@ from transformers import (
 )
 
 import radweave
-from radweave.base.errors import InputError
-from radweave.contract.stage import apply_finetune
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import BpeTokenizerConfig, save_tokenizer
-from radweave.export import export
-from radweave.generate.predictor import Predictor
+from radweave.engine.checkpoint import load_weights, save_weights
+from radweave.engine.restore import restore
+from radweave.engine.train import train
+from radweave.inference.export import export
+from radweave.inference.predictor import Predictor
+from radweave.methods.stage import apply_finetune
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.encoder_decoder import PretrainedBertDecoderConfig
-from radweave.nn.language_model import PretrainedLanguageModelConfig
-from radweave.nn.lora import LoraConfig, NoLoraConfig
+from radweave.nn.language_model import LoraConfig, NoLoraConfig, PretrainedLanguageModelConfig
 from radweave.nn.prompt import PromptTemplate
-from radweave.runs.restore import restore
-from radweave.runs.train import train
-from radweave.train.checkpoint import load_weights, save_weights
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SHAPE = {

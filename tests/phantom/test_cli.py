@@ -10,10 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from radweave.base.errors import InputError
-from radweave.cli.phantom import phantom
+from radweave.cli.data import phantom
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.phantom.sheet import contact_sheet
 from radweave.phantom.study import PhantomOptions, draw_ct_study, draw_xray_study
 
 
@@ -57,7 +56,7 @@ def test_a_wrong_option_exits_with_2(app: typer.Typer, tmp_path: Path, wrong: li
 
 def test_the_verb_imports_nothing_heavy() -> None:
     heavy = ("torch", "nibabel", "scipy", "numpy")
-    code = f"import sys, radweave.cli.phantom; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, radweave.cli.data; print([m for m in {heavy} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

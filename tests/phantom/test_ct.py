@@ -7,17 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radweave.base.ontology import CT18
-from radweave.base.study import LabelState
-from radweave.phantom.anatomy import draw_anatomy
-from radweave.phantom.ct import Scan, Voxels, scan_noise
-from radweave.phantom.ct_lesions import make_ct_scene
-from radweave.phantom.dataset import write_phantom_dataset
+from radweave.core.ontology import CT18
+from radweave.core.study import LabelState
+from radweave.phantom.anatomy import Ellipsoid, Tube, draw_anatomy
+from radweave.phantom.ct import Scan, Voxels, make_ct_scene, scan_noise
 from radweave.phantom.findings import Finding
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.scene import AIR_HU, LUNG_HU, Filling, Scene, build_scene
-from radweave.phantom.shapes import Ellipsoid, Tube
-from radweave.phantom.study import PhantomOptions, draw_ct_study
+from radweave.phantom.study import PhantomOptions, draw_ct_study, write_phantom_dataset
 from radweave.phantom.xray import WATER_PER_MM, Exposure, Projector
 
 SMALL = PhantomOptions(volume_size=48, slices=24)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_file
-from radweave.phantom import dataset as phantom_dataset
-from radweave.phantom.dataset import write_phantom_dataset
-from radweave.phantom.study import PhantomOptions, draw_xray_study
+from radweave.core.errors import InputError
+from radweave.core.storage import sha256_file
+from radweave.phantom import study as phantom_dataset
+from radweave.phantom.study import PhantomOptions, draw_xray_study, write_phantom_dataset
 
 SMALL = PhantomOptions(image_size=32)
 

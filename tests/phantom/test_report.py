@@ -8,13 +8,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from radweave.base.ontology import CHEXPERT14, CT18
-from radweave.base.study import LabelState
+from radweave.core.ontology import CHEXPERT14, CT18
+from radweave.core.study import LabelState
 from radweave.labels import get_labeler
 from radweave.phantom.ct_report import REGIONS, write_ct_report
 from radweave.phantom.findings import Finding
-from radweave.phantom.phrases import NEG, POS, UNC
-from radweave.phantom.report import write_report
+from radweave.phantom.report import NEG, POS, UNC, write_report
 from radweave.phantom.study import Slot, course_of, slot_of
 
 Written = tuple[str, dict[str, LabelState], tuple[Finding, ...]]

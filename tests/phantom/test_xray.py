@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radweave.base.ontology import CHEXPERT14
-from radweave.base.study import LabelState
-from radweave.phantom.anatomy import draw_anatomy
+from radweave.core.ontology import CHEXPERT14
+from radweave.core.study import LabelState
+from radweave.phantom.anatomy import Box, Ellipsoid, Tube, draw_anatomy
 from radweave.phantom.findings import Finding
 from radweave.phantom.lesions import make_scene
-from radweave.phantom.rays import Rays, difference, union_length
 from radweave.phantom.scene import build_scene
-from radweave.phantom.shapes import Box, Ellipsoid, Tube
 from radweave.phantom.study import PhantomOptions, draw_xray_study
-from radweave.phantom.xray import Exposure, Projector, develop, make_rays
+from radweave.phantom.xray import Exposure, Projector, Rays, develop, difference, make_rays, union_length
 
 SMALL = PhantomOptions(image_size=64)
 

@@ -10,16 +10,18 @@ from typing import Annotated
 import typer
 
 from radweave import __version__
-from radweave.base.errors import InputError, printable
-from radweave.base.stopping import StoppedError, stopped_at_once
-from radweave.base.study import RESEARCH_ONLY
 from radweave.cli import ablate as ablating
 from radweave.cli import bench as benching
-from radweave.cli import data, doctor, estimate, evaluation, export, features, inspect, phantom, reporting
+from radweave.cli import data, doctor, estimate, evaluation, explain, generate, reporting
+from radweave.cli import data as inspect
+from radweave.cli import data as phantom
 from radweave.cli import explain as explaining
 from radweave.cli import generate as generating
 from radweave.cli import serve as serving
 from radweave.cli import train as training
+from radweave.core.errors import InputError, printable
+from radweave.core.stopping import StoppedError, stopped_at_once
+from radweave.core.study import RESEARCH_ONLY
 
 app = typer.Typer(
     name="radweave",
@@ -53,8 +55,8 @@ app.command("methods")(reporting.methods)
 app.command("train")(training.train)
 app.command("config")(training.config)
 app.command("generate")(generating.generate)
-app.command("features")(features.features)
-app.command("export")(export.export)
+app.command("features")(generate.features)
+app.command("export")(explain.export)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explaining.explain)
 app.add_typer(serving.app, name="serve")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.base.errors import InputError
-from radweave.cli.bounds import MAX_JOBS, MAX_SEEDS
-from radweave.cli.resuming import resumable
+from radweave.cli.options import MAX_JOBS, MAX_SEEDS, resumable
+from radweave.core.errors import InputError
 
 if TYPE_CHECKING:
-    from radweave.ablate import AblationResult
+    from radweave.experiments.ablate import AblationResult
 
 Jobs = Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1, max=MAX_JOBS)]
 Meteor = Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")]
@@ -60,8 +59,8 @@ def ablate(
         missing = "DATASET" if dataset is None else "--out"
         raise InputError("is missing", field=missing, expected="METHOD DATASET --table NAME --out DIR, or --list")
 
-    from radweave.ablate import AblationRequest, AblationWatch, run_ablation
-    from radweave.cli.progress import console, training_watch
+    from radweave.cli.options import console, training_watch
+    from radweave.experiments.ablate import AblationRequest, AblationWatch, run_ablation
 
     request = AblationRequest(
         method=method,
@@ -92,7 +91,7 @@ def ablate(
 def _show(result: AblationResult, *, as_json: bool) -> None:
     import json
 
-    from radweave.evaluation.tables.formats import print_tables
+    from radweave.metrics.tables import print_tables
 
     if as_json:
         typer.echo(json.dumps(result.record, ensure_ascii=False, allow_nan=False))
@@ -103,8 +102,8 @@ def _show(result: AblationResult, *, as_json: bool) -> None:
 def _list(method: str, *, as_json: bool) -> None:
     import json
 
-    from radweave.ablate.listing import all_methods, list_tables, listing_tables
-    from radweave.evaluation.tables.formats import print_tables
+    from radweave.experiments.ablate import all_methods, list_tables, listing_tables
+    from radweave.metrics.tables import print_tables
 
     record = list_tables([method] if method else all_methods())
     if as_json:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radweave.cli.ablate import Jobs, Meteor, Reuse
-from radweave.cli.bounds import MAX_SEEDS, MAX_STUDIES
-from radweave.cli.resuming import resumable
+from radweave.cli.options import MAX_SEEDS, MAX_STUDIES, resumable
 
 if TYPE_CHECKING:
-    from radweave.benchmark import BenchResult
+    from radweave.experiments.bench import BenchResult
 
 Overrides = Annotated[
     list[str] | None,
@@ -63,8 +62,8 @@ def bench(
     --sets, --methods, --seeds 1 and fewer phantoms make it shorter, --jobs shares the cores. The same command goes on
     where it stopped.
     """
-    from radweave.benchmark import BenchRequest, run_bench
-    from radweave.cli.progress import console
+    from radweave.cli.options import console
+    from radweave.experiments.bench import BenchRequest, run_bench
 
     data = {name: path for name, path in (("xray", xray), ("ct", ct), ("iu", iu)) if path is not None}
     studies = {name: count for name, count in (("xray", phantom_studies), ("ct", ct_studies)) if count is not None}
@@ -97,9 +96,9 @@ def bench(
 
 
 def _show(result: BenchResult) -> None:
-    from radweave.benchmark.tables import short_table
-    from radweave.cli.progress import console
-    from radweave.evaluation.tables.formats import print_tables
+    from radweave.cli.options import console
+    from radweave.experiments.bench_tables import short_table
+    from radweave.metrics.tables import print_tables
 
     print_tables([short_table(found) for found in result.sets.values() if found.full])
     console.print(f"pages: {result.page}")

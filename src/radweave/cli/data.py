@@ -2,18 +2,108 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.base.errors import printable
-from radweave.cli.bounds import MAX_SEED
-from radweave.cli.cache import cache
-from radweave.cli.deidentify import deidentify
+from radweave.cli.options import FIELDS_TO_CHANGE, MAX_JOBS, MAX_SEED, MAX_STUDIES, Out, Overwrite, resumable
+from radweave.core.errors import InputError, printable
 
 if TYPE_CHECKING:
     from radweave.data.check import CheckReport, Fault
+    from radweave.engine.run_folder import RunCard
+    from radweave.io.inspect import Inspection
+
+# ``radweave data cache``: decode the images of a data set as a training will want them, in parts if need be.
+
+
+def cache(
+    method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
+    dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
+    preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
+    config: Annotated[
+        Path | None, typer.Option("--config", help="YAML of what differs from the preset; a run's config.yaml will do.")
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only this part, for N processes or machines that share a disk.")
+    ] = None,
+) -> None:
+    """Decode into the data set's cache the images that the training with the same options would.
+
+    A job that was stopped goes on. With --part 1/8 to 8/8, eight processes on any machines make a part each; the same
+    line without --part then puts them together.
+    """
+    from radweave.cli.options import bar, console
+    from radweave.data.cache.images import build_cache, build_part
+    from radweave.data.cache.parts import Part
+    from radweave.data.dataset import Dataset
+    from radweave.methods import resolve
+
+    chosen = None if part is None else Part.of(part)
+    data = resolve(method, preset, overrides or (), config).data
+    # As ``radweave.engine.train`` opens it: the limit is part of the cache's key.
+    opened = Dataset.open(dataset, limit=data.limit).aimed(data.target)
+    advice = "the same command goes on where it was"
+    with resumable(advice), bar("reading images") as progress:
+        if chosen is None:
+            made = build_cache(opened, size=data.image_size, ct=data.ct, progress=progress, note=console.print)
+            images, unreadable = len(made.rows) + len(made.unreadable), made.unreadable
+        else:
+            own = build_part(opened, chosen, size=data.image_size, ct=data.ct, progress=progress)
+            images, unreadable = own.images, own.unreadable
+            if not own.is_needed:
+                typer.echo(f"{printable(dataset)}: the cache is whole already")
+                return
+    typer.echo(f"{printable(dataset)}: {images} images" + (f" in part {part}" if part else " in the cache"))
+    reasons = list(unreadable.values())
+    for reason in dict.fromkeys(reasons):
+        typer.echo(f"  cannot be read: {reasons.count(reason)} x {printable(reason)}")
+
+
+# ``radweave data deidentify``.
+
+
+_SHOWN = 20
+
+
+def deidentify(
+    source: Annotated[Path, typer.Argument(help="A DICOM image, or a folder of them.")],
+    out: Out,
+    key: Annotated[Path, typer.Option("--key", help="File with the secret, which its owner alone may read.")],
+    new_key: Annotated[bool, typer.Option("--new-key", help="Make the key first; it must not be there.")] = False,
+    burned_in: Annotated[
+        bool, typer.Option("--allow-burned-in", help="Take images that may bear text; nothing is done to pixels.")
+    ] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Take patients out of DICOM images: DICOM's basic profile, dates of a patient moved together. Pixels stay."""
+    from radweave.cli.options import bar
+    from radweave.data.deidentify.folder import deidentify_folder
+    from radweave.data.deidentify.key import read_key, write_key
+
+    if new_key:
+        write_key(key)
+    elif not key.exists():
+        raise InputError("no such file; --new-key makes one", file=key, field="--key")
+    secret = read_key(key)
+    with bar("images") as progress:
+        done = deidentify_folder(source, out, secret, burned_in=burned_in, overwrite=overwrite, progress=progress)
+    typer.echo(
+        f"{printable(out)}: {done.images} images, {len(done.studies)} studies, {len(done.patients)} patients"
+        + (f", {done.again} files were there twice" if done.again else "")
+    )
+    typer.echo("Pixels show what they showed: look at them before you give them away.", err=True)
+    for path, _, reason in done.refused[:_SHOWN]:
+        print(f"refused {printable(path)}: {printable(reason)}", file=sys.stderr)
+    if done.refused:
+        print(f"{len(done.refused)} files were refused; all others are written", file=sys.stderr)
+        raise typer.Exit(2)
+
 
 app = typer.Typer(help="Import data sets, check them, decode them; take patients out of images.", no_args_is_help=True)
 
@@ -66,7 +156,7 @@ def import_verb(
     """Build a dataset folder from a downloaded data set."""
     given = dict(locals())
     options = {name: given[name] for name in given if name not in ("kind", "source", "out", "overwrite")}
-    from radweave.cli.progress import bar
+    from radweave.cli.options import bar
     from radweave.data.importers import import_dataset, options_from
 
     chosen = options_from(
@@ -118,7 +208,7 @@ def check_verb(
     """Look for faults and for leaks between splits. Exit code 1 for a leak, 2 for an error."""
     import json
 
-    from radweave.cli.progress import bar
+    from radweave.cli.options import bar
     from radweave.data.check import check_dataset
 
     with bar("checking studies") as progress:
@@ -133,7 +223,7 @@ def check_verb(
 def _print(report: CheckReport) -> None:
     from rich.table import Table
 
-    from radweave.base.terminal import plain_console
+    from radweave.core.escaping import plain_console
     from radweave.data.check import LENGTH_BINS
 
     console = plain_console()
@@ -172,3 +262,148 @@ def _lines(fault: Fault) -> str:
     """The first places of a fault, as manifest lines."""
     places = [" and ".join(str(line) for line in lines) for lines in fault.lines if lines][:5]
     return f" (manifest line {'; '.join(places)}{'; ...' if fault.count > len(places) else ''})" if places else ""
+
+
+# ``radweave phantom``: write a synthetic data set with known truth.
+
+
+class ModalityName(StrEnum):
+    """Kind of image to draw."""
+
+    xray = "xray"
+    ct = "ct"
+
+
+class PrevalenceName(StrEnum):
+    """How often each disease occurs."""
+
+    long_tail = "long-tail"
+    balanced = "balanced"
+    normal = "normal"
+
+
+def phantom(
+    folder: Annotated[Path | None, typer.Argument(help="The same as --out.", metavar="[OUT]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Dataset folder to write.")] = None,
+    modality: Annotated[ModalityName, typer.Option(help="Radiographs or CT volumes.")] = ModalityName.xray,
+    studies: Annotated[int, typer.Option(min=1, max=MAX_STUDIES, help="Number of studies.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="The same seed gives the same files.")] = 0,
+    prevalence: Annotated[PrevalenceName, typer.Option(help="How often diseases occur.")] = PrevalenceName.long_tail,
+    image_size: Annotated[int, typer.Option(min=32, max=2048, help="Edge of a radiograph in pixels.")] = 256,
+    volume_size: Annotated[int, typer.Option(min=16, max=512, help="Edge of a CT slice in voxels.")] = 96,
+    slices: Annotated[int, typer.Option(min=8, max=512, help="Slices of a CT volume.")] = 48,
+    masks: Annotated[bool, typer.Option("--masks", help="Write finding masks and finding-free twins too.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=MAX_JOBS, help="Processes that draw; as many as cores if not given.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+) -> None:
+    """Write a synthetic chest data set with reports, labels and the truth behind them."""
+    from radweave.cli.options import bar
+    from radweave.core.devices import usable_cores
+    from radweave.phantom.study import PhantomOptions, write_phantom_dataset
+
+    if (folder is None) == (out is None):
+        raise InputError("where to? give one folder", field="--out", got="none" if out is None else "two")
+    place = out or folder
+    assert place is not None
+    options = PhantomOptions.model_validate(
+        {
+            "prevalence": prevalence.value,
+            "image_size": image_size,
+            "volume_size": volume_size,
+            "slices": slices,
+            "masks": masks,
+        }
+    )
+    with bar("drawing studies") as progress:
+        dataset = write_phantom_dataset(
+            place,
+            modality=modality.value,
+            num_studies=studies,
+            seed=seed,
+            options=options,
+            overwrite=overwrite,
+            progress=progress,
+            jobs=jobs or usable_cores(),
+        )
+    counts = ", ".join(f"{name.removeprefix('studies_')} {n}" for name, n in sorted(dataset.card.counts.items()))
+    typer.echo(f"{printable(place)}: {counts}")
+
+
+# ``radweave inspect``: what the tool reads in a file or folder, and what a run says of itself.
+
+
+def inspect(
+    paths: Annotated[
+        list[Path], typer.Argument(help="PNG, JPEG, DICOM, NIfTI, NRRD or MetaImage files, series, folders, runs.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each file.")] = False,
+) -> None:
+    """Show what is read in images, volumes and DICOM series: kind, shape, geometry, pixel hash, warnings; of the folder
+    of a run what made it, and what each of its sources of evidence adds.
+
+    Exit code 2 if a file is refused.
+    """
+    from radweave.engine.run_folder import read_card
+    from radweave.io.inspect import inspect_all
+
+    runs = [path for path in paths if (path / "run.json").is_file()]
+    cards = {path: read_card(path) for path in runs}
+    records = inspect_all([path for path in paths if path not in cards])
+    if as_json:
+        found = [{"file": str(path), "kind": "run", **card.model_dump(mode="json")} for path, card in cards.items()]
+        typer.echo(json.dumps([*found, *(record.model_dump(mode="json") for record in records)], indent=2))
+    else:
+        for path, card in cards.items():
+            typer.echo("\n".join(run_lines(path, card)))
+        for record in records:
+            typer.echo("\n".join(lines(record)))
+        if len(records) > 1:
+            typer.echo(f"{len(records)} entries, {sum(not record.accepted for record in records)} refused")
+    if not all(record.accepted for record in records):
+        raise typer.Exit(2)
+
+
+def run_lines(path: Path, card: RunCard) -> list[str]:
+    """A run for reading: what made it, how far it was trained, what it was known for, what its sources add."""
+    from radweave.inference.explain.support import added_text
+
+    name = printable(path.name)
+    steps = ", ".join(f"{stage} {count}" for stage, count in card.trained_steps.items())
+    text = [f"{name}: run ({card.method}, {card.preset}, seed {card.seed})"]
+    text += [f"  trained on {printable(card.dataset.name)}; updates: {steps}"]
+    text += [f"  memory {bank}: {rows} rows" for bank, rows in card.memories.items()]
+    text += [f"  source {source}: {added_text(figures) or 'not known'}" for source, figures in card.sources.items()]
+    if card.sources:
+        text.append("  (what out-of-fold average precision falls by without the source: all findings together, mean)")
+    return [*text, *(f"  caution: {caution}" for caution in card.cautions)]
+
+
+def lines(record: Inspection) -> list[str]:
+    """The record for reading: one line of facts, then one each for geometry, values and warnings."""
+    if record.accepted:
+        text = [f"{printable(record.file)}: {record.kind} ({record.format})"]
+    else:
+        text = [f"{printable(record.file)}: refused: {record.reason}"]
+    if record.shape is not None:
+        facts = [
+            " x ".join(str(n) for n in record.shape),
+            record.dtype,
+            record.photometric,
+            record.modality,
+            record.view,
+        ]
+        text.append("  " + ", ".join(str(fact) for fact in facts if fact))
+    if record.spacing_mm is not None:
+        text.append("  spacing " + " x ".join(f"{v:.6g}" for v in record.spacing_mm) + " mm")
+    if record.origin is not None and record.direction is not None:
+        text.append(f"  origin (LPS) {_numbers(record.origin)}; direction {_numbers(record.direction)}")
+    if record.pixel_sha256 is not None:
+        text.append(f"  min {record.min:g}, max {record.max:g}, mean {record.mean:.6f}; sha256 {record.pixel_sha256}")
+    text += [f"  warning: {warning}" for warning in record.warnings]
+    return text
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.6g}" for value in values)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from radweave.base.ontology import LABEL_SETS, NETWORKS
-from radweave.cli.bounds import MAX_RESAMPLES, MAX_SEED, MAX_STUDIES
+from radweave.cli.options import MAX_RESAMPLES, MAX_SEED, MAX_STUDIES
+from radweave.core.ontology import LABEL_SETS, NETWORKS
 
 LABELERS = f"{', '.join(LABEL_SETS)} (rule-based), {', '.join(NETWORKS)} (with --weights)"
 Ontology = Annotated[str, typer.Option(help=f"Labeler: {LABELERS}, none; auto goes by the reports' modality.")]
@@ -59,8 +59,8 @@ def evaluate(
 ) -> None:
     """Score generated reports against their references."""
     given = dict(locals())
-    from radweave.evaluation.commands.evaluate import EvaluateRequest, run_evaluate
-    from radweave.evaluation.fields import Fields
+    from radweave.metrics.commands import EvaluateRequest, run_evaluate
+    from radweave.metrics.pairs import Fields
 
     fields = Fields(**{name: given.pop(name) for name in _FIELDS})
     run_evaluate(EvaluateRequest(**given | {"pairs": tuple(pairs), "fields": fields}))
@@ -96,8 +96,8 @@ def compare(
 ) -> None:
     """Test which of two or more systems is better, on the same studies or over seeds."""
     given = dict(locals())
-    from radweave.evaluation.commands.compare import CompareRequest, run_compare
-    from radweave.evaluation.fields import Fields
+    from radweave.metrics.commands import CompareRequest, run_compare
+    from radweave.metrics.pairs import Fields
 
     fields = Fields(**{name: given.pop(name) for name in _FIELDS})
     run_compare(CompareRequest(**given | {"runs": tuple(runs), "fields": fields}))
@@ -118,7 +118,7 @@ def label(
 ) -> None:
     """Read findings from report texts with the rule-based labeler."""
     given = dict(locals())
-    from radweave.evaluation.commands.label import LabelRequest, run_label
+    from radweave.metrics.commands import LabelRequest, run_label
 
     refused = run_label(LabelRequest(**given))
     if refused:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from radweave.base.errors import InputError, printable
-from radweave.base.study import RESEARCH_ONLY
 from radweave.cli.options import DataInstead, Decoding, Force, Overwrite, RunFolder, Untrained
+from radweave.core.errors import InputError, printable
+from radweave.core.study import RESEARCH_ONLY
 
 
 def explain(
@@ -35,9 +35,9 @@ def explain(
         raise InputError("give the image files of one study, or --data with a dataset folder")
     if (data is None) != (study is None):
         raise InputError("--data and --study go together", field="--data" if data is None else "--study")
-    from radweave.explain import explain_files, explain_study
-    from radweave.generate.predictor import Predictor
-    from radweave.runs.restore import restore
+    from radweave.engine.restore import restore
+    from radweave.inference.explain import explain_files, explain_study
+    from radweave.inference.predictor import Predictor
 
     restored = restore(run)
     predictor = Predictor.of(restored, untrained=untrained, decoding=decoding or [])
@@ -51,3 +51,36 @@ def explain(
         )
     typer.echo(f"page: {printable(page)}")
     typer.echo(RESEARCH_ONLY, err=True)
+
+
+# The verb export.
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    no_bank: Annotated[
+        bool, typer.Option("--no-bank", help="Leave out all that is made of single training studies.")
+    ] = False,
+    scores: Annotated[
+        Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> None:
+    """Write a trained run as one self-contained folder that opens on a machine without the data."""
+    from radweave.cli.options import console
+    from radweave.inference.export import export as export_run
+    from radweave.inference.export import held
+
+    folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
+    holds = held(folder)
+    console.print(holds.sentence, style="yellow" if holds.studies else None)
+    if holds.studies and not no_bank:
+        console.print("--no-bank leaves them out, where the method can do without")
+    if no_bank:
+        console.print("without them it drafts with the method's own decoder only, not by expected utility")
+    for lost in holds.without:
+        console.print(f"lost: {printable(lost)}", style="yellow")
+    console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")

@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from radweave.base.errors import InputError, printable
-from radweave.base.json_files import json_text
-from radweave.base.places import refuse_existing
-from radweave.base.study import RESEARCH_ONLY, Report
 from radweave.cli.options import (
     BatchSize,
     DataInstead,
@@ -27,13 +23,16 @@ from radweave.cli.options import (
     Untrained,
     known_split,
 )
+from radweave.core.errors import InputError, printable
+from radweave.core.json_files import json_text
+from radweave.core.storage import refuse_existing
+from radweave.core.study import RESEARCH_ONLY, Report, View
 
 if TYPE_CHECKING:
-    from radweave.generate.files import FileGroup
-    from radweave.generate.predictor import Predictor
-    from radweave.generate.split import BulkResult
-    from radweave.hospital.formats import Format
-    from radweave.runs.restore import Run
+    from radweave.engine.restore import Run
+    from radweave.inference.bulk import BulkResult, FileGroup
+    from radweave.inference.predictor import Predictor
+    from radweave.workstation.formats import Format
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Image files or folders.", metavar="[IMAGE ...]")]
 Drafts = Annotated[
@@ -54,7 +53,7 @@ AtTest = Annotated[
     list[str] | None,
     typer.Option("--at-test", help="Setting of a trained run, key=value: diffvp's references. For a dataset."),
 ]
-View = Annotated[
+ViewOption = Annotated[
     list[str] | None,
     typer.Option("--view", help="frontal, lateral, pa or ap: once for all images, or once for each, in order."),
 ]
@@ -74,7 +73,7 @@ def generate(
     report_format: ReportFormat = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with evidence.")] = False,
     one_study: Annotated[bool, typer.Option("--one-study", help="All images are views of one study.")] = False,
-    view: View = None,
+    view: ViewOption = None,
     indication: Indication = None,
     technique: Technique = None,
     findings: Findings = None,
@@ -92,14 +91,11 @@ def generate(
     chosen = _chosen_format(data, out, report_format, as_json=as_json)
     told = {"indication": indication, "technique": technique, "findings": findings}
     _refuse_contradictions(images or [], data, out, view or [], chosen, told, at_test or (), overwrite=overwrite)
-    from radweave.cli.finished import write_finished
-    from radweave.cli.progress import bulk
-    from radweave.generate.draft_file import DRAFTS, draft_row
-    from radweave.generate.files import generate_files, group_images
-    from radweave.generate.shards import held
-    from radweave.generate.split import generate_split
-    from radweave.generate.views import stated_view
-    from radweave.train.distributed import Ranks
+    from radweave.cli.options import bulk
+    from radweave.engine.distributed import Ranks
+    from radweave.inference.bulk import DRAFTS, draft_row, generate_files, generate_split, group_images
+    from radweave.inference.pictures import stated_view
+    from radweave.inference.shards import held
 
     views = [stated_view(text) for text in view or []]
     restored, predictor = _opened(run, decoding or [], untrained=untrained)
@@ -127,8 +123,8 @@ def generate(
 
 
 def _opened(run: Path, decoding: Sequence[str], *, untrained: bool) -> tuple[Run, Predictor]:
-    from radweave.generate.predictor import Predictor
-    from radweave.runs.restore import restore
+    from radweave.engine.restore import restore
+    from radweave.inference.predictor import Predictor
 
     restored = restore(run)
     return restored, Predictor.of(restored, untrained=untrained, decoding=decoding)
@@ -136,7 +132,7 @@ def _opened(run: Path, decoding: Sequence[str], *, untrained: bool) -> tuple[Run
 
 def _chosen_format(data: Path | None, out: Path | None, named: str | None, *, as_json: bool) -> Format | None:
     """The format in which one report is written; None where drafts are."""
-    from radweave.hospital.formats import format_for
+    from radweave.workstation.formats import format_for
 
     if named is not None and (data is not None or out is None):
         raise InputError("--format is for the images of one study and --out", field="--format", got=named)
@@ -171,8 +167,8 @@ def _refuse_contradictions(
         raise InputError("a dataset has the sections of its studies", field=f"--{given}")
     if out is None:
         return
-    from radweave.generate.draft_file import DRAFTS, refuse_other_kind
-    from radweave.hospital.formats import kind_of
+    from radweave.inference.bulk import DRAFTS, refuse_other_kind
+    from radweave.workstation.formats import kind_of
 
     refuse_existing(out, overwrite=overwrite, ours=DRAFTS if chosen is None else kind_of(chosen))
     if images and chosen is None:
@@ -181,7 +177,7 @@ def _refuse_contradictions(
 
 def _say_done(result: BulkResult, out: Path, warnings: Sequence[str]) -> None:
     """What a user is told of a split, and what is known of the run that wrote it."""
-    from radweave.cli.progress import console
+    from radweave.cli.options import console
 
     console.print(f"{result.written} reports: {printable(out)}")
     for warning in warnings:
@@ -211,7 +207,7 @@ def _say(result: Report | FileGroup, *, text: bool, warnings: bool) -> None:
 
 def _finish(rows: list[dict[str, Any]], out: Path | None, *, as_json: bool) -> None:
     """Write and print what there is; exit code 2 if a study was refused."""
-    from radweave.generate.draft_file import write_drafts
+    from radweave.inference.bulk import write_drafts
 
     refused = sum("refused" in row for row in rows)
     if out is not None and refused < len(rows):
@@ -225,3 +221,76 @@ def _finish(rows: list[dict[str, Any]], out: Path | None, *, as_json: bool) -> N
         if len(rows) > 1:
             print(f"{refused} of {len(rows)} studies were refused", file=sys.stderr)
         raise typer.Exit(2)
+
+
+# ``radweave generate`` where it writes one report as another system reads it.
+
+
+def write_finished(
+    run: Run,
+    predictor: Predictor,
+    images: Sequence[Path],
+    out: Path,
+    chosen: Format,
+    *,
+    one_study: bool,
+    views: Sequence[View],
+    force: bool,
+    told: Mapping[str, str | None],
+) -> None:
+    """Report on one study and write the report; nothing is written where anything is refused.
+
+    Raises:
+        InputError: for more than one study, a file that cannot be read, or a report that the format cannot hold.
+    """
+    from radweave.inference.bulk import group_images
+    from radweave.workstation.draft_report import finished_report
+    from radweave.workstation.formats import write_report
+
+    groups = group_images(images, one_study=one_study, modality=predictor.modality, views=views)
+    for group in groups:
+        if group.refused is not None:
+            raise InputError(group.refused)
+    if len(groups) > 1:
+        raise InputError(
+            f"the images are {len(groups)} studies, and a {chosen.name} file holds one report; give those of one study,"
+            " or --one-study",
+            field="--out",
+        )
+    (group,) = groups
+    seen, warnings = predictor.read_views(group.images, force=force, stated=group.views)
+    report = predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force, told=told)
+    finished = finished_report(run, predictor, report, seen)
+    write_report(finished, chosen, out)
+    for warning in finished.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"1 report ({chosen.name}): {out}", err=True)
+    typer.echo(RESEARCH_ONLY, err=True)
+
+
+# ``radweave features``.
+
+
+def features(
+    run: RunFolder,
+    data: Annotated[Path, typer.Option("--data", help="A dataset folder.")],
+    out: Annotated[Path, typer.Option("--out", help="The bank's folder.")],
+    split: SplitName = "train",
+    batch_size: BatchSize = 32,
+    shard_size: ShardSize = 1024,
+    ray: RayWorkers = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a bank of image features: one vector per study under a run's vision encoder."""
+    whole = known_split(split)
+    from radweave.cli.options import bulk, console
+    from radweave.engine.restore import restore
+    from radweave.inference.features import build_feature_bank
+
+    with bulk("shards") as (ranks, images, progress):
+        bank = build_feature_bank(
+            restore(run), data, whole, out, batch_size=batch_size, shard_size=shard_size, overwrite=overwrite,
+            ranks=ranks, ray_workers=ray, images=images, progress=progress,
+        )  # fmt: skip
+    if ranks.is_first:
+        console.print(f"{len(bank)} studies, {bank.tensors['features'].shape[1]} values each: {printable(out)}")

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from radweave.base.errors import printable
-from radweave.base.study import RESEARCH_ONLY
-from radweave.cli.bounds import MAX_SEED, MAX_STUDIES
-from radweave.cli.options import FIELDS_TO_CHANGE, Out, Overwrite
+from radweave.cli.options import FIELDS_TO_CHANGE, MAX_SEED, MAX_STUDIES, Out, Overwrite
+from radweave.core.errors import printable
+from radweave.core.study import RESEARCH_ONLY
 
 
 def methods() -> None:
@@ -29,9 +28,9 @@ def demo(
     overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
 ) -> None:
     """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
-    from radweave.base.cores import usable_cores
-    from radweave.cli.progress import bar, console, training_watch
-    from radweave.demo import DemoWatch, run_demo
+    from radweave.cli.demo import DemoWatch, run_demo
+    from radweave.cli.options import bar, console, training_watch
+    from radweave.core.devices import usable_cores
 
     watch = DemoWatch(bar=bar, training=training_watch, say=console.print)
     page = run_demo(

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from radweave.base.errors import InputError
-from radweave.cli.bounds import MAX_STUDIES
-from radweave.cli.options import DataInstead, Overwrite, RunFolder, SplitName, Untrained, known_split
+from radweave.cli.options import MAX_STUDIES, DataInstead, Overwrite, RunFolder, SplitName, Untrained, known_split
+from radweave.core.errors import InputError
 
 
 class _OrStart(TyperGroup):
@@ -96,9 +95,9 @@ def start(
 ) -> None:
     """Serve a workstation on this machine: studies in, drafts with evidence out, edits and signatures kept."""
     whole = known_split(split)
-    from radweave.serve import check_log
-    from radweave.serve import serve as run_server
-    from radweave.serve.settings import Limits, OpenId, Settings, network, origin
+    from radweave.workstation import check_log
+    from radweave.workstation import serve as run_server
+    from radweave.workstation.settings import Limits, OpenId, Settings, network, origin
 
     openid = None
     if oidc_issuer is not None and oidc_client_id is not None:
@@ -134,10 +133,9 @@ def report(
     database: Database = None,
 ) -> None:
     """For a reader study: seconds, edits and accepted sentences of all that was signed, by reader."""
-    from radweave.base.places import refuse_existing
-    from radweave.base.storage import write_text
-    from radweave.serve import report as made
-    from radweave.serve.settings import Settings
+    from radweave.core.storage import refuse_existing, write_text
+    from radweave.workstation import report as made
+    from radweave.workstation.settings import Settings
 
     if csv is not None:
         refuse_existing(csv, overwrite=overwrite)

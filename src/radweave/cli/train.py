@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.base.errors import InputError, printable
-from radweave.cli.bounds import MAX_EPOCHS, MAX_STUDIES
-from radweave.cli.options import FIELDS_TO_CHANGE
-from radweave.cli.resuming import resumable
+from radweave.cli.options import FIELDS_TO_CHANGE, MAX_EPOCHS, MAX_STUDIES, resumable
+from radweave.core.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from radweave.runs.started import Started
+    from radweave.engine.run_directory import Started
 
 Preset = Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")]
@@ -56,10 +54,10 @@ def train(
     for moments. A run that was stopped goes on with 'radweave train --resume RUN'. Weights of others:
     model.vision_encoder=transformers model.vision_encoder.path=FOLDER.
     """
-    from radweave.base.devices import use_device
-    from radweave.cli.progress import console, training_watch
-    from radweave.runs.train import train as train_run
-    from radweave.train.board import open_board
+    from radweave.cli.options import console, training_watch
+    from radweave.core.devices import use_device
+    from radweave.engine.board import open_board
+    from radweave.engine.train import train as train_run
 
     _refuse_unknown(parallel, log)
     if device is not None:
@@ -88,7 +86,7 @@ def train(
 
 
 def _refuse_unknown(parallel: str, log: str | None) -> None:
-    from radweave.train.board import BOARDS
+    from radweave.engine.board import BOARDS
 
     if parallel not in ("ddp", "fsdp"):
         raise InputError("no such way", field="--parallel", got=parallel, expected="ddp or fsdp")
@@ -97,7 +95,7 @@ def _refuse_unknown(parallel: str, log: str | None) -> None:
 
 
 def _started(run: Path) -> Started:
-    from radweave.runs.started import read_started
+    from radweave.engine.run_directory import read_started
 
     return read_started(run)
 
@@ -111,7 +109,7 @@ def _asked(
     config: Path | None,
     dry_run: bool,
 ) -> Started:
-    from radweave.runs.started import Started
+    from radweave.engine.run_directory import Started
 
     if dataset is None:
         raise InputError("which data set? give its folder behind the method", field="DATASET")
@@ -121,7 +119,7 @@ def _asked(
 
 
 def _show(started: Started, to: Path | None, *, overwrite: bool, resume: bool) -> None:
-    from radweave.cli.dry_run import show_dry_run
+    from radweave.cli.estimate import show_dry_run
 
     show_dry_run(started, to, overwrite=overwrite, resume=resume)
 
@@ -147,7 +145,7 @@ def config(
 
     What is printed is a file for 'radweave train --config FILE'.
     """
-    from radweave.base.explained import explained_yaml
+    from radweave.core.config import explained_yaml
     from radweave.methods import all_fields, resolve
 
     if fields:

@@ -1,1 +1,0 @@
-"""Reading images, volumes and data sets."""

@@ -10,27 +10,109 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
-from radweave.base.study import SPLITS, ImageRef, Study
-from radweave.data.cache.workers import in_order, one_by_one
-from radweave.data.control_words import has_control_word
+from radweave.core.study import SPLITS, ImageRef, Study
+from radweave.data.cache.arrays import in_order, one_by_one
 from radweave.data.dataset import Dataset
 from radweave.data.leaks.identity import comparable_id
-from radweave.data.leaks.near_copies import PAIRS
-from radweave.data.leaks.near_duplicates import TextIndex
-from radweave.data.leaks.pictures import SAME_WEAKEST, PictureIndex
-from radweave.data.leaks.seen import SeenImage, see_image
-from radweave.data.priors import prior_faults
+from radweave.data.leaks.images import PAIRS, SAME_WEAKEST, PictureIndex, SeenImage, see_image
+from radweave.data.leaks.texts import TextIndex
+
+# Words that language models take for commands: ends of texts, turns of a conversation, places of images.
+#
+# In a report they are damage, or an attempt to steer. Training reads them as ordinary words (``data/tokenizer.py``), but
+# other programs that get the texts may not.
+
+
+_CONTROL: Final = re.compile(
+    r"<\|[\w .:/-]{1,40}\|>|<｜[^<>\n]{1,40}｜>"
+    r"|</?(?:s|pad|unk|bos|eos|cls|sep|mask|img|image|imagehere|sys|think|tool_call)>|<</?SYS>>"
+    r"|<(?:start|end)_of_(?:turn|text|image)>|<end_of_utterance>|<(?:unused|extra_id_|reserved_\w{0,30}?)\d{1,4}>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|IMG|IMG_BREAK|IMG_END)\]"
+    r"|\[(?:CLS|SEP|MASK|PAD|UNK|BOS|EOS)\]|<0x[0-9A-F]{2}>",
+    re.IGNORECASE,
+)
+
+
+def has_control_word(text: str) -> bool:
+    """Whether a text holds one, in the notations of the common families of models."""
+    return _CONTROL.search(text) is not None
+
+
+# Chains of priors: a study's earlier one, whose earlier one, and so on. They must lead back in time and end.
+
+
+OF_ANOTHER_PATIENT = "prior is of another patient"
+NOT_EARLIER = "prior is not earlier than the study"
+IN_A_CIRCLE = "priors that are each other's prior"
+
+
+@dataclass(frozen=True, slots=True)
+class PriorFault:
+    """What is wrong, and the studies it concerns, the later one first."""
+
+    kind: str
+    studies: tuple[int, ...]
+
+
+def prior_faults(
+    prior_of: Mapping[int, int], patient_of: Sequence[bytes], time_of: Sequence[str | None]
+) -> Iterator[PriorFault]:
+    """Faults of the priors of studies that are known by their numbers.
+
+    A study is compared with the nearest study before it that has a time: an undated one between two hides nothing.
+    """
+    for study, prior in prior_of.items():
+        if patient_of[prior] != patient_of[study]:
+            yield PriorFault(OF_ANOTHER_PATIENT, (study,))
+        before = _dated(prior, prior_of, time_of)
+        if before is not None and _not_earlier(time_of[before], time_of[study]):
+            yield PriorFault(NOT_EARLIER, (study, before))
+    for circle in _circles(prior_of):
+        yield PriorFault(IN_A_CIRCLE, circle)
+
+
+def _dated(study: int, prior_of: Mapping[int, int], time_of: Sequence[str | None]) -> int | None:
+    """The study, or the nearest before it that has a time."""
+    seen: set[int] = set()
+    here: int | None = study
+    while here is not None and here not in seen:
+        if time_of[here] is not None:
+            return here
+        seen.add(here)
+        here = prior_of.get(here)
+    return None
+
+
+def _not_earlier(before: str | None, now: str | None) -> bool:
+    return before is not None and now is not None and before >= now
+
+
+def _circles(prior_of: Mapping[int, int]) -> Iterator[tuple[int, ...]]:
+    """Each circle once. Every study is walked over once, so that long chains stay cheap."""
+    walked: set[int] = set()
+    for start in prior_of:
+        path: dict[int, None] = {}
+        here: int | None = start
+        while here is not None and here not in walked and here not in path:
+            path[here] = None
+            here = prior_of.get(here)
+        if here is not None and here in path:
+            steps = list(path)
+            yield tuple(steps[steps.index(here) :])
+        walked.update(path)
+
 
 MOST_EXAMPLES = 10
 LENGTH_BINS = (0, 1, 10, 20, 40, 60, 80, 100, 150, 200, 300)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from radweave.base.config import Channels, Config, Hounsfield, Voxels
-from radweave.data.reading.volumes import AIR_HU, Volume
+from radweave.core.config import Channels, Config, Hounsfield, Voxels
+from radweave.io.volumes import AIR_HU, Volume
 
 BODY_FROM_HU: Final = -500
 MAX_VOXELS: Final = 1 << 29

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from radweave.base.errors import InputError
-from radweave.base.study import ImageRef, LabelState, Split, Study
+from radweave.core.errors import InputError
+from radweave.core.study import ImageRef, LabelState, Split, Study
 from radweave.data.cache.arrays import checksum
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
-from radweave.data.leaks.file_hashes import hashes_of
-from radweave.data.leaks.identity import comparable_id
+from radweave.data.leaks.identity import comparable_id, hashes_of
 from radweave.data.loader import Example, class_states, ordered_views, view_id
 
 

@@ -5,21 +5,242 @@ A batch is found by its step alone, so that a resumed run sees what an unbroken 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from radweave.base.batch import Batch, Slice
-from radweave.base.study import ImageRef, LabelState, View
+from radweave.core.batch import Batch, Slice
+from radweave.core.config import Config, Count
+from radweave.core.study import ImageRef, LabelState, View
 from radweave.data.augmentation import AugmentationConfig, NoAugmentation
 from radweave.data.cache.ct import ScanRows
-from radweave.data.order import ShuffleAll, ShuffleConfig, mixed_order
-from radweave.data.prefetch import made_ahead
-from radweave.data.read_ahead import reading_ahead
+
+# The order of the studies of an epoch. It depends on seed and epoch only: on every rank and after a resume the same.
+#
+# ``all`` draws among all studies. Each image then lies anywhere on the disk, which costs nothing while the cache fits
+# into memory or lies on flash. ``blocks`` draws among the studies of a few stretches of the data set at a time, so that
+# a disk that is slow at random reads each stretch once and in its order (``data/loader.py``).
+
+
+Places = NDArray[np.int64]
+
+
+class ShuffleAll(Config):
+    """Any study may come after any other."""
+
+    kind: Literal["all"] = "all"
+
+    def order(self, places: Places, random: np.random.Generator) -> Places:
+        """The places in another order."""
+        return random.permutation(places)
+
+    def window(self) -> int | None:
+        """How many studies come from one part of the data set; None for all."""
+        return None
+
+
+class ShuffleBlocks(Config):
+    """Stretches of ``size`` studies come in random order, and the studies of ``together`` of them are mixed.
+
+    The more are mixed, the less a batch tells of its neighbourhood in the data set; ``size`` times ``together`` studies
+    lie in memory at a time. What decides the neighbourhood is the importer: mostly the patient and the date.
+    """
+
+    kind: Literal["blocks"] = "blocks"
+    size: Count = 256
+    together: Count = 16
+
+    def order(self, places: Places, random: np.random.Generator) -> Places:
+        """The places in another order, some ``together`` blocks of them after each other."""
+        starts = random.permutation(np.arange(0, len(places), self.size))
+        groups = (starts[first : first + self.together] for first in range(0, len(starts), self.together))
+        mixed = [
+            random.permutation(np.concatenate([places[start : start + self.size] for start in group]))
+            for group in groups
+        ]
+        return np.concatenate([places[:0], *mixed])
+
+    def window(self) -> int | None:
+        """How many studies are mixed with each other."""
+        return self.size * self.together
+
+
+ShuffleConfig = Annotated[ShuffleAll | ShuffleBlocks, Field(discriminator="kind")]
+
+
+def mixed_order(
+    origins: Sequence[str | None],
+    shares: Mapping[str, float],
+    random: np.random.Generator,
+    shuffle: ShuffleAll | ShuffleBlocks,
+) -> Places:
+    """As many places as there are studies, of each data set its share, in random order.
+
+    A set that has fewer studies than its share comes again, each study once before any comes twice; one that has more
+    is drawn from. What rounding leaves goes to the largest remainders.
+    """
+    wanted = np.array([shares[name] for name in shares]) * len(origins) / sum(shares.values())
+    counts = np.floor(wanted).astype(int)
+    counts[np.argsort(counts - wanted, kind="stable")[: len(origins) - counts.sum()]] += 1
+    chosen = []
+    for name, count in zip(shares, counts.tolist(), strict=True):
+        own = np.array([place for place, origin in enumerate(origins) if origin == name])
+        rounds = [shuffle.order(own, random) for _ in range(-(-count // len(own)))]
+        chosen.append(np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count])
+    if isinstance(shuffle, ShuffleAll):
+        return random.permutation(np.concatenate(chosen))
+    return _interleaved(chosen, random)
+
+
+def _interleaved(chosen: Sequence[Places], random: np.random.Generator) -> Places:
+    """All of these, each set in its own order: whose turn it is is drawn."""
+    turns = random.permutation(np.repeat(np.arange(len(chosen)), [len(own) for own in chosen]))
+    order = np.zeros(len(turns), dtype=np.int64)
+    for number, own in enumerate(chosen):
+        order[turns == number] = own
+    return order
+
+
+# Batches made ahead by processes beside the training: reading and augmenting cost it no time.
+#
+# A batch depends on its number alone, so the batches are the same bits for any number of processes. They are forked, and
+# share the arrays and lists of this process; of lists a copy grows as they are read. Batches come back in shared memory
+# (/dev/shm).
+
+
+AHEAD: Final = 2
+"""Batches that each process has ready."""
+
+
+def made_ahead(make: Callable[[int], Batch], steps: Sequence[int], workers: int) -> Iterator[Batch]:
+    """The batch of each step, in their order, by so many processes; by none, each is made when it is asked for.
+
+    Raises:
+        Exception: what ``make`` raised, where its batch would have come.
+    """
+    if not workers or len(steps) < 2:
+        yield from map(make, steps)
+        return
+    loader: DataLoader[Any] = DataLoader(
+        _Made(make),
+        sampler=steps,
+        batch_size=None,
+        num_workers=min(workers, len(steps)),
+        collate_fn=_as_it_is,
+        prefetch_factor=AHEAD,
+        multiprocessing_context="fork",
+        generator=torch.Generator(),  # torch draws a seed for the processes, which nothing here uses
+    )
+    for made in loader:
+        if isinstance(made, Exception):
+            raise made
+        yield made
+
+
+class _Made(Dataset[Any]):
+    def __init__(self, make: Callable[[int], Batch]) -> None:
+        self._make = make
+
+    def __getitem__(self, step: int) -> Batch | Exception:
+        try:
+            return self._make(step)
+        except Exception as error:  # torch would wrap it into a text of many lines
+            return error
+
+
+def _as_it_is(made: Any) -> Any:
+    return made
+
+
+# Bring the images of the next studies into memory, in the order in which they lie on the disk.
+#
+# What is read goes nowhere: the system keeps it, and the map of the cache finds it there.
+
+
+CHUNK_BYTES: Final = 4 << 20
+GAP_ROWS: Final = 8
+"""Rows between two that are wanted which are read too: a disk is there sooner by reading than by seeking."""
+
+
+class Placed(Protocol):
+    """Something whose images are the ``rows`` of ``source``."""
+
+    @property
+    def source(self) -> Any: ...
+
+    @property
+    def rows(self) -> tuple[int, ...]: ...
+
+
+@contextmanager
+def reading_ahead(
+    chosen: Callable[[int], Iterable[Placed]], steps: range, together: int
+) -> Iterator[Callable[[int], None]]:
+    """Give what is told of each step: while ``together`` steps are used, the images of as many after them are read.
+
+    Args:
+        chosen: what a step uses.
+        steps: all that are left of the epoch.
+    """
+    pool, read_to = ThreadPoolExecutor(max_workers=1), -1
+
+    def at(step: int) -> None:
+        nonlocal read_to
+        for number in range(max(read_to + 1, step // together), step // together + 2):
+            some = (part for part in range(number * together, (number + 1) * together) if part in steps and part > step)
+            pool.submit(read, [study for part in some for study in chosen(part)])
+            read_to = number
+
+    try:
+        yield at
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def read(studies: Iterable[Placed]) -> int:
+    """Read the radiographs of these studies from their cache, each file from front to back; how many bytes.
+
+    Scans have a file each, and the system reads those ahead by itself.
+    """
+    wanted: dict[int, tuple[np.memmap[Any, Any], set[int]]] = {}
+    for study in studies:
+        if isinstance(study.source, np.memmap):
+            wanted.setdefault(id(study.source), (study.source, set()))[1].update(study.rows)
+    return sum(_read(source, sorted(rows)) for source, rows in wanted.values())
+
+
+def _read(source: np.memmap[Any, Any], rows: Sequence[int]) -> int:
+    total, buffer = 0, memoryview(bytearray(CHUNK_BYTES))
+    size = source.strides[0]
+    # What cannot be read here is found out by who needs it.
+    with suppress(OSError), open(str(source.filename), "rb", buffering=0) as file:
+        for first, last in runs(rows):
+            file.seek(source.offset + first * size)
+            left = (last + 1 - first) * size
+            while left > 0 and (count := file.readinto(buffer[: min(left, CHUNK_BYTES)])):
+                left, total = left - count, total + count
+    return total
+
+
+def runs(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last row of each stretch of ascending ``rows`` without a wide gap."""
+    found: list[tuple[int, int]] = []
+    for row in rows:
+        if found and row - found[-1][1] <= GAP_ROWS:
+            found[-1] = (found[-1][0], row)
+        else:
+            found.append((row, row))
+    return found
+
 
 STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
 
@@ -32,7 +253,7 @@ class Example:
     source (N, D, H, W). ``view_ids`` are their kinds; ``token_ids`` the target with its end token; ``class_states`` the
     label states (K); ``report`` the target as text. ``prior`` is the patient's study before this one, if the experiment
     asks for it; it has a report. ``origin`` is the data set of a mixture that it is of. ``told_ids`` is what the model
-    is told beside the images (``radweave.data.told``); None where no study is told anything.
+    is told beside the images (``radweave.data.targets``); None where no study is told anything.
     """
 
     study_id: str

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from radweave.base.errors import InputError
-from radweave.base.study import Study
+from radweave.core.errors import InputError
+from radweave.core.study import Study
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.examples import refuse_leaks
 from radweave.data.leaks.identity import comparable_id

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_json, read_jsonl
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json, read_jsonl
 
 ID = "study_id"
 """The name that a row's id has where a file does not name it."""

@@ -2,12 +2,169 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, Protocol
 
-from radweave.base.errors import InputError
-from radweave.base.parts import PARTS, whole, without_headings
-from radweave.base.study import Study, TargetText
-from radweave.data.cleaning import Cleaner, cleaner
+from radweave.core.errors import InputError
+from radweave.core.study import LONGEST_TEXT, PARTS, Study, TargetText, whole, without_headings
+from radweave.data.deidentify.texts import Scrubber
+
+# Named cleanings of report text: what a data set's target texts went through.
+#
+# A cleaning is written as step names joined by "+", applied from left to right: ``drop_prior_comparison+r2gen_iu``.
+# The name is stored in ``dataset.json`` and in evaluation protocols, because cleaning moves scores more than models do.
+#
+# The R2Gen family of steps restates, in our own form, what the published code of R2Gen (Chen et al., EMNLP 2020) and
+# R2GenGPT (Wang et al., 2023) does to a report, quirks included, so that their numbers can be met:
+#
+# - "1. " is deleted wherever it stands, so "T11. " loses a digit; "2." to "5." turn into a sentence end.
+# - The character class of the IU rule contains a range from ":" to "[", so ``: ; < = > ? @ [`` go and hyphens stay.
+# - Empty sentences are kept, and an empty report becomes " .".
+# - Runs of dots, underscores and blanks shrink by a fixed number of halvings, not to a fixed point.
+#
+# All functions are pure; none keeps or logs text.
+
+
+Cleaner = Callable[[str], str]
+
+_QUOTES_AND_SLASHES = str.maketrans("", "", "\"'/\\")
+_PLAIN_PUNCTUATION = ".,?;*!%^&_+()[]{}"
+_COLON_TO_BRACKET = ":;<=>?@["
+_DELETED = str.maketrans("", "", _PLAIN_PUNCTUATION + _COLON_TO_BRACKET)
+_DELETED_COLON_KEPT = str.maketrans("", "", _PLAIN_PUNCTUATION)
+
+
+def _halve_runs(text: str, mark: str, times: int) -> str:
+    """Replace each pair of ``mark`` by one, ``times`` times over."""
+    for _ in range(times):
+        text = text.replace(mark * 2, mark)
+    return text
+
+
+def _drop_list_numbers(text: str) -> str:
+    """Delete "1. "; turn "2. " to "5. " after a blank into a sentence end."""
+    text = text.replace("1. ", "")
+    for before in (". ", " "):
+        for number in "2345":
+            text = text.replace(f"{before}{number}. ", ". ")
+    return text
+
+
+def _join_sentences(text: str, deleted: dict[int, int | None]) -> str:
+    """Lower-case, split at ". ", delete characters in each sentence, join with " . " and end with " ."."""
+    sentences = text.strip().lower().split(". ")
+    cleaned = (sentence.translate(_QUOTES_AND_SLASHES).strip().lower().translate(deleted) for sentence in sentences)
+    return " . ".join(cleaned) + " ."
+
+
+def _shrink_mimic_runs(text: str) -> str:
+    text = _halve_runs(text.replace("\n", " "), "_", 7)
+    return _halve_runs(_halve_runs(text, " ", 6), ".", 8)
+
+
+def clean_r2gen_iu(text: str) -> str:
+    """R2Gen's rule for IU X-Ray (R2GenGPT's is the same)."""
+    return _join_sentences(_drop_list_numbers(_halve_runs(text, ".", 3)), _DELETED)
+
+
+def clean_r2gen_mimic(text: str) -> str:
+    """R2Gen's rule for MIMIC-CXR; PromptMRG and CT2Rep use it too."""
+    return _join_sentences(_drop_list_numbers(_shrink_mimic_runs(text)), _DELETED)
+
+
+def clean_r2gengpt_mimic(text: str) -> str:
+    """R2GenGPT's rule for MIMIC-CXR: as R2Gen's, but ":" becomes " :" and ``: < = > @`` stay."""
+    return _join_sentences(_drop_list_numbers(_shrink_mimic_runs(text)).replace(":", " :"), _DELETED_COLON_KEPT)
+
+
+# A sentence ends at . ! or ? before a blank, unless the dot belongs to a list number ("2. Mild ...").
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\d\.)(?<!\b\d\d\.)\s+")
+# De-identification marks: Open-i writes XXXX, MIMIC-CXR three underscores.
+_DEID_MARK = re.compile(r"X{3,}|_{3,}", re.IGNORECASE)
+_BLANK_BEFORE_PUNCTUATION = re.compile(r"\s+([.,;:!?)])")
+_PRIOR = re.compile(
+    r"""\b(?:
+      (?:in\s+)?compar(?:ed|ison|ing)\s+(?:to|with)      # compared with an earlier examination
+    | as\s+compared
+    | (?:prior|previous|earlier|preceding|last)\s+(?:\w+[\s-]+){0,3}
+      (?:exam\w*|stud(?:y|ies)|radiograph\w*|film\w*|image\w*|imaging|scan\w*|ct|x-?rays?|chest|report\w*)
+    | (?:since|from)\s+(?:the\s+)?(?:prior|previous|last|earlier)
+    | interval | unchanged | redemonstrat\w+ | re-?identified
+    | (?:again|previously)\s+(?:seen|noted|identified|demonstrated|described|visuali[sz]ed)
+    | no\s+(?:significant\s+|substantial\s+)?change | not\s+(?:significantly\s+)?changed
+    | (?:has|have)\s+(?:\w+\s+){0,2}(?:increased|decreased|improved|worsened|progressed|resolved|cleared)
+    )\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def squeeze_blanks(text: str) -> str:
+    """Turn every run of white space, line breaks included, into one blank."""
+    return _BLANKS.sub(" ", text).strip()
+
+
+def split_sentences(text: str) -> list[str]:
+    """Sentences of a report, blanks squeezed; a list number stays with its sentence."""
+    squeezed = squeeze_blanks(text)
+    return _SENTENCE_END.split(squeezed) if squeezed else []
+
+
+def drop_deid_marks(text: str) -> str:
+    """Delete de-identification marks ("XXXX", "___") and the blanks they leave; the sentence around them stays."""
+    return _BLANK_BEFORE_PUNCTUATION.sub(r"\1", squeeze_blanks(_DEID_MARK.sub(" ", text)))
+
+
+def drop_deid_sentences(text: str) -> str:
+    """Delete every sentence that holds a de-identification mark, since its missing word cannot be learned."""
+    return " ".join(s for s in split_sentences(text) if not _DEID_MARK.search(s))
+
+
+def drop_prior_comparison(text: str) -> str:
+    """Delete every sentence that speaks of an earlier examination.
+
+    A model that sees one study cannot know them. A whole sentence goes, with what else it says ("unchanged
+    cardiomegaly" loses the cardiomegaly), so use this for targets of single-study models only.
+    """
+    return " ".join(s for s in split_sentences(text) if not _PRIOR.search(s))
+
+
+CLEANINGS: Mapping[str, Cleaner] = MappingProxyType(
+    {
+        "none": lambda text: text,
+        "squeeze_blanks": squeeze_blanks,
+        "lower": str.lower,
+        "drop_deid_marks": drop_deid_marks,
+        "drop_deid_sentences": drop_deid_sentences,
+        "drop_prior_comparison": drop_prior_comparison,
+        "r2gen_iu": clean_r2gen_iu,
+        "r2gen_mimic": clean_r2gen_mimic,
+        "r2gengpt_mimic": clean_r2gengpt_mimic,
+    }
+)
+
+
+def cleaner(name: str) -> Cleaner:
+    """The function behind a cleaning's name, such as ``none`` or ``drop_deid_marks+r2gen_iu``.
+
+    Raises:
+        InputError: for a step that does not exist; names those that do.
+    """
+    steps = []
+    for step in name.split("+"):
+        if step not in CLEANINGS:
+            raise InputError("no such cleaning", field="cleaning", got=step, expected=", ".join(CLEANINGS))
+        steps.append(CLEANINGS[step])
+
+    def apply(text: str) -> str:
+        for step in steps:
+            text = step(text)
+        return text
+
+    return apply
 
 
 class Sectioned(Protocol):
@@ -62,3 +219,215 @@ class Aim:
     def __call__(self, study: Study) -> Study:
         """The study with that report; without one, where a section that it needs has no text."""
         return study.model_copy(update={"report": target_of_sections(study, self.target, self._clean)})
+
+
+# Sections of a free-text radiology report, by its headings.
+#
+# Rules, in our own words; they were written for reports like those of MIMIC-CXR and hold for any report with headings:
+#
+# 1. A heading stands at the start of a line, or after a sentence, and ends with a colon. It is one of the names below
+# in any case (``Findings:``), or a line start in capitals (``PORTABLE CHEST:``).
+# 2. What stands before the line FINAL REPORT is a preliminary reading and is dropped; so is a section WET READ.
+# 3. Where no section is called findings, the text under a heading that names the images ("PA AND LATERAL VIEWS OF THE
+# CHEST:") counts as findings; else the paragraphs that follow an indication, comparison or technique.
+# 4. Of two sections of one name the last with text counts; an addendum is a section of its own and counts for none.
+# 5. "FINDINGS AND IMPRESSION" counts as findings.
+
+
+_FINDINGS = ("findings", "finding", "findings and impression", "findings/impression", "findings / impression")
+_IMPRESSION = ("impression", "impressions", "conclusion", "conclusions", "summary", "opinion")
+_INDICATION = (
+    "indication",
+    "indications",
+    "history",
+    "clinical history",
+    "clinical indication",
+    "clinical information",
+    "reason for exam",
+    "reason for examination",
+    "reason for study",
+    "reason",
+)
+_COMPARISON = ("comparison", "comparisons", "comparison exam", "comparison study")
+_TECHNIQUE = ("technique", "procedure", "method")
+_OTHER = (
+    "examination",
+    "exam",
+    "study",
+    "wet read",
+    "preliminary report",
+    "addendum",
+    "recommendation",
+    "recommendations",
+    "recommendation(s)",
+    "notification",
+    "notifications",
+    "note",
+    "final report",
+)
+_SECTION_OF = {
+    **dict.fromkeys(_FINDINGS, "findings"),
+    **dict.fromkeys(_IMPRESSION, "impression"),
+    **dict.fromkeys(_INDICATION, "indication"),
+    **dict.fromkeys(_COMPARISON, "comparison"),
+    **dict.fromkeys(_TECHNIQUE, "technique"),
+    **dict.fromkeys(_OTHER, "other"),
+}
+_KNOWN = "|".join(re.escape(name) for name in sorted(_SECTION_OF, key=len, reverse=True))
+_HEADING = re.compile(
+    rf"""(?:^[ \t]*|(?<=[.!?;])[ \t]+(?=[A-Z]))(?P<known>(?i:{_KNOWN}))[ \t]*:
+       | ^[ \t]*(?P<capitals>[A-Z][A-Z0-9 ,/&()'-]{{2,79}}):""",
+    re.MULTILINE | re.VERBOSE,
+)
+_FINAL_REPORT = re.compile(r"^[ \t]*FINAL (?:REPORT|ADDENDUM)[ \t]*:?[ \t]*$", re.MULTILINE)
+_NAMES_IMAGES = re.compile(
+    r"\b(?:CHEST|THORAX|RADIOGRAPHS?|VIEWS?|X-?RAYS?|PORTABLE|PA|AP|LATERAL|FRONTAL|LUNGS?|HEART)\b"
+)
+_RULE = re.compile(r"[_=*-]{4,}")
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+_BLANKS = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The sections of one report; None where it has no such section, or an empty one."""
+
+    findings: str | None = None
+    impression: str | None = None
+    indication: str | None = None
+    comparison: str | None = None
+    technique: str | None = None
+
+
+def has_headings(text: str) -> bool:
+    """Whether a text tells its findings or its impression apart."""
+    return any(
+        _SECTION_OF.get((m["known"] or "").lower()) in ("findings", "impression") for m in _HEADING.finditer(text)
+    )
+
+
+def parse_sections(text: str) -> Sections:
+    """Find the sections of a report; blanks are squeezed, nothing else is changed."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    finals = list(_FINAL_REPORT.finditer(text))
+    if finals:
+        text = text[finals[-1].end() :]
+    found: dict[str, str] = {}
+    untitled: list[str] = []
+    about_images: list[str] = []
+    for heading, body in _split(text):
+        name = _SECTION_OF.get(heading.lower())
+        if name in ("indication", "comparison", "technique"):
+            first, rest = _first_paragraph(body)
+            found[name] = first or found.get(name, "")
+            untitled += rest
+        elif name in ("findings", "impression"):
+            found[name] = _squeeze(body) or found.get(name, "")
+        elif name is None and heading and _NAMES_IMAGES.search(heading):
+            about_images.append(_squeeze(body))
+    if not found.get("findings"):
+        found["findings"] = " ".join(part for part in about_images if part) or " ".join(untitled)
+    elif untitled:
+        # With titled findings, a later paragraph belongs to the section it stands in; we only keep its first.
+        untitled.clear()
+    return Sections(**{name: value or None for name, value in found.items()})
+
+
+def _split(text: str) -> Iterator[tuple[str, str]]:
+    """Yield ``(heading, body)``; the text before the first heading is left out."""
+    headings = list(_HEADING.finditer(text))
+    for index, match in enumerate(headings):
+        end = headings[index + 1].start() if index + 1 < len(headings) else len(text)
+        yield (match["known"] or match["capitals"]).strip(), text[match.end() : end]
+
+
+def _first_paragraph(body: str) -> tuple[str, list[str]]:
+    paragraphs = [_squeeze(part) for part in _PARAGRAPH.split(body)]
+    paragraphs = [part for part in paragraphs if part]
+    return (paragraphs[0], paragraphs[1:]) if paragraphs else ("", [])
+
+
+def _squeeze(text: str) -> str:
+    """One line of text; drawn rules go, the three underscores of a de-identified word stay."""
+    return _BLANKS.sub(" ", _RULE.sub(" ", text)).strip()
+
+
+# What a model is told of a study beside its images: sections that were known before the report was written.
+#
+# It becomes text that no name, date or number of a patient may be in: what ``data.scrub`` knows is taken out, and marks
+# of de-identification with it, so that texts of all sources look alike.
+
+
+InputSection = Literal["indication", "technique", "findings"]
+
+
+class Known(Protocol):
+    """What has the sections of a study, and its ids."""
+
+    @property
+    def study_id(self) -> str: ...
+    @property
+    def patient_id(self) -> str: ...
+    @property
+    def indication(self) -> str | None: ...
+    @property
+    def technique(self) -> str | None: ...
+    @property
+    def findings(self) -> str | None: ...
+
+
+NOTHING: Mapping[str, str | None] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """Which sections are told, in this order; none by default."""
+
+    sections: tuple[InputSection, ...] = ()
+    scrubber: Scrubber = field(default_factory=Scrubber)
+
+    def of(self, study: Known) -> str | None:
+        """What is told of a study of a data set; None where nothing ever is."""
+        if not self.sections:
+            return None
+        given: dict[str, str | None] = {name: getattr(study, name) for name in self.sections}
+        return self.text(given, (study.study_id, study.patient_id))
+
+    def asked(self, given: Mapping[str, str | None], study_id: str, files: Iterable[Path]) -> str | None:
+        """What is told of a study that is reported on by itself; None where nothing ever is.
+
+        Raises:
+            InputError: for a section that is no text, or longer than one of a manifest may be.
+        """
+        for name, text in given.items():
+            if text is not None and (not isinstance(text, str) or len(text) > LONGEST_TEXT):
+                got = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+                raise InputError("not a section", field=name, got=got, expected=f"up to {LONGEST_TEXT} characters")
+        if not self.sections:
+            return None
+        told = any(given.get(name) for name in self.sections)
+        return self.text(given, (study_id,), files if told else ())
+
+    def text(self, given: Mapping[str, str | None], ids: Iterable[str] = (), files: Iterable[Path] = ()) -> str:
+        """Each section that has a text on a line of its own, under its name; "" where none has.
+
+        ``ids`` and the DICOM headers of ``files`` say which words name the patient.
+        """
+        scrub = self.scrubber.study(ids, files)
+        said = {name: drop_deid_marks(scrub(given.get(name) or "")).lstrip(" -,.;:") for name in self.sections}
+        return "".join(f"{name.capitalize()}: {text}\n" for name, text in said.items() if text)
+
+
+def refuse_own_words(sections: Iterable[str], target: str) -> None:
+    """Refuse to tell what is to be written: findings may be told for an impression, and for nothing else.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if "findings" in sections and target != "impression":
+        raise InputError(
+            "findings would be told and written",
+            field="data.input_sections",
+            got=f"findings, for the text {target}",
+            expected="data.target=impression, or other sections",
+        )

@@ -6,12 +6,22 @@ little of a rare class: where scores are log-odds, its curve is drawn to the one
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError, model_validator
 from scipy.optimize import minimize
+
+from radweave.core.config import first_problem
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json_object, write_json
+from radweave.core.study import Record
+from radweave.labels import NO_FINDING
+from radweave.metrics.heads import reliability
 
 Floats = NDArray[np.float64]
 
@@ -97,3 +107,265 @@ def best_threshold(probabilities: Floats, labels: Floats) -> tuple[float, float]
     last = np.append(said[order][1:] != said[order][:-1], True)
     best = int(np.argmax(np.where(last, scores, -1)))
     return float(said[order][best]), float(scores[best])
+
+
+# Which findings pay off for micro F1 and macro F1 together: a threshold for each class, and what stating it counts.
+#
+# Micro F1 goes up by asserting a class c where its probability p_c is above half of the best pooled F1, F; macro F1 where
+# it is above half of the class's own best, f_c. To first order a study's assertions are worth
+#
+# sum_c a (p_c - F/2) + b_c (p_c - f_c/2),   a = 1 / n,   b_c = MACRO / (K n_c),
+#
+# n and n_c are how many assertions and true findings there are, of all classes and of c: a rare class moves its own F1
+# far, and so the mean over the K classes. That is sum_c a w_c (p_c - t_c) with t_c = (a F/2 + b_c f_c/2) / (a + b_c) and
+# w_c = (a + b_c) / a. No class is stated of more than ``MOST`` times as many studies as have it.
+#
+# f_c is the best F1 that the probabilities expect of themselves, not the best that the labels show: of a handful of
+# positives the best of all thresholds is a matter of luck, and lies too high. The calibration, which draws each class to
+# all of them, knows more than that.
+#
+# Source: Lipton, Elkan and Narayanaswamy, "Optimal thresholding of classifiers to maximize F1 measure", ECML 2014, for
+# half of the best F1, and for that of probabilities.
+
+
+MACRO = 5.0
+"""What macro F1 counts beside micro F1; chosen on out-of-fold training studies, see docs/methods/weave.md."""
+MOST = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """From which probability on stating a class pays off (K,), and what it counts (K,), 1 or more."""
+
+    thresholds: Floats
+    weights: Floats
+
+    @classmethod
+    def fit(cls, probabilities: Floats, labels: Floats, calibrated: NDArray[np.bool_]) -> Balance:
+        """From probabilities (N, K) and labels (N, K) of 0 and 1. A class that is not calibrated has the pooled
+        threshold and counts 1.
+        """
+        best = best_threshold(probabilities, labels)[1]
+        pooled = best / 2 if best > 0 else 1.0
+        of_all = 1.0 / max(int((probabilities >= pooled).sum() + labels.sum()), 1)
+        thresholds = np.full(labels.shape[1], pooled)
+        weights = np.ones(labels.shape[1])
+        for k in np.flatnonzero(calibrated):
+            said, true = probabilities[:, k], labels[:, k]
+            own = expected_best(said) / 2
+            of_own = MACRO / (int(calibrated.sum()) * max(int((said >= own).sum() + true.sum()), 1))
+            fair = (of_all * pooled + of_own * own) / (of_all + of_own)
+            thresholds[k] = max(fair, float(np.quantile(said, max(0.0, 1 - MOST * true.mean()))))
+            weights[k] = (of_all + of_own) / of_all
+        return cls(thresholds, weights)
+
+
+def expected_best(probabilities: Floats) -> float:
+    """The best F1 over all thresholds, 2 E[hits] / (E[positives] + stated), if these probabilities (N,) are right."""
+    ordered = -np.sort(-probabilities)
+    stated = np.arange(1, len(ordered) + 1)
+    return float((2 * np.cumsum(ordered) / (ordered.sum() + stated)).max())
+
+
+def moved(thresholds: Floats, weights: Floats, pooled: float, macro: float) -> tuple[Floats, Floats]:
+    """The same where macro F1 counts ``macro`` times as much; 0 is micro F1 alone.
+
+    With w = 1 + b / a, w t = F/2 + b/a f_c/2, of which the second part is multiplied.
+    """
+    heavier = 1 + macro * (weights - 1)
+    return (pooled + macro * (weights * thresholds - pooled)) / heavier, heavier
+
+
+# The calibration of a run, ``calibration.json``: what scores of its classes are worth as probabilities, and why.
+#
+# It is made once, when training has ended: of a method's own heads on the validation split; of smoothers, whose studies
+# are the training studies, on the training split, each study without its patient's. The test split has no part in it.
+# Every draft of the run is written with it, whatever decodes.
+
+
+FILE = "calibration.json"
+Source = Literal["model", "stack", "heads", "smoothers"]
+LOG_ODDS: frozenset[Source] = frozenset({"stack", "heads"})
+"""Sources whose scores are log-odds; the others' are about 0 to 1."""
+Rule = Literal["pooled", "per_class", "balanced"]
+Number = Field(allow_inf_nan=False)
+FEWEST_ALIKE, MOST_BINS = 20, 10
+"""Studies are told apart by probability into at most so many bins, each of at least so many studies."""
+
+
+class Reliability(Record):
+    """Of ``count`` studies with a mean probability of ``said``, ``low`` or more, the share ``seen`` had the finding."""
+
+    said: float = Field(ge=0, le=1)
+    seen: float = Field(ge=0, le=1)
+    count: int = Field(ge=1)
+    low: float = Field(ge=0, le=1)
+
+
+class ClassCalibration(Record):
+    """One class: its curve, from which probability on asserting it pays off, and what became of the studies.
+
+    ``balanced`` and ``weight`` are those of ``radweave.drafting.calibration``.
+    """
+
+    slope: float = Number
+    offset: float = Number
+    threshold: float = Field(ge=0, le=1)
+    positives: int = Field(ge=0)
+    balanced: float | None = Field(default=None, ge=0, le=1)
+    weight: float = Field(default=1.0, ge=1, allow_inf_nan=False)
+    reliability: tuple[Reliability, ...]
+
+
+class RunCalibration(Record):
+    """``source`` says what gives the scores: the model's own evidence (smoothed labels, or log-odds of a ``stack``),
+    its heads, or smoothers on its embeddings.
+
+    ``threshold`` is one for all findings, half of the best F1 over them. A class with fewer than five positives or
+    negatives among the ``studies`` is not calibrated. ``holds`` is False in an export without a memory that the scores
+    come from: none is calibrated there.
+    """
+
+    version: Literal[1] = 1
+    source: Source
+    split: Literal["train", "val"]
+    studies: int = Field(ge=1)
+    threshold: float = Field(ge=0, le=1)
+    holds: bool = True
+    classes: dict[str, ClassCalibration]
+
+    @model_validator(mode="after")
+    def _possible(self) -> RunCalibration:
+        for name, one in self.classes.items():
+            if one.positives > self.studies:
+                raise ValueError(f"classes.{name}: more positives than studies")
+            if self._is_enough(one) and not one.reliability:
+                raise ValueError(f"classes.{name}: calibrated, and no study shows how well")
+        return self
+
+    @classmethod
+    def fit(
+        cls, source: Source, split: Literal["train", "val"], names: Sequence[str], scores: Floats, labels: Floats
+    ) -> RunCalibration:
+        """From scores (N, K) of studies that did not train what gave them, and their labels (N, K) of 0 and 1."""
+        fit = PlattCalibration.of_log_odds if source in LOG_ODDS else PlattCalibration.fit
+        curves = fit(scores, labels)
+        said = curves(scores)
+        counted = [name != NO_FINDING for name in names]
+        positives = labels.sum(axis=0)
+        enough = np.minimum(positives, len(labels) - positives) >= FEWEST_POSITIVES
+        found = np.flatnonzero(counted)
+        balance = Balance.fit(said[:, found], labels[:, found], enough[found])
+        of_class = dict(zip(found.tolist(), zip(balance.thresholds, balance.weights, strict=True), strict=True))
+        num_bins = max(1, min(MOST_BINS, len(scores) // FEWEST_ALIKE))
+        return cls(
+            source=source,
+            split=split,
+            studies=len(scores),
+            threshold=pays_off_from(said[:, counted], labels[:, counted]),
+            classes={
+                name: ClassCalibration(
+                    slope=float(curves.slope[k]),
+                    offset=float(curves.offset[k]),
+                    threshold=pays_off_from(said[:, [k]], labels[:, [k]]),
+                    positives=int(positives[k]),
+                    balanced=float(of_class[k][0]) if k in of_class else None,
+                    weight=float(of_class[k][1]) if k in of_class else 1.0,
+                    reliability=tuple(
+                        Reliability(said=one.said, seen=one.seen, count=one.count, low=one.low)
+                        for one in reliability(said[:, k], labels[:, k], num_bins=num_bins)
+                    ),
+                )
+                for k, name in enumerate(names)
+            },
+        )
+
+    def __call__(self, scores: Floats) -> Floats:
+        """Probabilities (N, K); of a class that is not calibrated, its frequency."""
+        known = self.classes.values()
+        curves = PlattCalibration(np.array([one.slope for one in known]), np.array([one.offset for one in known]))
+        return curves(scores)
+
+    def thresholds(self, rule: Rule, macro: float = 1.0) -> Floats:
+        """From which probability on asserting pays off, (K,): one for all findings, each its own, or between both.
+
+        No Finding is no finding, and far more frequent: it has its own in either case. ``macro`` is what macro F1
+        counts between both, beside what it was fitted for.
+        """
+        own = {name: rule == "per_class" or name == NO_FINDING for name in self.classes}
+        fair = dict(zip(self.classes, self._between(macro)[0], strict=True))
+        rest = fair if rule == "balanced" else dict.fromkeys(self.classes, self.threshold)
+        return np.array([one.threshold if own[name] else rest[name] for name, one in self.classes.items()])
+
+    def weights(self, rule: Rule, macro: float = 1.0) -> Floats:
+        """What stating each class counts (K,) beside the others."""
+        return self._between(macro)[1] if rule == "balanced" else np.ones(len(self.classes))
+
+    def _between(self, macro: float) -> tuple[Floats, Floats]:
+        """Thresholds and weights between both means (K,)."""
+        known = self.classes.values()
+        fair = np.array([self.threshold if one.balanced is None else one.balanced for one in known])
+        weights = np.array([one.weight for one in known])
+        return (fair, weights) if macro == 1 else moved(fair, weights, self.threshold, macro)
+
+    def is_calibrated(self, name: str) -> bool:
+        """Whether there were enough studies with the class and without."""
+        return name in self.classes and self._is_enough(self.classes[name])
+
+    def _is_enough(self, one: ClassCalibration) -> bool:
+        return min(one.positives, self.studies - one.positives) >= FEWEST_POSITIVES
+
+    def evidence(self, scores: Floats, rule: Rule, macro: float = 1.0) -> dict[str, Any]:
+        """What a draft shows of one study's scores (K,).
+
+        ``class_probabilities`` are calibrated but for the classes in ``calibration.uncalibrated``, of which the scores
+        stand as they are. ``alike`` has for every other class how many of the calibration's studies that were given
+        about the same probability had it, and how many those were.
+        """
+        calibrated = self(scores[None])[0]
+        plain = np.clip(scores, 0, 1) if self.source not in LOG_ODDS else 1 / (1 + np.exp(-scores))
+        shown = {
+            name: float(calibrated[k] if self.is_calibrated(name) else plain[k]) for k, name in enumerate(self.classes)
+        }
+        return {
+            "class_probabilities": shown,
+            "calibration": {
+                "split": self.split,
+                "studies": self.studies,
+                "thresholds": {
+                    name: cut
+                    for name, cut in zip(self.classes, self.thresholds(rule, macro).tolist(), strict=True)
+                    if self.is_calibrated(name)
+                },
+                "alike": {name: self._alike(name, p) for name, p in shown.items() if self.is_calibrated(name)},
+                "uncalibrated": {
+                    name: one.positives for name, one in self.classes.items() if not self.is_calibrated(name)
+                },
+            },
+        }
+
+    def _alike(self, name: str, probability: float) -> list[int]:
+        """How many of the studies with about this probability had the class, and how many they are."""
+        bins = self.classes[name].reliability
+        own = [one for one in bins if one.low <= probability] or [bins[0]]
+        return [round(own[-1].seen * own[-1].count), own[-1].count]
+
+
+def save_calibration(calibration: RunCalibration, folder: Path) -> None:
+    """Write ``calibration.json`` into a run folder."""
+    write_json(folder / FILE, calibration.model_dump(mode="json"))
+
+
+def load_calibration(folder: Path, classes: Sequence[str]) -> RunCalibration:
+    """Read it.
+
+    Raises:
+        InputError: if it is missing or broken, or of other classes.
+    """
+    try:
+        calibration = RunCalibration.model_validate(read_json_object(folder / FILE))
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=folder / FILE) from None
+    if tuple(calibration.classes) != tuple(classes):
+        raise InputError("not the classes of the run", file=folder / FILE, field="classes")
+    return calibration

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, start_of
-from radweave.drafting.pool import cleaned
+from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, cleaned, start_of
 from radweave.drafting.smoothers import Changes, Floats
 from radweave.labels import NO_FINDING, Labeler
-from radweave.labels.changes import STATES, THERE, State, said_changes
-from radweave.labels.comparisons import words_of_change
+from radweave.labels.comparisons import MARK, STATES, THERE, State, said_changes, words_of_change
 from radweave.labels.contradictions import states_something, takes_back
-from radweave.labels.marks import MARK
 from radweave.labels.text import sentences_by_part
 
 MOST_WORDS, FEWEST_WORDS = 18, 3

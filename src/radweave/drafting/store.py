@@ -1,6 +1,6 @@
 """What a run keeps to draft by expected utility, all of it from the training split.
 
-DRAFTING/bank/                   a bank (see ``radweave.memory.bank``): reports, their labels, and embeddings if needed
+DRAFTING/bank/                   a bank (see ``radweave.nn.memory.bank``): reports, their labels, and embeddings if needed
 DRAFTING/facts.json              classes, and the options it was made with
 DRAFTING/candidates.jsonl        a candidate per line: its sentences, the rows they are from, the classes it states
 DRAFTING/utilities.safetensors   (M, J) utilities of candidates for reports, where the run drafts this way by itself
@@ -18,16 +18,15 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from radweave.base.config import first_problem
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_json_object, read_jsonl, write_json, write_jsonl
-from radweave.base.parts import NO_PART, PARTS
-from radweave.base.storage import write_folder
-from radweave.base.study import Record
+from radweave.core.config import first_problem
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json_object, read_jsonl, write_json, write_jsonl
+from radweave.core.storage import write_folder
+from radweave.core.study import NO_PART, PARTS, Record
+from radweave.drafting.calibration import Source
 from radweave.drafting.candidates import Candidate, Sentence, SentenceKind
-from radweave.drafting.run_calibration import Source
-from radweave.evaluation.metrics.pairwise import BleuPoint
-from radweave.memory.bank import Bank, load_bank, save_bank
+from radweave.metrics.pairwise import BleuPoint
+from radweave.nn.memory.bank import Bank, load_bank, save_bank
 
 BANK, FACTS, CANDIDATES, UTILITIES = "bank", "facts.json", "candidates.jsonl", "utilities.safetensors"
 

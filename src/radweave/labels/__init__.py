@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radweave.base.ontology import CHEXPERT5, CHEXPERT14, CLASSES, CT18, NIH14, NO_FINDING
+from radweave.core.ontology import CHEXPERT5, CHEXPERT14, CLASSES, CT18, NIH14, NO_FINDING
 from radweave.labels.labeler import BLANK, Labeler, Mention
 from radweave.labels.registry import LABELER_OF, get_labeler, label_set_of
 

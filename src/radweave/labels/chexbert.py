@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_file
-from radweave.base.ontology import CHEXPERT14
-from radweave.base.study import LabelState
+from radweave.core.errors import InputError
+from radweave.core.foreign_models import read_shape, read_tokenizer
+from radweave.core.ontology import CHEXPERT14
+from radweave.core.storage import sha256_file
+from radweave.core.study import LabelState
 from radweave.labels.labeler import Mention
 from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
-from radweave.outside.models import read_shape, read_tokenizer
 
 STATES = (LabelState.BLANK, LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN)
 HEAD_SIZES = (4,) * 13 + (2,)

@@ -8,9 +8,9 @@ devices, a rib's contour is no mediastinum.
 
 from __future__ import annotations
 
-from radweave.base.ontology import LABEL_SETS
-from radweave.base.study import LabelState
-from radweave.labels.lexicon import Lexicon, Structure, Terms
+from radweave.core.ontology import LABEL_SETS
+from radweave.core.study import LabelState
+from radweave.labels.phrases import Lexicon, Structure, Terms
 
 _LARGE = (
     "borderline enlarg*|large|prominen*",

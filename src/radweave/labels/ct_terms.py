@@ -8,8 +8,8 @@ sentence can state both; sequelae, bands and scars count as fibrotic.
 
 from __future__ import annotations
 
-from radweave.base.ontology import LABEL_SETS
-from radweave.labels.lexicon import Lexicon, Structure, Terms
+from radweave.core.ontology import LABEL_SETS
+from radweave.labels.phrases import Lexicon, Structure, Terms
 
 _HEART = Structure(
     nouns=(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from radweave.base.study import LabelState
+from radweave.core.study import LabelState
 
 READ_TOGETHER: Final = 4096
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from radweave.base.ontology import LABEL_SETS
+from radweave.core.ontology import LABEL_SETS
 from radweave.labels.chexpert_terms import LEXICON as CHEXPERT14_LEXICON
-from radweave.labels.lexicon import Lexicon, Terms
+from radweave.labels.phrases import Lexicon, Terms
 
 NIH14_TO_CHEXPERT14: Mapping[str, str | None] = MappingProxyType(
     {

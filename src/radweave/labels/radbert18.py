@@ -13,13 +13,13 @@ from pathlib import Path
 from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaModel, RobertaTokenizer
 
-from radweave.base.errors import InputError
-from radweave.base.hashes import sha256_file
-from radweave.base.ontology import CT18
-from radweave.base.study import LabelState
+from radweave.core.errors import InputError
+from radweave.core.foreign_models import read_shape, read_tokenizer
+from radweave.core.ontology import CT18
+from radweave.core.storage import sha256_file
+from radweave.core.study import LabelState
 from radweave.labels.labeler import BLANK, Mention
 from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
-from radweave.outside.models import read_shape, read_tokenizer
 
 _PRESENT = Mention(LabelState.POSITIVE)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
 
-from radweave.base.errors import InputError
-from radweave.base.ontology import LABEL_SETS, NETWORKS, LabelSet, sets_for
-from radweave.base.study import Modality
+from radweave.core.errors import InputError
+from radweave.core.ontology import LABEL_SETS, NETWORKS, LabelSet, sets_for
+from radweave.core.study import Modality
 from radweave.labels.labeler import Labeler
 from radweave.labels.rules import RuleLabeler
 

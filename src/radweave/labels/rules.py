@@ -8,14 +8,23 @@ from enum import Enum
 from functools import lru_cache
 from itertools import chain
 
-from radweave.base.errors import InputError
-from radweave.base.ontology import NO_FINDING
-from radweave.base.study import LabelState
-from radweave.labels.cues import COPULAS, FINITE_VERBS, NORMAL, SEEN, UNCHANGED, cue_book
+from radweave.core.errors import InputError
+from radweave.core.ontology import NO_FINDING
+from radweave.core.study import LabelState
 from radweave.labels.labeler import BLANK, Mention
-from radweave.labels.lexicon import Lexicon, Structure
-from radweave.labels.phrases import Match, PhraseBook, longest
-from radweave.labels.scope import JOINS, Scope, read_scope, statement_end
+from radweave.labels.negation import (
+    COPULAS,
+    FINITE_VERBS,
+    JOINS,
+    NORMAL,
+    SEEN,
+    UNCHANGED,
+    Scope,
+    cue_book,
+    read_scope,
+    statement_end,
+)
+from radweave.labels.phrases import Lexicon, Match, PhraseBook, Structure, longest
 from radweave.labels.text import Sentence, fold, sentences, tokenize
 
 _OTHER = "other findings"

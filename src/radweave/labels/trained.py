@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from radweave.base.errors import InputError
-from radweave.outside.models import refuse_unusable_weights
+from radweave.core.errors import InputError
+from radweave.core.foreign_models import refuse_unusable_weights
 
 MAX_TOKENS = 512
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")

@@ -2,7 +2,7 @@
 
 A folder elsewhere is a method too once its parent is in ``__path__``. A method's ``__init__`` holds ``PRESETS``
 (``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the paper's table -> overrides). ``TABLES``
-(name -> ``radweave.contract.tables.Table``) is what ``radweave ablate`` runs. The first line of its docstring is what
+(name -> ``radweave.methods.tables.Table``) is what ``radweave ablate`` runs. The first line of its docstring is what
 ``radweave methods`` prints.
 """
 
@@ -15,12 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from radweave.base.config import read_yaml
-from radweave.base.errors import InputError
-from radweave.base.overrides import fields_set, override
+from radweave.core.config import fields_set, override, read_yaml
+from radweave.core.errors import InputError
 
 if TYPE_CHECKING:
-    from radweave.contract.experiment import Experiment
+    from radweave.methods.experiment import Experiment
 
 
 def _files() -> dict[str, Path]:
@@ -52,7 +51,7 @@ def load_method(name: str) -> ModuleType:
 
 def all_fields() -> str:
     """The page that names every field of every method's experiment."""
-    from radweave.contract.reference import reference
+    from radweave.methods.reference import reference
 
     return reference({name: [type(make()) for make in load_method(name).PRESETS.values()] for name in method_names()})
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from radweave.nn.views import ViewTokens
+from radweave.nn.connector import ViewTokens
 
 CamKind = Literal["gradcam", "gradcam++", "hirescam", "xgradcam", "eigencam"]
 CAM_KINDS: tuple[CamKind, ...] = ("gradcam", "gradcam++", "hirescam", "xgradcam", "eigencam")

@@ -15,10 +15,9 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Heads, Layers, Tokens, Width
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write
-from radweave.nn.lora import LoraSetting, NoLoraConfig
-from radweave.nn.next_token import blank_tokens, next_token_loss
+from radweave.core.config import Config, Heads, Layers, Tokens, Width
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written, blank_tokens, next_token_loss, write
+from radweave.nn.language_model import LoraSetting, NoLoraConfig
 from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
 

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config
+from radweave.core.config import Config
 
 MAX_SCORES = 1 << 22
 """Scores held at once: 16 MB in float32. A chunk of the memory has this many over the number of states."""

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import torch
 
-from radweave.base.errors import InputError
-from radweave.base.extras import refuse_without
-from radweave.outside.models import is_causal, make_shape, model_of_shape, read_model, read_shape
+from radweave.core.errors import InputError
+from radweave.core.extras import refuse_without
+from radweave.core.foreign_models import is_causal, make_shape, model_of_shape, read_model, read_shape
 
 FIELD = "language_model.path"
 Precision = Literal["float32", "bfloat16", "float16"]

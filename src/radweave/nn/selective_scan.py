@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 
 ScanBackend = Literal["auto", "loop", "chunked", "associative", "triton"]
 

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import MAX_TOKENS, Config, Seed, Width
-from radweave.base.errors import InputError
-from radweave.outside.models import model_of_shape, read_model, read_shape, read_tokenizer
+from radweave.core.config import MAX_TOKENS, Config, Seed, Width
+from radweave.core.errors import InputError
+from radweave.core.foreign_models import model_of_shape, read_model, read_shape, read_tokenizer
 
 
 class LsaTextEncoder(nn.Module):

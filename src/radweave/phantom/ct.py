@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.phantom.anatomy import SIDES
-from radweave.phantom.scene import AIR_HU, BLOOD_HU, LUNG_HU, SOFT_HU, Item, Organ, Scene
-from radweave.phantom.shapes import Ellipsoid, Floats, Shape, Solid, Tube, corners, rotation, size_of
+from radweave.phantom.anatomy import (
+    SIDES,
+    Anatomy,
+    Ellipsoid,
+    Floats,
+    Scaling,
+    Shape,
+    Side,
+    Solid,
+    Tube,
+    Vector,
+    corners,
+    rotation,
+    sign,
+    size_of,
+)
+from radweave.phantom.findings import Finding, add_devices
+from radweave.phantom.lesions import add_atelectasis, add_consolidation, cloud, point_of, reshape, spot
+from radweave.phantom.scene import AIR_HU, BLOOD_HU, LUNG_HU, SOFT_HU, Filling, Item, Organ, Scene, build_scene
 
 Region = tuple[slice, slice, slice]
 
@@ -207,3 +223,215 @@ def scan_noise(volume: Floats, scan: Scan) -> NDArray[np.int16]:
         noise = 0.5 * noise + 0.25 * (np.roll(noise, 1, axis) + np.roll(noise, -1, axis))
     noise *= np.float32(scan.noise_hu / 0.375)  # the smoothing left 0.375 of the deviation
     return np.asarray(np.clip(np.rint(volume + noise), -1024, 3071), dtype=np.int16)
+
+
+# What each of the 18 CT abnormalities does to the chest.
+
+
+Apply = Callable[[Finding, Side, Anatomy, Scene, np.random.Generator], list[Item]]
+
+
+def make_ct_scene(anatomy: Anatomy, findings: Sequence[Finding]) -> Scene:
+    """The chest of a supine patient with arms up; resolved findings are not drawn."""
+    shown = [f for f in findings if f.visible]
+    for finding in shown:
+        anatomy = reshape(anatomy, finding)
+    scene = build_scene(anatomy, arms_up=True)
+    for finding in sorted(shown, key=lambda f: f.name == "Pleural effusion"):
+        for side in finding.sides or ("right",):
+            rng = np.random.default_rng([finding.seed, 0 if side == "right" else 1])
+            apply = _APPLY.get(finding.name)
+            items = apply(finding, side, anatomy, scene, rng) if apply is not None else []
+            if items:
+                scene.groups.append(tuple(items))
+    return scene
+
+
+def _grade(f: Finding, mild: float, moderate: float, severe: float) -> float:
+    return {"mild": mild, "moderate": moderate, "severe": severe}[f.severity]
+
+
+def _arterial(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Plaques on the wall of the arch and the descending aorta."""
+    arch, descending = a.mediastinum_solids()[3:5]
+    items = []
+    for k in range(int(_grade(f, 5, 8, 12))):
+        solid = arch if k % 2 == 0 else descending
+        angle = float(rng.uniform(0, 2 * np.pi))
+        up = float(rng.uniform(-0.55, 0.75))
+        ring = float(np.sqrt(1 - up * up))
+        direction = np.array([ring * np.cos(angle), ring * np.sin(angle), up])
+        where = point_of(np.asarray(solid.center) + direction * np.asarray(solid.semi) * 0.95)
+        r = float(rng.uniform(2.8, 4.6))
+        items.append(Item(Ellipsoid(where, (r, r, 1.5 * r)), float(rng.uniform(650, 1000))))
+    return items
+
+
+def _coronary(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Calcium along the left anterior descending and the right coronary artery."""
+    heart = a.heart()
+    down = np.array([(-0.05, -0.92, 0.5), (0.3, -0.95, 0.05), (0.55, -0.72, -0.35)])
+    right = np.array([(-0.45, -0.75, 0.35), (-0.68, -0.55, -0.2)])
+    courses = [np.asarray(heart.center) + share * np.asarray(heart.semi) for share in (down, right)]
+    items = []
+    for k, path in enumerate(courses[: 1 if f.severity == "mild" else 2]):
+        for _ in range(int(_grade(f, 2, 3, 5)) - k):
+            start = int(rng.integers(len(path) - 1))
+            t, width = float(rng.uniform(0.05, 0.6)), float(rng.uniform(0.2, 0.35))
+            ends = [path[start] + (path[start + 1] - path[start]) * x for x in (t, t + width)]
+            items.append(Item(Tube((point_of(ends[0]), point_of(ends[1])), 2.4), float(rng.uniform(550, 900))))
+    return items
+
+
+def _pericardial(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """A shell of fluid round the heart, with the heart painted back inside."""
+    heart = a.heart()
+    semi = (heart.semi[0] + f.size_mm, heart.semi[1] + f.size_mm, heart.semi[2] + f.size_mm)
+    sac = replace(heart, semi=semi, center=(heart.center[0], heart.center[1], heart.center[2] - 2))
+    scene.solids.append(sac)
+    scene.organs += [Organ(sac, 4.0), Organ(heart, BLOOD_HU)]
+    return []
+
+
+def _hernia(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    r = f.size_mm / 2
+    low = (a.dome_top_mm("left") + a.dome_top_mm("right")) / 2
+    sac = Ellipsoid((4.0, 34 * a.depth, low + 0.45 * r), (1.1 * r, 0.85 * r, 1.15 * r))
+    scene.solids.append(sac)
+    scene.late_organs.append(Organ(sac, 32.0))
+    gas = Ellipsoid((4.0, 34 * a.depth - 0.35 * r, low + 0.6 * r), (0.62 * r, 0.36 * r, 0.6 * r))
+    scene.late_organs.append(Organ(gas, -900.0))
+    return []
+
+
+def _nodes(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Enlarged nodes at paratracheal, prevascular, subcarinal and hilar stations."""
+    h = a.height
+    roots = [a.root(s) for s in SIDES]
+    stations: list[Vector] = [(-15, 6, 66 * h), (10, -28, 62 * h), (-12, -26, 84 * h), (2, 22, 14 * h), (-4, 24, 0.0)]
+    stations += [(r[0] * 1.12, r[1] + 8, r[2] - 8) for r in roots]
+    for k in rng.permutation(len(stations))[: max(f.count, 3)]:
+        r = f.size_mm / 2 * float(rng.uniform(0.85, 1.1))
+        node = Ellipsoid(stations[int(k)], (r, 0.8 * r, 1.15 * r))
+        scene.solids.append(node)
+        scene.late_organs.append(Organ(node, 48.0))
+    return []
+
+
+def _emphysema(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Lucent holes, more of them in the upper zones, in a lung that is less dense as a whole."""
+    scene.lung_hu = {**scene.lung_hu, side: scene.lung_hu[side] - _grade(f, 25, 45, 65)}
+    items = []
+    for _ in range(int(_grade(f, 14, 24, 36))):
+        zone = ("upper", "upper", "mid")[int(rng.integers(3))]
+        r = float(rng.uniform(5, _grade(f, 9, 12, 16)))
+        items.append(Item(Ellipsoid(spot(a, side, zone, rng, reach=0.92), (r, r, r)), -130.0, in_lung=True))
+    return items
+
+
+def _nodule(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    items = []
+    for _ in range(f.count):
+        r = f.size_mm / 2 * float(rng.uniform(0.85, 1.0))
+        items.append(Item(Ellipsoid(spot(a, side, f.zone, rng, reach=0.85), (r, r, r)), 870.0, in_lung=True))
+    return items
+
+
+def _opacity(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Ground glass: haze that leaves vessels visible."""
+    items = []
+    for _ in range(int(_grade(f, 1, 2, 3))):
+        items += cloud(spot(a, side, f.zone, rng, reach=0.85), f.size_mm, _grade(f, 170, 210, 250), rng, puffs=12)
+    return items
+
+
+def _fibrosis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Bands and scars that run to the pleura."""
+    items = []
+    for _ in range(int(_grade(f, 5, 8, 11))):
+        center = np.asarray(spot(a, side, f.zone, rng, reach=0.8))
+        outward = np.array([sign(side) * rng.uniform(0.5, 1), rng.uniform(-0.6, 0.6), rng.uniform(-0.3, 0.3)])
+        for _ in range(2):
+            end = center + (outward + rng.normal(0, 0.25, 3)) * f.size_mm
+            items.append(Item(Tube((point_of(center), point_of(end)), 2.7, 1.8), 850.0, in_lung=True))
+        items.append(Item(Ellipsoid(point_of(center), (6.0, 5.0, 5.0)), 700.0, in_lung=True))
+    return items
+
+
+def _effusion(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Free fluid in a supine chest: a crescent along the back."""
+    lower, upper = scene.cavities[side]
+    depth = f.size_mm / (2 * 88 * a.depth)
+    lift = Scaling((sign(side) * 62 * a.width, -86 * a.depth, 70.0), (1 - 0.25 * depth, 1 - depth, 1.0 - 0.12 * depth))
+    scene.fillings[side].append(Filling((lift.ellipsoid(lower), lift.ellipsoid(upper)), 12.0))
+    return []
+
+
+def _mosaic(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Patches of darker and of denser lung side by side."""
+    items = []
+    for k in range(12):
+        zone = ("upper", "mid", "lower")[k % 3]
+        semi = rng.uniform(15, 27, 3)
+        hu = (1 if k % 2 else -1) * _grade(f, 65, 85, 105)
+        items.append(Item(Ellipsoid(spot(a, side, zone, rng, reach=0.9), point_of(semi)), hu, in_lung=True))
+    return items
+
+
+def _bronchi(
+    f: Finding, side: Side, a: Anatomy, rng: np.random.Generator, outer_mm: float, inner_mm: float, zone: str
+) -> list[Item]:
+    """Airways from the root outwards, with walls thick enough to be seen."""
+    root = np.asarray(a.root(side))
+    items = []
+    for _ in range(int(_grade(f, 4, 6, 8))):
+        end = np.asarray(spot(a, side, zone, rng, reach=0.8))
+        path = [root + (end - root) * t for t in (0.3, 0.6, 0.95)]
+        line = tuple(point_of(p + rng.normal(0, 3, 3)) for p in path)
+        items.append(Item(Tube(line, outer_mm, outer_mm * 0.85), 780.0, in_lung=True))
+        items.append(Item(Tube(line, inner_mm, inner_mm * 0.85), -930.0, in_lung=True))
+    return items
+
+
+def _peribronchial(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    return _bronchi(f, side, a, rng, 6.2, 2.0, "mid")
+
+
+def _bronchiectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    return _bronchi(f, side, a, rng, _grade(f, 7.5, 8.5, 10), _grade(f, 5.6, 6.6, 8), f.zone)
+
+
+def _septa(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """A net of lines in the outer lung."""
+    items = []
+    for _ in range(int(_grade(f, 16, 24, 34))):
+        z = a.dome_top_mm(side) + float(rng.uniform(5, 150))
+        half_x, half_y = a.outer_half_width(z)
+        angle = float(rng.uniform(-1.1, 1.1))
+        rim = np.array([sign(side) * half_x * np.cos(angle), half_y * np.sin(angle), z])
+        inward = np.array([-sign(side) * rng.uniform(0.6, 1), rng.normal(0, 0.4), rng.normal(0, 0.3)]) * 24
+        side_step = np.array([0, rng.uniform(-1, 1), rng.uniform(-1, 1)]) * 16
+        for line in ((rim, rim + inward), (rim + inward * 0.5, rim + inward * 0.5 + side_step)):
+            items.append(Item(Tube((point_of(line[0]), point_of(line[1])), 1.9), 850.0, in_lung=True))
+    return items
+
+
+_APPLY: dict[str, Apply] = {
+    "Medical material": add_devices,
+    "Arterial wall calcification": _arterial,
+    "Coronary artery wall calcification": _coronary,
+    "Pericardial effusion": _pericardial,
+    "Hiatal hernia": _hernia,
+    "Lymphadenopathy": _nodes,
+    "Emphysema": _emphysema,
+    "Atelectasis": add_atelectasis,
+    "Lung nodule": _nodule,
+    "Lung opacity": _opacity,
+    "Pulmonary fibrotic sequela": _fibrosis,
+    "Pleural effusion": _effusion,
+    "Mosaic attenuation pattern": _mosaic,
+    "Peribronchial thickening": _peribronchial,
+    "Consolidation": add_consolidation,
+    "Bronchiectasis": _bronchiectasis,
+    "Interlobular septal thickening": _septa,
+}

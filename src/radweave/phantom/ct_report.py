@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radweave.base.ontology import CT18
-from radweave.base.study import LabelState
+from radweave.core.ontology import CT18
+from radweave.core.study import LabelState
 from radweave.phantom.findings import SEVERITIES, Finding
-from radweave.phantom.phrases import NEG, POS, UNC, Sentence, capital, choose, state_labels, with_trend
+from radweave.phantom.report import NEG, POS, UNC, Sentence, capital, choose, state_labels, with_trend
 
 REGIONS: tuple[str, ...] = (
     "trachea and bronchi",

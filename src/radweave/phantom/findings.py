@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
-from radweave.base.study import Record
-from radweave.phantom.anatomy import Side
+import numpy as np
+
+from radweave.core.study import Modality, Record
+from radweave.phantom.anatomy import Anatomy, Box, Ellipsoid, Side, Tube, Vector, sign
+from radweave.phantom.scene import Item, Scene
 
 Severity = Literal["mild", "moderate", "severe"]
 SEVERITIES: tuple[Severity, ...] = ("mild", "moderate", "severe")
@@ -106,3 +111,284 @@ def class_rates(modality: Literal["xray", "ct"], prevalence: Prevalence) -> dict
     }[(modality, prevalence)]
     share = 1 - NORMAL_SHARE[prevalence]
     return {name: min(rate / share, 0.9) for name, rate in table.items()}
+
+
+# How each class presents: where, how large, how many, how sure a reader is of it, and whether it goes away.
+#
+# Sizes in mm are what the image is drawn with: diameter of an opacity, node or nodule, thickness of a pleural or
+# pericardial layer, height of a fluid level above the costophrenic angle, rise of the dome in atelectasis, width of the
+# mediastinum, displacement of a rib.
+
+
+_ZONES: dict[Zone, float] = {"upper": 0.35, "mid": 0.3, "lower": 0.35}
+_LOW_ZONES: dict[Zone, float] = {"lower": 0.5, "mid": 0.25, "upper": 0.25}
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """Presentation of a class. Shares are chances; ``sizes_mm`` is for mild, moderate and severe ones."""
+
+    sizes_mm: tuple[float, float, float] | None = None
+    range_mm: dict[str, tuple[float, float]] = field(default_factory=dict)  # by kind, whatever the severity
+    kinds: dict[str, float] = field(default_factory=lambda: {"typical": 1.0})
+    zones: dict[Zone, float] = field(default_factory=lambda: {"none": 1.0})
+    midline: bool = False
+    bilateral: float = 0.0
+    counts: tuple[int, int] = (1, 1)
+    several: float = 0.0
+    doubt: float = 0.0
+    lasting: bool = False
+
+
+_BOTH: dict[Zone, float] = {"diffuse": 1.0}
+
+HABITS: dict[str, Habit] = {
+    "Enlarged Cardiomediastinum": Habit(sizes_mm=(80, 93, 108), midline=True, lasting=True),
+    "Cardiomegaly": Habit(midline=True, lasting=True),
+    "Lung Lesion": Habit(
+        range_mm={"mass": (34, 56), "nodule": (16, 30)},
+        kinds={"mass": 0.35, "nodule": 0.65},
+        zones=_ZONES,
+        counts=(2, 4),
+        several=0.35,
+        doubt=0.1,
+    ),
+    "Lung Opacity": Habit(sizes_mm=(80, 98, 116), zones=_LOW_ZONES, bilateral=0.3),
+    "Edema": Habit(zones={"perihilar": 1.0}, bilateral=1.0),
+    "Consolidation": Habit(sizes_mm=(66, 82, 100), zones=_LOW_ZONES, doubt=0.1),
+    "Pneumonia": Habit(sizes_mm=(72, 90, 110), zones=_LOW_ZONES, doubt=0.3),
+    "Atelectasis": Habit(sizes_mm=(7, 14, 24), zones={"lower": 1.0}, bilateral=0.3, doubt=0.15),
+    "Pneumothorax": Habit(sizes_mm=(13, 25, 45), zones={"upper": 1.0}),
+    "Pleural Effusion": Habit(sizes_mm=(21, 48, 85), bilateral=0.35),
+    "Pleural Other": Habit(sizes_mm=(6, 9, 12), kinds={"plaque": 0.4, "thickening": 0.6}, lasting=True),
+    "Fracture": Habit(
+        range_mm={"acute": (9, 13), "healing": (9, 13)},
+        kinds={"acute": 0.6, "healing": 0.4},
+        counts=(2, 3),
+        several=0.6,
+        lasting=True,
+    ),
+    "Arterial wall calcification": Habit(midline=True, lasting=True),
+    "Pericardial effusion": Habit(sizes_mm=(8, 12, 17), midline=True),
+    "Coronary artery wall calcification": Habit(midline=True, lasting=True),
+    "Hiatal hernia": Habit(sizes_mm=(44, 56, 70), midline=True, lasting=True),
+    "Lymphadenopathy": Habit(sizes_mm=(17, 22, 28), midline=True, counts=(3, 6), several=1.0, doubt=0.1),
+    "Emphysema": Habit(zones=_BOTH, bilateral=1.0, lasting=True),
+    "Lung nodule": Habit(
+        range_mm={"nodule": (9, 28)}, kinds={"nodule": 1.0}, zones=_ZONES, counts=(2, 4), several=0.35, doubt=0.08
+    ),
+    "Lung opacity": Habit(sizes_mm=(44, 58, 74), zones=_LOW_ZONES, bilateral=0.3, doubt=0.08),
+    "Pulmonary fibrotic sequela": Habit(sizes_mm=(18, 24, 30), zones={"upper": 0.5, "lower": 0.5}, lasting=True),
+    "Pleural effusion": Habit(sizes_mm=(22, 38, 62), bilateral=0.35),
+    "Mosaic attenuation pattern": Habit(zones=_BOTH, bilateral=1.0, lasting=True),
+    "Peribronchial thickening": Habit(zones=_BOTH, bilateral=1.0),
+    "Bronchiectasis": Habit(zones={"upper": 0.5, "lower": 0.5}, lasting=True),
+    "Interlobular septal thickening": Habit(zones=_BOTH, bilateral=1.0),
+}
+
+
+# Tubes, lines and other devices, as thin dense shapes along the paths they take in a patient.
+
+
+DEVICE_KINDS: tuple[str, ...] = (
+    "endotracheal tube",
+    "nasogastric tube",
+    "central line",
+    "pacemaker",
+    "chest tube",
+    "sternal wires",
+)
+_LINE_HU = 7000.0
+
+
+def add_devices(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
+    """Lay the device named by ``f.kind`` on the scene."""
+    items: list[Item] = []
+    path: list[Vector]
+    ring: list[Vector]
+    w, h, d, s = a.width, a.height, a.depth, sign(side)
+    if f.kind == "endotracheal tube":
+        tip = (32 + f.size_mm) * h
+        items.append(_line([(0, 0, 200 * h), (1, 5, 120 * h), (0, 11, tip)], 2.6, 1500.0))
+        items.append(_line([(5, 0, 200 * h), (5, 11, tip)], 0.9, _LINE_HU))
+    elif f.kind == "nasogastric tube":
+        path = [(-3, 10, 200 * h), (-4, 34, 60 * h), (2, 40, -60 * h), (22, 10, -112 * h), (50 * w, -10, -140 * h)]
+        items.append(_line(path, 2.1, _LINE_HU))
+    elif f.kind == "central line":
+        wobble = float(rng.normal(0, 4))
+        path = [(s * 48, -10, 175 * h), (s * 36 + wobble, -15, 120 * h), (-14.0 if s < 0 else 12.0, -20, 88 * h)]
+        path += [(-24, -18, 50 * h), (-30, -20, (6 - f.size_mm * 0.3) * h)]
+        items.append(_line(path, 1.7, _LINE_HU))
+    elif f.kind == "pacemaker":
+        x = s * 98 * w
+        items.append(Item(Box((x, -88 * d, 78 * h), (20, 4, 17)), 5000.0))
+        items.append(Item(Ellipsoid((x, -88 * d, 98 * h), (11, 4, 7)), 2500.0))
+        path = [(x, -86 * d, 100 * h), (s * 55 * w, -40, 108 * h), (-6, -18, 82 * h), (-26, -18, 40 * h)]
+        heart = a.heart()
+        atrium = [*path, (-30, -25, -28 * h), (-18, -40, -18 * h)]
+        ventricle = [*path, (-28, -22, -50 * h), (heart.center[0] + 24 * w, -50 * d, heart.center[2] - 26)]
+        items += [_line(atrium, 1.1, _LINE_HU), _line(ventricle, 1.1, _LINE_HU)]
+    elif f.kind == "chest tube":
+        z = float(rng.uniform(-55, -20)) * h
+        half_x, _ = a.outer_half_width(z)
+        apex_x, _ = a.outer_half_width(80 * h)
+        path = [(s * (half_x + 32), 0, z - 18), (s * (half_x - 6), 8, z), (s * (apex_x - 10), 24, 55 * h)]
+        path += [(s * (apex_x - 30), 24, 92 * h)]
+        items.append(_line(path, 3.2, 700.0))
+        items.append(_line(path, 0.9, _LINE_HU))
+    elif f.kind == "sternal wires":
+        for k in range(5):
+            z = (62 - 26 * k) * h
+            ring = [
+                (-9, -97 * d, z - 3),
+                (0, -98 * d, z + 2),
+                (9, -97 * d, z - 2),
+                (2, -97 * d, z - 4),
+                (-9, -97 * d, z),
+            ]
+            items.append(_line(ring, 1.3, 20000.0))
+    return items
+
+
+def _line(path: list[Vector], radius_mm: float, hu: float) -> Item:
+    """A smooth tube through the points (Catmull-Rom)."""
+    points = np.asarray([path[0], *path, path[-1]], dtype=np.float64)
+    smooth: list[Vector] = []
+    for i in range(1, len(points) - 2):
+        p0, p1, p2, p3 = points[i - 1 : i + 3]
+        for t in np.linspace(0, 1, 5, endpoint=False):
+            q = 0.5 * (
+                2 * p1 + (p2 - p0) * t + (2 * p0 - 5 * p1 + 4 * p2 - p3) * t**2 + (3 * p1 - p0 - 3 * p2 + p3) * t**3
+            )
+            smooth.append((float(q[0]), float(q[1]), float(q[2])))
+    smooth.append((float(path[-1][0]), float(path[-1][1]), float(path[-1][2])))
+    return Item(Tube(tuple(smooth), radius_mm), hu)
+
+
+# Which findings a patient has at each visit: drawn at the first, then followed as they grow, shrink and resolve.
+
+
+K = TypeVar("K", bound=str)
+DEVICES = ("Support Devices", "Medical material")
+
+
+def draw_findings(
+    rng: np.random.Generator, anatomy: Anatomy, prevalence: Prevalence, modality: Modality
+) -> tuple[Finding, ...]:
+    """Findings of a first visit; none for a normal patient."""
+    if rng.random() < NORMAL_SHARE[prevalence]:
+        return ()
+    rates = class_rates(modality, prevalence)
+    chosen = [name for name, rate in rates.items() if rng.random() < rate]
+    if not chosen:
+        chosen = [_draw_one(rng, rates)]
+    return tuple(finding for name in chosen for finding in _draw(rng, name, anatomy))
+
+
+def _draw_one(rng: np.random.Generator, rates: Mapping[str, float]) -> str:
+    weights = np.asarray(list(rates.values()))
+    return list(rates)[int(rng.choice(len(weights), p=weights / weights.sum()))]
+
+
+def _draw(rng: np.random.Generator, name: str, anatomy: Anatomy) -> list[Finding]:
+    """A new finding as its class presents; devices may come several at once."""
+    if name in DEVICES:
+        return _draw_devices(rng, name)
+    habit = HABITS[name]
+    severity: Severity = _pick(rng, {"mild": 0.4, "moderate": 0.38, "severe": 0.22})
+    kind = _pick(rng, habit.kinds)
+    side: FindingSide = "right" if rng.random() < 0.5 else "left"
+    if habit.midline:
+        side = "midline"
+    elif rng.random() < habit.bilateral:
+        side = "bilateral"
+    size = 0.0
+    if habit.sizes_mm is not None:
+        size = habit.sizes_mm[SEVERITIES.index(severity)] * float(rng.uniform(0.9, 1.1))
+    elif kind in habit.range_mm:
+        size = float(rng.uniform(*habit.range_mm[kind]))
+    elif name == "Cardiomegaly":
+        ratio = {"mild": 0.54, "moderate": 0.59, "severe": 0.66}[severity] + float(rng.normal(0, 0.01))
+        size = 2 * anatomy.half_width_mm * max(ratio, anatomy.ratio + 0.06)
+    several = kind != "mass" and rng.random() < habit.several
+    finding = Finding(
+        name=name,
+        kind=kind,
+        side=side,
+        zone=_pick(rng, habit.zones),
+        severity=severity,
+        size_mm=round(size, 1),
+        count=int(rng.integers(habit.counts[0], habit.counts[1] + 1)) if several else 1,
+        certainty="possible" if rng.random() < habit.doubt else "definite",
+        seed=int(rng.integers(2**31)),
+    )
+    return [finding]
+
+
+def _pick(rng: np.random.Generator, weights: Mapping[K, float]) -> K:
+    return list(weights)[int(rng.choice(len(weights), p=list(weights.values())))]
+
+
+def _draw_devices(rng: np.random.Generator, name: str) -> list[Finding]:
+    number = 1 + int(rng.random() < 0.35) + int(rng.random() < 0.15)
+    kinds = rng.choice(len(DEVICE_KINDS), size=number, replace=False, p=(0.2, 0.18, 0.27, 0.15, 0.1, 0.1))
+    devices = []
+    for number in sorted(int(k) for k in kinds):
+        kind = DEVICE_KINDS[number]
+        side: FindingSide = "midline"
+        if kind in ("central line", "chest tube"):
+            side = "right" if rng.random() < 0.7 else "left"
+        elif kind == "pacemaker":
+            side = "left" if rng.random() < 0.85 else "right"
+        size = float(rng.uniform(25, 55)) if kind == "endotracheal tube" else 0.0
+        seed = int(rng.integers(2**31))
+        devices.append(Finding(name=name, kind=kind, side=side, size_mm=round(size, 0), seed=seed))
+    return devices
+
+
+def next_visit(
+    rng: np.random.Generator,
+    before: tuple[Finding, ...],
+    anatomy: Anatomy,
+    prevalence: Prevalence,
+    modality: Modality,
+) -> tuple[Finding, ...]:
+    """Findings one visit later: each old one unchanged, larger, smaller or gone, and at times a new one."""
+    later = []
+    for finding in before:
+        if finding.visible:
+            later.append(_follow(rng, finding))
+    rates = class_rates(modality, prevalence)
+    present = {f.name for f in later}
+    if rates and rng.random() < 0.4:
+        name = _draw_one(rng, rates)
+        if name not in present:
+            later += [f.model_copy(update={"trend": "new"}) for f in _draw(rng, name, anatomy)]
+    return tuple(later)
+
+
+def _follow(rng: np.random.Generator, finding: Finding) -> Finding:
+    """The same finding one visit later."""
+    name = finding.name
+    if finding.kind in ("pacemaker", "sternal wires") or (name in HABITS and HABITS[name].lasting):
+        return finding.model_copy(update={"trend": "unchanged"})
+    if name in DEVICES:
+        trend: Trend = "resolved" if rng.random() < 0.35 else "unchanged"
+        return finding.model_copy(update={"trend": trend})
+    trend = ("unchanged", "increased", "decreased", "resolved")[int(rng.choice(4, p=(0.3, 0.25, 0.25, 0.2)))]
+    level = SEVERITIES.index(finding.severity)
+    if name in ("Lung Lesion", "Lung nodule"):
+        trend = "unchanged" if trend == "resolved" else trend
+        factor = {"increased": 1.35, "decreased": 0.75}.get(trend, 1.0)
+        size = round(finding.size_mm * factor, 1)
+        kind = "mass" if size > 30 and name == "Lung Lesion" else "nodule"
+        return finding.model_copy(update={"trend": trend, "size_mm": size, "kind": kind})
+    if (trend == "increased" and level == 2) or (trend == "decreased" and level == 0):
+        trend = "unchanged"
+    if trend in ("increased", "decreased"):
+        moved = level + (1 if trend == "increased" else -1)
+        sizes = HABITS[name].sizes_mm
+        ratio = 1.0 if sizes is None else sizes[moved] / sizes[level]
+        update = {"trend": trend, "severity": SEVERITIES[moved], "size_mm": round(finding.size_mm * ratio, 1)}
+        return finding.model_copy(update=update)
+    return finding.model_copy(update={"trend": trend})

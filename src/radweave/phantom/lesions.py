@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.phantom.anatomy import Anatomy, Side, sign
-from radweave.phantom.devices import add_devices
-from radweave.phantom.findings import Finding
+from radweave.phantom.anatomy import Anatomy, Box, Ellipsoid, Scaling, Side, Tube, Vector, contains, sign
+from radweave.phantom.findings import Finding, add_devices
 from radweave.phantom.scene import AIR_HU, MARROW_HU, RIB_HU, Filling, Item, Scene, build_scene, rib
-from radweave.phantom.shapes import Box, Ellipsoid, Scaling, Tube, Vector, contains
 
 Apply = Callable[[Finding, Side, Anatomy, Scene, np.random.Generator], list[Item]]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from radweave.phantom.anatomy import SIDES, Anatomy, Side, sign
-from radweave.phantom.shapes import Box, Ellipsoid, Shape, Solid, Tube, Vector, contains
+from radweave.phantom.anatomy import SIDES, Anatomy, Box, Ellipsoid, Shape, Side, Solid, Tube, Vector, contains, sign
 
 SOFT_HU = 40.0
 AIR_HU = -1000.0

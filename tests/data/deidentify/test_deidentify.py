@@ -25,10 +25,10 @@ from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian, JPE
 
 from command_line import radweave
 from image_files import CANARY, compressed, save, write_dicom
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.deidentify.folder import Cleaned, deidentify_file, deidentify_folder
 from radweave.data.deidentify.key import Key, read_key, write_key
-from radweave.data.deidentify.profile import table
+from radweave.data.deidentify.rewrite import table
 from radweave.data.deidentify.traces import Traces
 
 KEY, OTHER = Key(b"k" * 32), Key(b"o" * 32)

@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 
 from image_files import chest, dataset, save
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.deidentify.folder import deidentify_file
 from radweave.data.deidentify.key import Key
 

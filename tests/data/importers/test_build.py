@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from radweave.base.study import TargetText
-from radweave.data.cleaning import cleaner
+from radweave.core.study import TargetText
 from radweave.data.importers.build import _stored, target_text
 from radweave.data.importers.source import ImportOptions, RawStudy
+from radweave.data.targets import cleaner
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState, View
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState, View
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
 

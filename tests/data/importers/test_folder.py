@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from radweave.base.errors import InputError
-from radweave.base.study import View
+from radweave.core.errors import InputError
+from radweave.core.study import View
 from radweave.data.importers import ImportOptions, import_dataset
 
 
@@ -302,7 +302,7 @@ def test_a_ratio_split_keeps_patients_together_and_depends_on_the_seed_only(sour
 def test_a_ratio_split_does_not_depend_on_the_process() -> None:
     """Sets of text have another order in each process unless PYTHONHASHSEED is set."""
     code = (
-        "from radweave.data.importers.splitting import cut_patients\n"
+        "from radweave.data.importers.build import cut_patients\n"
         "print(sorted(cut_patients({f'p{n}' for n in range(50)}, [7, 1, 2], 0).items()))"
     )
     splits = {
@@ -421,7 +421,7 @@ def test_images_are_read_side_by_side_and_told_in_order(tmp_path: Path, monkeypa
     rows[5], rows[68] = "p5,gone.png,Clear.,train", "p68,68.png,,train"
     write_table(folder, "patient_id,image,report,split", *rows)
     for cores in (1, 7):
-        monkeypatch.setattr("radweave.data.cache.workers.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("radweave.data.cache.arrays.usable_cores", lambda cores=cores: cores)
         options = ImportOptions(verify=True)
         import_dataset(
             "folder", folder, tmp_path / f"by {cores}", options=options, progress=lambda *counts: told.append(counts)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState, Study, View
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState, Study, View
 from radweave.data.importers import ImportOptions, import_dataset
 from radweave.data.importers.iu_formats import image_key
 

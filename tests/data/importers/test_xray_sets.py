@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState, View
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState, View
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
 from radweave.data.importers.mimic_cxr import study_moment

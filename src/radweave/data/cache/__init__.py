@@ -1,1 +1,0 @@
-"""Decoded images and prepared scans, kept and checked."""

@@ -6,14 +6,18 @@ A stamp tells cheaply, without reading, whether a file may have changed. Checksu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from radweave.core.devices import keep_freed_pages, usable_cores
 
 TRIES: Final = 3
 """How often images are read that change meanwhile."""
@@ -73,3 +77,35 @@ def open_rows(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[A
     if not isinstance(found, np.memmap) or found.dtype != np.dtype(dtype) or found.shape != shape:
         return None
     return found
+
+
+# Work on many images at once, as many as there are cores: the reading itself is done in processes of their own.
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+    """Each item with its result, in the order of the items. A few are under way ahead, however many there are."""
+    keep_freed_pages()
+    cores = usable_cores()
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(max_workers=cores) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) > 4 * cores:
+                    first, result = waiting.popleft()
+                    yield first, result.result()
+            while waiting:
+                first, result = waiting.popleft()
+                yield first, result.result()
+        finally:
+            for _, result in waiting:
+                result.cancel()
+
+
+def one_by_one(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+    """As ``in_order``, for work that takes less than handing it over."""
+    return ((item, work(item)) for item in items)

@@ -21,20 +21,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.base.errors import CannotWriteError, InputError
-from radweave.base.hashes import sha256_json
-from radweave.base.json_files import write_json
-from radweave.base.locks import one_at_a_time
-from radweave.base.storage import temporary_folder
-from radweave.base.study import ImageRef, Modality
-from radweave.data.cache import scans as prepared_scans
+from radweave.core.errors import CannotWriteError, InputError
+from radweave.core.json_files import write_json
+from radweave.core.storage import one_at_a_time, sha256_json, temporary_folder
+from radweave.core.study import ImageRef, Modality
+from radweave.data.cache import ct as prepared_scans
 from radweave.data.cache import squares
 from radweave.data.cache.arrays import TRIES
-from radweave.data.cache.ct import ScanRows
-from radweave.data.cache.index import Found, made_by
+from radweave.data.cache.ct import ScanRows, fill_scans, find_scans
 from radweave.data.cache.parts import Part, remove_parts
-from radweave.data.cache.scans import fill_scans, find_scans
-from radweave.data.cache.squares import fill_squares, find_squares
+from radweave.data.cache.squares import Found, fill_squares, find_squares, made_by
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 

@@ -11,13 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import json_text
-from radweave.base.places import refuse_existing
-from radweave.base.replacing import record_kind
-from radweave.base.storage import write_folder, write_text
+from radweave.core.errors import InputError
+from radweave.core.json_files import json_text
+from radweave.core.replacing import record_kind
+from radweave.core.storage import refuse_existing, write_folder, write_text
 from radweave.data.deidentify.key import Key
-from radweave.data.reading.sandbox import Sandbox
+from radweave.io.sandbox import Sandbox
 
 PARSERS: Final = "radweave.data.deidentify.parse"
 TIMEOUT_S: Final = 60.0

@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 
 LEAST_BYTES: Final = 32
 FIRST_DAYS: Final = 366

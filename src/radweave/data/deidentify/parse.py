@@ -19,16 +19,53 @@ from pydicom.encaps import generate_frames
 from pydicom.filewriter import dcmwrite
 from pydicom.uid import ExplicitVRLittleEndian
 
-from radweave.base.errors import InputError
-from radweave.data.deidentify.burned_in import refuse_burned_in
+from radweave.core.errors import InputError
 from radweave.data.deidentify.key import Key
-from radweave.data.deidentify.rewrite import Rewriting
-from radweave.data.deidentify.values import is_registered
-from radweave.data.reading import wire
-from radweave.data.reading.codestreams import doubts
-from radweave.data.reading.dicom_parse import dataset_of, parse_dicom
-from radweave.data.reading.jpeg_ends import LEFT_OVER
-from radweave.data.reading.worker import Task
+from radweave.data.deidentify.rewrite import Rewriting, is_registered
+from radweave.io import worker
+from radweave.io.codestreams import doubts
+from radweave.io.dicom_parse import dataset_of, parse_dicom
+from radweave.io.raster_parse import LEFT_OVER
+from radweave.io.worker import Task
+
+# Which images may bear text in their pixels. Nobody looks at the pixels here: kinds that often do are refused.
+
+
+_SECONDARY_CAPTURE: Final = "1.2.840.10008.5.1.4.1.1.7"
+_TEXT_MODALITIES: Final = frozenset({"DOC", "ES", "GM", "IVUS", "OT", "SC", "SM", "US", "XC"})
+
+
+def refuse_burned_in(dataset: Dataset) -> None:
+    """Refuse an image that says of itself that it bears text, or is of a kind that often does and does not deny it.
+
+    Raises:
+        InputError: naming the attribute that tells.
+    """
+    stated = _text(dataset, "BurnedInAnnotation").upper()
+    if stated == "NO":
+        return
+    if stated:
+        raise _refusal("may bear text about the patient", "BurnedInAnnotation")
+    sop_class = _text(dataset, "SOPClassUID")
+    if sop_class == _SECONDARY_CAPTURE or sop_class.startswith(f"{_SECONDARY_CAPTURE}."):
+        raise _refusal("is a secondary capture, which often bears text about the patient", "SOPClassUID")
+    if _text(dataset, "ConversionType"):
+        raise _refusal("was captured or scanned, and often bears text about the patient then", "ConversionType")
+    if _text(dataset, "Modality").upper() in _TEXT_MODALITIES:
+        raise _refusal("is of a kind that often bears text about the patient", "Modality")
+
+
+def _refusal(reason: str, field: str) -> InputError:
+    return InputError(f"{reason}; look at it, then allow burned-in text", field=field)
+
+
+def _text(dataset: Dataset, keyword: str) -> str:
+    try:
+        value: Any = dataset.get(keyword)
+    except Exception:  # pydicom converts on access, and a damaged value may raise nearly anything
+        return "?"
+    return "" if value is None else str(value).strip(" \0")
+
 
 config.settings.writing_validation_mode = config.IGNORE
 
@@ -38,7 +75,7 @@ _REFERRED: Final = {"study": "StudyInstanceUID", "series": "SeriesInstanceUID", 
 _DECODED_COLOURS: Final = {"YBR_ICT": "RGB", "YBR_RCT": "RGB", "YBR_FULL_422": "YBR_FULL"}
 
 
-def parse_deidentify(request: dict[str, Any]) -> wire.Message:
+def parse_deidentify(request: dict[str, Any]) -> worker.Message:
     """See above.
 
     Raises:
@@ -78,7 +115,7 @@ def _encoded(dataset: Dataset) -> bytes:
     return buffer.getvalue()
 
 
-def _decoded(path: Path, dataset: Dataset) -> wire.Array:
+def _decoded(path: Path, dataset: Dataset) -> worker.Array:
     """The stored values of the pixels: (frames,) rows, columns (, samples).
 
     Raises:
@@ -105,7 +142,7 @@ def _decoded(path: Path, dataset: Dataset) -> wire.Array:
     return pixels
 
 
-def _write_anew(dataset: Dataset, pixels: wire.Array) -> None:
+def _write_anew(dataset: Dataset, pixels: worker.Array) -> None:
     """Write pixels uncompressed, colours side by side, and of each word no more than its stored bits (PS3.5 8.1.1).
 
     Overlays of older standards live in the bits above and below these (PS3.5 Sec. 8.1.2).

@@ -9,9 +9,12 @@ anyone. Bytes stay only in lookup tables, and no more of them than the table has
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence
 from contextlib import suppress
-from typing import Any, Final
+from datetime import date, timedelta
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final, Literal
 
 import numpy as np
 from pydicom.datadict import dictionary_VR
@@ -19,24 +22,12 @@ from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 from pydicom.tag import BaseTag, Tag
-from pydicom.uid import ExplicitVRBigEndian
+from pydicom.uid import UID, ExplicitVRBigEndian
 
-from radweave.base.errors import InputError
+from radweave.core.errors import InputError
 from radweave.data.deidentify.key import Key
-from radweave.data.deidentify.profile import table
 from radweave.data.deidentify.traces import Traces
-from radweave.data.deidentify.values import (
-    BYTES,
-    DUMMIES,
-    LONG_TEXTS,
-    NUMBERS,
-    TEXTS,
-    each,
-    is_of_its_kind,
-    is_registered,
-    moved,
-)
-from radweave.data.reading.dicom_codes import (
+from radweave.io.dicom_fields import (
     BODY_PARTS,
     IMAGE_TYPES,
     LUT_SHAPES,
@@ -47,6 +38,93 @@ from radweave.data.reading.dicom_codes import (
     VIEW_POSITIONS,
     VOI_FUNCTIONS,
 )
+
+# The table of the profile (PS3.15 Table E.1-1), and what is done where it lets a choice.
+#
+# The standard leaves some choices to the definition of the object ("X/Z/D": remove, unless an object of its kind must
+# have it). They are made so that no object loses what it must have: empty before gone, another value before empty.
+# Sequences are removed where they would need another value: what an item of ours would say is said of nobody.
+
+
+Action = Literal["remove", "empty", "replace", "uid", "walk"]
+
+_ACTIONS: Final[Mapping[str, Action]] = {
+    "X": "remove", "Z": "empty", "X/Z": "empty", "D": "replace", "Z/D": "replace", "X/D": "replace",
+    "X/Z/D": "replace", "U": "uid", "X/Z/U*": "walk",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def table() -> Mapping[int, Action]:
+    """Tag -> what is done with it."""
+    lines = (files(__package__) / "profile.txt").read_text(encoding="ascii").splitlines()
+    rows = (line.split() for line in lines if not line.startswith("#"))
+    return {int(row[0], 16): _ACTIONS[row[1]] for row in rows}
+
+
+# Values by their representation (PS3.5 Table 6.2-1): which ones are of their kind, dates that move, dummies.
+
+
+_DATE: Final = re.compile(r"(\d{4})([.-]?)(\d\d)\2(\d\d)")
+_DATE_TIME: Final = re.compile(r"(\d{8})((?:\d\d){0,3}(?:\.\d{1,6})?(?:[+-]\d{4})?)")
+
+SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
+    "AS": re.compile(r"\d{3}[DWMY]"),
+    "CS": re.compile(r"[A-Za-z0-9 _]{1,16}"),  # lower case is not allowed, and common
+    "DS": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
+    "IS": re.compile(r"[+-]?\d{1,12}"),
+    "TM": re.compile(r"([01]\d|2[0-3])(:?[0-5]\d(:?([0-5]\d|60)(\.\d{1,6})?)?)?"),
+    "UI": re.compile(r"[0-9.]{1,64}"),
+}
+"""What a value must look like to stay: what is none of its kind is free text in disguise."""
+TEXTS: Final = frozenset({"CS", "LO", "SH"})
+"""Short texts: names of things, units, codes. One that bears a word of the patient's goes."""
+LONG_TEXTS: Final = frozenset({"AE", "LT", "PN", "ST", "UC", "UR", "UT"})
+NUMBERS: Final = frozenset({"US", "SS", "UL", "SL", "UV", "SV", "FL", "FD", "AT"})
+BYTES: Final = frozenset({"OB", "OW", "OD", "OF", "OL", "OV", "UN"})
+
+DUMMIES: Final[Mapping[str, Any]] = {
+    "AE": "REMOVED", "AS": "000Y", "CS": "REMOVED", "DA": "19000101", "DS": "0", "DT": "19000101000000", "IS": "0",
+    "LO": "REMOVED", "LT": "REMOVED", "PN": "REMOVED", "SH": "REMOVED", "ST": "REMOVED", "TM": "000000",
+    "UC": "REMOVED", "UR": "urn:removed", "UT": "REMOVED",
+    **dict.fromkeys(("US", "SS", "UL", "SL", "UV", "SV", "AT"), 0), **dict.fromkeys(("FL", "FD"), 0.0),
+    **dict.fromkeys(BYTES, b"\0\0\0\0\0\0\0\0"),
+}  # fmt: skip
+
+
+def is_of_its_kind(vr: str, text: str) -> bool:
+    """Whether a value may be what its representation says."""
+    shape = SHAPES.get(vr)
+    return text == "" or shape is None or shape.fullmatch(text) is not None
+
+
+def moved(vr: str, text: str, days: int) -> str | None:
+    """A date (DA) or a date with its time (DT), moved; None where it is none, or less than a day is known."""
+    found = (_DATE if vr == "DA" else _DATE_TIME).fullmatch(text)
+    if found is None:
+        return None
+    if vr == "DA":
+        digits, rest = found[1] + found[3] + found[4], ""
+    else:
+        digits, rest = found[1], found[2]
+    try:
+        then = date(int(digits[:4]), int(digits[4:6]), int(digits[6:])) + timedelta(days=days)
+    except (ValueError, OverflowError):
+        return None
+    return then.strftime("%Y%m%d").zfill(8) + rest
+
+
+def is_registered(text: str) -> bool:
+    """Whether DICOM itself gives this UID, so that it names a kind of thing and no thing."""
+    return UID(text).name != text
+
+
+def each(value: Any, change: Callable[[str], Any]) -> Any:
+    """A value, or each of several, changed."""
+    if isinstance(value, MutableSequence):
+        return [change(str(one)) for one in value]
+    return change(str(value))
+
 
 METHOD: Final = "Radweave: PS3.15 E.1 basic profile, dates modified"
 _OPTIONS: Final = (

@@ -16,9 +16,9 @@ from contextlib import suppress
 from itertools import pairwise, permutations
 from typing import Final
 
-from radweave.data.earlier import ways
-from radweave.data.reading.dicom_words import MOST_NAMES, SHORTEST_NAME, number_spellings, spellings
-from radweave.data.scrub import bears_pattern
+from radweave.core.same_patient import ways
+from radweave.data.deidentify.texts import bears_pattern
+from radweave.io.dicom_fields import MOST_NAMES, SHORTEST_NAME, number_spellings, spellings
 
 SHORTEST_INSIDE: Final = 5
 """A shorter name inside a word is chance: Mens in Siemens."""

@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from radweave.base.config import first_problem
-from radweave.base.errors import InputError
-from radweave.base.places import refuse_existing
+from radweave.core.config import first_problem
+from radweave.core.errors import InputError
+from radweave.core.storage import refuse_existing
 from radweave.data.dataset import DATASET, Dataset
 from radweave.data.importers.build import Progress, build_dataset
 from radweave.data.importers.source import ImportOptions, Source

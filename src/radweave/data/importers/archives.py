@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 from xml.parsers import expat
 
-from radweave.base.errors import InputError
-from radweave.data.reading.inflate import GzipStream
+from radweave.core.errors import InputError
+from radweave.io.volume_parse import GzipStream
 
 LARGEST_MEMBER_BYTES = 4 << 20
 LARGEST_ARCHIVE_BYTES = 2 << 30

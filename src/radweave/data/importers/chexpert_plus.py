@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_jsonl
-from radweave.base.study import LabelState, View
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_jsonl
+from radweave.core.study import LabelState, View
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,

@@ -24,8 +24,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState, Split, View
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState, Split, View
 from radweave.data.importers.mimic_cxr import study_moment
 from radweave.data.importers.source import (
     ImportOptions,

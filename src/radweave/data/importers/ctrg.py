@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_json
-from radweave.base.study import Split, View
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json
+from radweave.core.study import Split, View
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source, split_of, text_or_none
 
 _SUFFIXES = (".nii.gz", ".nii", ".nrrd")

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_jsonl
-from radweave.base.study import Modality, View
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_jsonl
+from radweave.core.study import Modality, View
+from radweave.data.importers.build import SOURCE_SPLIT
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -28,10 +29,8 @@ from radweave.data.importers.source import (
     text_or_none,
     view_of,
 )
-from radweave.data.importers.splitting import SOURCE_SPLIT
-from radweave.data.sections import has_headings, parse_sections
 from radweave.data.tables import encoding_note, read_table
-from radweave.data.targets import sections_for
+from radweave.data.targets import has_headings, parse_sections, sections_for
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "image": ("image", "images", "image_path", "path", "file", "filename", "volume"),

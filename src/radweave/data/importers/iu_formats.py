@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_json
-from radweave.base.study import Split, View
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json
+from radweave.core.study import Split, View
 from radweave.data.importers.archives import parse_xml, tar_texts
 from radweave.data.importers.source import Problems, RawImage, RawStudy, split_of, text_or_none, view_of
 from radweave.data.tables import read_table

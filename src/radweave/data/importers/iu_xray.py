@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_json, read_jsonl
-from radweave.base.study import Split, View
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json, read_jsonl
+from radweave.core.study import Split, View
 from radweave.data.importers import rexrank
 from radweave.data.importers.iu_formats import (
     ImageFolder,

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState, Split, View
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState, Split, View
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -34,8 +34,8 @@ from radweave.data.importers.source import (
     states_of,
     view_of,
 )
-from radweave.data.sections import parse_sections
 from radweave.data.tables import find_table, read_table
+from radweave.data.targets import parse_sections
 
 IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg", ".dcm")
 LARGEST_REPORT_BYTES = 1 << 20

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_json
-from radweave.base.study import View
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json
+from radweave.core.study import View
 from radweave.data.importers.iu_formats import ImageFolder, canonical_id, named_or_all
 from radweave.data.importers.source import (
     ImportOptions,

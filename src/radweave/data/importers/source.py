@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from radweave.base.errors import InputError
-from radweave.base.study import LabelState, Modality, Record, Split, TargetText, View
-from radweave.data.cleaning import cleaner
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState, Modality, Record, Split, TargetText, View
+from radweave.data.targets import cleaner
 
 Keep = Literal["complete", "text-only", "image-only", "all"]
 
@@ -21,7 +21,7 @@ class ImportOptions(Record):
     """What the user decides about an import. Stored in ``dataset.json``, folders as names only.
 
     target: the sections that make the report to learn.
-    cleaning: steps applied to the target text, joined by "+"; see ``radweave.data.cleaning``.
+    cleaning: steps applied to the target text, joined by "+"; see ``radweave.data.targets``.
     split: ``source`` (what the data set states; ``r2gen`` and ``official`` are other words for it), ``test`` or
         ``train`` (every study), ``none``, a ratio such as ``7:1:2`` (by patient, from ``seed``), or ``valid-as-test``:
         the source's validation part becomes test, and 5 % of its training patients, by ``seed``, validation.
@@ -35,7 +35,7 @@ class ImportOptions(Record):
     link: hard links instead of copies of the images, where the file system can.
     verify: decode every image and leave out what cannot be read; the view that a DICOM header states is taken where
         the source gives none. If not set, only a plain folder is verified: decoding takes longer than copying.
-    scrub: take names, ids, dates and numbers out of the texts; see ``radweave.data.scrub`` for which.
+    scrub: take names, ids, dates and numbers out of the texts; see ``radweave.data.deidentify.texts`` for which.
     scrub_names: a file with names, one a line, that are taken out too.
     """
 

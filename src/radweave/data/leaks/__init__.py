@@ -1,1 +1,0 @@
-"""What tells that two splits share a picture, a patient or a report."""

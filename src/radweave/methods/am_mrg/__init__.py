@@ -6,7 +6,12 @@ Source: Wang et al., "Activating associative disease-aware vision token memory f
 
 from __future__ import annotations
 
-from radweave.contract.sizes import (
+from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
+from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
+from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
+from radweave.methods.am_mrg.regions import RegionConfig
+from radweave.methods.am_mrg.tables import TABLES
+from radweave.methods.experiment import (
     EYES_STAGE,
     R2GENGPT_DECODING,
     SMALL_XRAY,
@@ -16,19 +21,13 @@ from radweave.contract.sizes import (
     stage,
     warm,
 )
-from radweave.contract.stage import full
-from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
-from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
-from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
-from radweave.methods.am_mrg.regions import RegionConfig
-from radweave.methods.am_mrg.tables import TABLES
+from radweave.methods.stage import full
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.dense_head import DenseHeadConfig
+from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ViTConfig
 from radweave.nn.vision.pretrained import EYES
-from radweave.nn.word_head import LinearWordHeadConfig
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Heads, Layers, Ratio, Width
+from radweave.core.config import Config, Heads, Layers, Ratio, Width
 from radweave.nn.query_transformer import QueryTransformer
 
 

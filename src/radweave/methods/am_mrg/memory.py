@@ -11,11 +11,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Heads, Width
-from radweave.memory.bank import Bank, BankLayout, Column, Owners
+from radweave.core.config import Config, Heads, Width
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig
 from radweave.nn.hopfield import AttentionRuleConfig, Hopfield, Patterns, UpdateRuleConfig, strongest
+from radweave.nn.memory.bank import Bank, BankLayout, Column, Owners
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch, Generation
-from radweave.base.config import Grid, Prompt
-from radweave.base.map_kinds import KEY as MAP_KIND
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
-from radweave.contract.model import ReportModel, Term, given, losses, written
-from radweave.contract.sizes import DiseaseFirstStages
-from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
-from radweave.contract.writing import ToWrite, generation
+from radweave.core.batch import Batch, Generation
+from radweave.core.config import Grid, Prompt
+from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.data.tokenizer import encode
-from radweave.memory.bank import Bank, BankLayout
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
 from radweave.methods.am_mrg.memory import (
     Memory,
@@ -35,20 +29,34 @@ from radweave.methods.am_mrg.memory import (
 )
 from radweave.methods.am_mrg.regions import RegionConfig, build_visual_bank
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_bank
+from radweave.methods.experiment import BuildContext, DiseaseFirstStages, Experiment, ModelConfig, Without
+from radweave.methods.model import (
+    WORDS_TERM,
+    ReportModel,
+    SeenBatch,
+    Term,
+    ToWrite,
+    generation,
+    given,
+    losses,
+    prompted_loss,
+    report_loss,
+    text_loss,
+    written,
+)
 from radweave.nn.cam import view_maps
-from radweave.nn.connector import Connector, ConnectorConfig
+from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, connect_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.heads import NoWordHeadConfig, UncertainPolicy, WordHeadConfig, WordPart, binary_loss
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
+from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, all_there, nothing
-from radweave.nn.supervision import UncertainPolicy, binary_loss
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.text_pretraining import finding_names, hint_generator, word_hints
-from radweave.nn.views import ViewTokens, connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from radweave.methods.model import TrainingView
 
 REGIONS, REPORTS = "regions", "reports"
 RECALLED_PER_DISEASE = 3

@@ -25,14 +25,14 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch
-from radweave.base.config import Config, Count, Pixels
-from radweave.contract.view import TrainingView
+from radweave.core.batch import Batch
+from radweave.core.config import Config, Count, Pixels
 from radweave.data.loader import collate
-from radweave.memory.bank import Bank, patient_code
+from radweave.methods.model import TrainingView
 from radweave.nn.cam import CamKind, cell_means, view_maps
-from radweave.nn.supervision import POSITIVE
-from radweave.nn.views import encode_views
+from radweave.nn.connector import encode_views
+from radweave.nn.heads import POSITIVE
+from radweave.nn.memory.bank import Bank, patient_code
 
 STUDIES_AT_ONCE = 16
 Score = Callable[[Tensor, Tensor], Tensor]

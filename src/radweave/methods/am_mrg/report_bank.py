@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from radweave.base.config import Config, Count
-from radweave.contract.view import TrainingView
+from radweave.core.config import Config, Count
 from radweave.labels.text import fold, sentences
-from radweave.memory.bank import Bank, patient_code
-from radweave.nn.supervision import POSITIVE
+from radweave.methods.model import TrainingView
+from radweave.nn.heads import POSITIVE
+from radweave.nn.memory.bank import Bank, patient_code
 from radweave.nn.text_encoder import TextPart
 
 TEXTS_AT_ONCE = 64

@@ -6,7 +6,8 @@ See docs/methods/baseline.md.
 
 from __future__ import annotations
 
-from radweave.contract.sizes import (
+from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig
+from radweave.methods.experiment import (
     EYES_STAGE,
     MANY_FINDINGS,
     R2GENGPT_DECODING,
@@ -18,16 +19,14 @@ from radweave.contract.sizes import (
     stage,
     warm,
 )
-from radweave.contract.stage import full
-from radweave.contract.tables import Table, parts_table
-from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig
+from radweave.methods.stage import full
+from radweave.methods.tables import Table, parts_table
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.dense_head import DenseHeadConfig
+from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import EYES
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
-from radweave.nn.word_head import LinearWordHeadConfig
 
 R2GENGPT_PROMPT = (
     "Human: <Img>{image}</Img> Generate a comprehensive and detailed diagnosis report for this chest xray image. "
@@ -37,7 +36,7 @@ R2GENGPT_PROMPT = (
 WORD_PARTS = full("vision_encoder", "word_head")
 READING_PARTS = full("connector", "language_model")
 REPORT_PARTS = full("vision_encoder") | READING_PARTS
-# An encoder from nothing first learns which words go with an image; see radweave/nn/word_head.py.
+# An encoder from nothing first learns which words go with an image; see radweave/nn/heads.py.
 WORDS, REPORT = {"words": 1.0}, {"report": 1.0}
 
 

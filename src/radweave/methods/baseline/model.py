@@ -10,20 +10,27 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from radweave.base.batch import Batch, Generation
-from radweave.base.config import Prompt
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
-from radweave.contract.model import ReportModel, Term, losses, written
-from radweave.contract.sizes import VisionFirstStages
-from radweave.contract.terms import WORDS_TERM, SeenBatch, report_loss, text_loss
-from radweave.contract.writing import ToWrite, generation
-from radweave.nn.connector import Connector, ConnectorConfig
+from radweave.core.batch import Batch, Generation
+from radweave.core.config import Prompt
+from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, VisionFirstStages
+from radweave.methods.model import (
+    WORDS_TERM,
+    ReportModel,
+    SeenBatch,
+    Term,
+    ToWrite,
+    generation,
+    losses,
+    report_loss,
+    text_loss,
+    written,
+)
+from radweave.nn.connector import Connector, ConnectorConfig, connect_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.heads import NoWordHeadConfig, WordHeadConfig, WordPart
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
-from radweave.nn.views import connect_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 
 class Seen(SeenBatch["BaselineModel"]):

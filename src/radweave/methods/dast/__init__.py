@@ -5,16 +5,16 @@ Source: the dual-stage disease-aware framework for chest X-ray report generation
 
 from __future__ import annotations
 
-from radweave.contract.sizes import EYES_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
-from radweave.contract.stage import full
 from radweave.methods.dast.fusion import DvafConfig
 from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
 from radweave.methods.dast.tables import TABLES
+from radweave.methods.experiment import EYES_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.methods.stage import full
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.dense_head import DenseHeadConfig
-from radweave.nn.disease_tokens import DiseaseTokensConfig
+from radweave.nn.heads import DenseHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
+from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
 from radweave.nn.vision.pretrained import EYES

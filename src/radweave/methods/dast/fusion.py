@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Heads
+from radweave.core.config import Config, Heads
 from radweave.nn.query_transformer import CrossAttention
 
 

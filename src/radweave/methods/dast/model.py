@@ -8,20 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
 
-from radweave.base.batch import Batch, Generation
-from radweave.base.config import Prompt
-from radweave.base.map_kinds import KEY as MAP_KIND
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
-from radweave.contract.model import ReportModel, Term, given, losses, written
-from radweave.contract.sizes import DiseaseFirstStages
-from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
-from radweave.contract.writing import ToWrite, generation
-from radweave.memory.bank import Bank, BankLayout
-from radweave.methods.dast.alignment import Alignment, AlignmentConfig
+from radweave.core.batch import Batch, Generation
+from radweave.core.config import Config, Prompt
+from radweave.core.map_kinds import KEY as MAP_KIND
+from radweave.data.tokenizer import encode
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, DvafConfig, Fused, FusionConfig, MeanFusion, NoFusion
-from radweave.methods.dast.prompts import Prompts
 from radweave.methods.dast.retrieval import (
     Banked,
     Dmsr,
@@ -31,19 +26,109 @@ from radweave.methods.dast.retrieval import (
     NoRetrievalConfig,
     RetrievalConfig,
 )
+from radweave.methods.experiment import BuildContext, DiseaseFirstStages, Experiment, ModelConfig, Without
+from radweave.methods.model import (
+    WORDS_TERM,
+    ReportModel,
+    SeenBatch,
+    Term,
+    ToWrite,
+    generation,
+    given,
+    losses,
+    prompted_loss,
+    report_loss,
+    text_loss,
+    written,
+)
 from radweave.nn.connector import Connector, ConnectorConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes
-from radweave.nn.disease_tokens import DiseaseReading, DiseaseTokens, DiseaseTokensConfig
+from radweave.nn.global_batch import symmetric_info_nce
+from radweave.nn.heads import NoWordHeadConfig, UncertainPolicy, WordHeadConfig, WordPart, binary_loss
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
-from radweave.nn.prompt import PromptFormat, Slot, nothing
-from radweave.nn.supervision import UncertainPolicy, binary_loss
+from radweave.nn.memory.bank import Bank, BankLayout
+from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, nothing
+from radweave.nn.query_transformer import DiseaseReading, DiseaseTokens, DiseaseTokensConfig
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
-from radweave.nn.text_pretraining import finding_names, hint_generator, similar_reports, word_hints
+from radweave.nn.text_pretraining import (
+    Around,
+    TokenSlot,
+    finding_names,
+    hint_generator,
+    pad_rows,
+    similar_reports,
+    word_hints,
+)
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from transformers import PreTrainedTokenizerBase
+
+    from radweave.methods.model import TrainingView
+
+# Images and reports that belong together lie close: the contrastive term of stage 1 (the paper's Eq. 3).
+
+
+class Alignment(nn.Module):
+    """InfoNCE between the projected mean patch and the text feature, by cosine.
+
+        z_i = P mean(V_i),      loss = symmetric InfoNCE of (z_i, text_i) over the batch, temperature tau
+
+    Deviations: the paper names no projection; its encoder and text encoder differ in width, so there is one, on the
+    vision side, which is the side that trains. The temperature is not given either.
+    """
+
+    def __init__(self, dim: int, text_dim: int, temperature: float) -> None:
+        super().__init__()
+        self.projection = nn.Linear(dim, text_dim)
+        self.temperature = temperature
+
+    def loss(self, visual: Float[Tensor, "batch dim"], text: Float[Tensor, "batch text_dim"]) -> Float[Tensor, ""]:
+        """Row i of ``visual`` and row i of ``text`` belong together."""
+        return symmetric_info_nce(self.projection(visual), text, self.temperature)
+
+
+class AlignmentConfig(Config):
+    """The contrastive term; MambaXray-VL and CLIP start from the same temperature."""
+
+    temperature: float = Field(default=0.07, gt=0)
+
+    def build(self, dim: int, text_dim: int) -> Alignment:
+        return Alignment(dim, text_dim, self.temperature)
+
+
+# The prompt: a sentence with the exemplar, where there is one, and the image.
+
+
+class Prompts:
+    """One template with the slots ``exemplar`` and ``image``, and the tokens of exemplars and class names.
+
+    The words around an exemplar come and go with it, study by study: one that may recall nothing is not told of a
+    similar report.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: str,
+        exemplar_prompt: str,
+        prompt_format: PromptFormat,
+        classes: tuple[str, ...],
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.class_names = [encode(tokenizer, f" {name.lower()}") for name in classes]
+        self.template = PromptTemplate.for_tokenizer(
+            f"{{exemplar}}{prompt}", tokenizer, prompt_format, slots=("exemplar", "image")
+        )
+        self.exemplar_sentence = Around.parse(exemplar_prompt, tokenizer, "exemplar")
+
+    def exemplar_ids(self, texts: Sequence[str | None], limit: int) -> TokenSlot:
+        """Token ids (B, L) of the reports, cut at ``limit``, in their sentence, and where they are; nothing where there
+        is no exemplar.
+        """
+        return self.exemplar_sentence(
+            *pad_rows([[] if text is None else encode(self.tokenizer, text)[:limit] for text in texts])
+        )
 
 
 class Seen(SeenBatch["DastModel"]):

@@ -20,11 +20,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch
-from radweave.base.config import Config, Tokens
-from radweave.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
-from radweave.memory.bank import Bank, BankLayout, Column, report_rows
-from radweave.memory.index import ExactIndex, Index
+from radweave.core.batch import Batch
+from radweave.core.config import Config, Tokens
+from radweave.nn.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
+from radweave.nn.memory.bank import Bank, BankLayout, Column, report_rows
+from radweave.nn.memory.index import ExactIndex, Index
 
 BANK = "exemplars"
 

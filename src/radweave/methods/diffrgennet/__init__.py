@@ -6,20 +6,19 @@ docs/methods/diffrgennet.md.
 
 from __future__ import annotations
 
-from radweave.contract.sizes import EYES_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
-from radweave.contract.stage import OptimizerConfig, StageConfig, full
 from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
 from radweave.methods.diffrgennet.tables import ABLATIONS, TABLES
+from radweave.methods.experiment import EYES_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
+from radweave.methods.stage import OptimizerConfig, StageConfig, full
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
-from radweave.nn.dense_head import DenseHeadConfig
 from radweave.nn.encoder_decoder import BertDecoderConfig, PretrainedBertDecoderConfig
+from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ResNetConfig
 from radweave.nn.vision.pretrained import EYES
-from radweave.nn.word_head import LinearWordHeadConfig
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -30,7 +29,7 @@ LOSSES = {"report": 1.0, "disease": 4.0, "matching": 0.1}
 
 
 def words_from_images(epochs: int) -> StageConfig:
-    """An encoder from nothing first learns which words go with an image; see radweave/nn/word_head.py."""
+    """An encoder from nothing first learns which words go with an image; see radweave/nn/heads.py."""
     return stage(full("vision_encoder", "word_head"), {"words": 1.0}, warm(1e-3, 50), epochs=epochs)
 
 

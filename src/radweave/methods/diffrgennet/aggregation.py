@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from torch import nn
 
-from radweave.base.config import Config, Depths, Heads, Layers, Width
+from radweave.core.config import Config, Depths, Heads, Layers, Width
 from radweave.nn.flexiroute import Centers, FlexiRoute, MaskRule, NoRouting
 
 Pass = FlexiRoute | NoRouting

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Width
+from radweave.core.config import Config, Width
 
 Metric = Literal["l2", "cosine", "dot"]
 METRICS: tuple[Metric, ...] = ("l2", "cosine", "dot")

@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config
+from radweave.core.config import Config
 from radweave.nn.global_batch import mean_over_batch, sum_over_ranks
-from radweave.nn.supervision import POSITIVE, UNLABELED
+from radweave.nn.heads import POSITIVE, UNLABELED
 
 STATES = ("blank", "positive", "negative", "uncertain")
 """In the order of ``Batch.class_labels``."""

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Width
-from radweave.nn.contrastive import gather_batch
+from radweave.core.config import Config, Width
+from radweave.nn.global_batch import gather_batch
 
 Denominator = Literal["all", "negatives"]
 

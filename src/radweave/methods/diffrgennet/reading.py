@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config
+from radweave.core.config import Config
 from radweave.nn.decoding import Prefixes
 from radweave.nn.encoder_decoder import BertDecoderConfig, CrossAttentionLanguageModel, PretrainedBertDecoderConfig
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig

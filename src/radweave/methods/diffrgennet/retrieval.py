@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch
-from radweave.base.config import Config, Slots
-from radweave.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
-from radweave.memory.bank import Bank, BankLayout, Column, report_rows
-from radweave.memory.index import ExactIndex, Index
+from radweave.core.batch import Batch
+from radweave.core.config import Config, Slots
+from radweave.nn.connector import encode_views
+from radweave.nn.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
+from radweave.nn.memory.bank import Bank, BankLayout, Column, report_rows
+from radweave.nn.memory.index import ExactIndex, Index
 from radweave.nn.text_encoder import TextPart
-from radweave.nn.views import encode_views
 
 BANK = "cases"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radweave.contract.tables import OURS, Row, Table
+from radweave.methods.tables import OURS, Row, Table
 
 WITHOUT_DIFFERENCE = "w/o Feature Difference"
 TRANSFORMER = "w/o FAM w Transformer"

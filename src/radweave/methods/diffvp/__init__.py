@@ -6,29 +6,39 @@ arXiv:2603.17718. See docs/methods/diffvp.md.
 
 from __future__ import annotations
 
-from radweave.contract.experiment import DataConfig
-from radweave.contract.sizes import ALL_LINEAR, EYES_STAGE, MANY_FINDINGS, TINY_CT, TINY_XRAY, stage, warm
-from radweave.contract.stage import StageConfig, Trainability, full
 from radweave.data.augmentation import LightAugmentation
 from radweave.data.ct import CtPreprocessing
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.methods.diffvp.diagnosis import NoisyOrConfig
 from radweave.methods.diffvp.difference import DifferenceConfig
-from radweave.methods.diffvp.heads import ClassHeadConfig
-from radweave.methods.diffvp.model import DiffvpExperiment, DiffvpModelConfig
+from radweave.methods.diffvp.model import ClassHeadConfig, DiffvpExperiment, DiffvpModelConfig, DiffvpStages
 from radweave.methods.diffvp.pool import PoolConfig
 from radweave.methods.diffvp.resampling import ResamplerConfig
-from radweave.methods.diffvp.stages import DiffvpStages
 from radweave.methods.diffvp.tables import ABLATIONS, TABLES
+from radweave.methods.experiment import (
+    ALL_LINEAR,
+    EYES_STAGE,
+    MANY_FINDINGS,
+    TINY_CT,
+    TINY_XRAY,
+    DataConfig,
+    stage,
+    warm,
+)
+from radweave.methods.stage import StageConfig, Trainability, full
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.dense_head import DenseHeadConfig
-from radweave.nn.finding_words import DiagnosisTextConfig
-from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
-from radweave.nn.lora import LoraConfig
+from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
+from radweave.nn.language_model import (
+    SMALL_LLAMA,
+    TINY_LLAMA,
+    DecodingConfig,
+    LoraConfig,
+    PretrainedLanguageModelConfig,
+)
+from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import ResNet3dConfig
 from radweave.nn.vision.pretrained import EYES
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
-from radweave.nn.word_head import LinearWordHeadConfig
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 

@@ -11,18 +11,16 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch
-from radweave.base.config import Config
-from radweave.base.errors import InputError
-from radweave.nn.finding_words import DiagnosisText
-from radweave.nn.noisy_or import FIRST_PRIOR, NoisyOrHead, Prior
-from radweave.nn.supervision import UncertainPolicy, binary_loss, binary_targets
-from radweave.nn.text_pretraining import TokenSlot
-from radweave.nn.views import ViewTokens, encode_views
+from radweave.core.batch import Batch
+from radweave.core.config import Config
+from radweave.core.errors import InputError
+from radweave.nn.connector import ViewTokens, encode_views
+from radweave.nn.heads import FIRST_PRIOR, NoisyOrHead, Prior, UncertainPolicy, binary_loss, binary_targets
+from radweave.nn.text_pretraining import DiagnosisText, TokenSlot
 from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from radweave.methods.model import TrainingView
 
 UNFITTED = 0.5
 

@@ -10,12 +10,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Heads, Ratio, Slots, Width
-from radweave.memory.bank import Bank, BankLayout
+from radweave.core.config import Config, Heads, Ratio, Slots, Width
 from radweave.methods.diffvp.pool import POOL, BuildPool, Reference, pool_layout
+from radweave.nn.connector import ViewTokens
+from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import Slot
 from radweave.nn.query_transformer import QueryLayer, QueryOutput
-from radweave.nn.views import ViewTokens
 
 EPSILON = 1e-5
 TOP_TOKENS = 8

@@ -8,33 +8,26 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 
-from radweave.base.batch import Batch, Generation
-from radweave.base.config import Prompt
-from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
-from radweave.contract.model import ReportModel, Term, given, losses, written
-from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
-from radweave.contract.writing import ToWrite, generation
+from radweave.core.batch import Batch, Generation
+from radweave.core.config import Config, Prompt, Seed
+from radweave.core.errors import InputError
+from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.data.tokenizer import encode
-from radweave.memory.bank import Bank, BankLayout
-from radweave.methods.diffvp.at_test import AtTest
-from radweave.methods.diffvp.diagnosis import (
-    Diagnosis,
-    DiagnosisSetting,
-    NoisyOrConfig,
-)
+from radweave.methods.diffvp.diagnosis import Diagnosis, DiagnosisSetting, NoisyOrConfig
 from radweave.methods.diffvp.difference import (
     Comparison,
     Difference,
     DifferenceConfig,
     DifferenceSetting,
     NoDifferenceConfig,
+    importance_weights,
+    top_share,
 )
-from radweave.methods.diffvp.evidence import class_evidence, difference_maps, reference_evidence
-from radweave.methods.diffvp.heads import ClassHead, ClassHeadConfig
 from radweave.methods.diffvp.pool import (
     POOL,
     STUDY_DRAW,
@@ -47,21 +40,191 @@ from radweave.methods.diffvp.pool import (
     with_priors,
 )
 from radweave.methods.diffvp.resampling import Resampler, ResamplerConfig
-from radweave.methods.diffvp.stages import DiffvpStages
-from radweave.nn.connector import Connector, ConnectorConfig
+from radweave.methods.experiment import BuildContext, Experiment, EyesFirstStages, ModelConfig, Without
+from radweave.methods.model import (
+    WORDS_TERM,
+    ReportModel,
+    SeenBatch,
+    Term,
+    ToWrite,
+    generation,
+    given,
+    losses,
+    prompted_loss,
+    report_loss,
+    text_loss,
+    written,
+)
+from radweave.methods.stage import StageConfig, full
+from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
-from radweave.nn.finding_words import DiagnosisText, DiagnosisTextConfig, noisy_findings
+from radweave.nn.heads import (
+    FIRST_PRIOR,
+    NoWordHeadConfig,
+    Prior,
+    UncertainPolicy,
+    WordHeadConfig,
+    WordPart,
+    binary_loss,
+    first_logit,
+    noisy_or_logits,
+)
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
+from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, all_there, nothing
 from radweave.nn.query_transformer import QueryOutput
-from radweave.nn.supervision import UncertainPolicy, binary_loss
-from radweave.nn.text_pretraining import hint_generator, word_hints
-from radweave.nn.views import ViewTokens, encode_views
+from radweave.nn.text_pretraining import DiagnosisText, DiagnosisTextConfig, hint_generator, noisy_findings, word_hints
 from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
-from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
-    from radweave.contract.view import Look, TrainingView
+    from radweave.methods.model import Look, TrainingView
+
+# What was made of a batch before the decoder, as users see it.
+
+
+def difference_maps(views: ViewTokens, comparison: Comparison) -> Float[Tensor, "batch views cells"]:
+    """The weights of Eq. 6 through the attention of the latents they weigh: sum_i w_i A_i, over the cells of all views.
+
+    Where pixels were subtracted that is the attention of the latents of the subtracted scan; a view that the reference
+    does not have was not compared, and its map is 0. A study's map sums to 1; where nothing differs it is 0.
+    """
+    attention, compared = comparison.reading.attention.float(), comparison.views
+    maps = (importance_weights(comparison.importance())[:, :, None] * attention).sum(1)
+    maps = maps.view(*compared.view_mask.shape, -1)
+    return F.pad(maps, (0, 0, 0, views.view_mask.shape[1] - compared.view_mask.shape[1]))
+
+
+def class_evidence(
+    classes: tuple[str, ...], logits: Float[Tensor, " known"], auxiliary: Float[Tensor, " classes"]
+) -> dict[str, Any]:
+    """Probabilities of E and of the auxiliary head. Without E, which knows no class then, both are the latter's."""
+    return {
+        "class_probabilities": _named(classes, logits if len(logits) else auxiliary),
+        "auxiliary_probabilities": _named(classes, auxiliary),
+    }
+
+
+def reference_evidence(views: ViewTokens, comparison: Comparison) -> list[dict[str, Any]]:
+    """Per study what it was compared with and where the two differ; nothing is recalled where there is no reference."""
+    reference = comparison.reference
+    shown: list[dict[str, Any]] = [{"recalled": []} for _ in reference.drawn]
+    if not bool(reference.there.any()):
+        return shown
+    importance = comparison.importance()
+    maps, shares = difference_maps(views, comparison), top_share(importance)
+    kind = "volume" if len(views.grid) == 3 else "image"
+    for row in reference.there.nonzero().flatten().tolist():
+        seen_map = maps[row][views.view_mask[row]].reshape(-1, *views.grid)
+        scores = {"squared_distance": float(importance[row].sum())}
+        shown[row] = {
+            "token_importance": importance[row].tolist(),
+            "top_8_share": float(shares[row]),
+            "attention_maps": {"difference": seen_map.cpu().numpy()},
+            MAP_KIND: "difference",
+            "recalled": [
+                {
+                    "kind": kind,
+                    "study_id": reference.drawn[row],
+                    "scores": scores,
+                    "is_prior": reference.is_prior[row],
+                }
+            ],
+        }
+    return shown
+
+
+def _named(classes: tuple[str, ...], logits: Float[Tensor, " classes"]) -> dict[str, float]:
+    return dict(zip(classes, logits.float().sigmoid().tolist(), strict=True))
+
+
+# A classifier on tokens: of the encoder that starts from nothing, and of the latent tokens (Eq. 11).
+
+
+Pooling = Literal["mean", "noisy_or"]
+
+
+class ClassHead(nn.Module):
+    """One logit per class: of the mean token, or by Noisy-OR of the logits of all tokens.
+
+    Noisy-OR lets one token speak for a class, which suits findings that are small; a mean drowns them. It starts as
+    ``nn.noisy_or.NoisyOrHead`` does.
+    """
+
+    def __init__(self, dim: int, num_classes: int, pooling: Pooling, *, prior: float, num_tokens: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, num_classes)
+        self.pooling = pooling
+        if pooling == "noisy_or":
+            nn.init.constant_(self.linear.bias, first_logit(prior, num_tokens))
+
+    def forward(
+        self, tokens: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        there = tokens.new_ones(tokens.shape[:2]).bool() if mask is None else mask
+        if self.pooling == "noisy_or":
+            return noisy_or_logits(self.linear(tokens), there)
+        weight = there.to(tokens.dtype)
+        logits: Tensor = self.linear((tokens * weight[:, :, None]).sum(1) / weight.sum(1, keepdim=True))
+        return logits
+
+
+class ClassHeadConfig(Config):
+    """How a class's logit comes from the tokens; ``prior`` is where a fresh Noisy-OR starts."""
+
+    pooling: Pooling = "mean"
+    prior: Prior = FIRST_PRIOR
+
+    def build(self, dim: int, num_classes: int, num_tokens: int) -> ClassHead:
+        return ClassHead(dim, num_classes, self.pooling, prior=self.prior, num_tokens=num_tokens)
+
+
+# The stages that train the model.
+
+
+class DiffvpStages(EyesFirstStages):
+    """An encoder from nothing; E; latents and a language model from nothing (each passed over with 0 epochs); reports.
+
+    While reports are learned the encoder must be frozen, since the pool holds its tokens, and so must E.
+    """
+
+    vision: StageConfig
+    diagnosis: StageConfig
+    latents: StageConfig = StageConfig(
+        finetune=full("resampler", "auxiliary_head"), losses={"auxiliary": 1.0}, epochs=0
+    )
+    language: StageConfig
+    report: StageConfig
+
+    @model_validator(mode="after")
+    def _frozen_in_report(self) -> DiffvpStages:
+        for part in ("vision_encoder", "diagnosis"):
+            if part in self.report.trained:
+                raise ValueError(f"stages.report.finetune.{part} must be frozen")
+        return self
+
+
+# What may be set for a trained run: which references there are, and which one a study gets.
+#
+# Source: the paper's Tables 5 and 7 to 10 (appendices C and F), which train nothing: pairings are drawn again, or the
+# references are exchanged while the studies stay the same.
+
+
+class AtTest(Config):
+    """Settings of a trained run.
+
+    ``pairing_seed`` decides which reference a study gets; null is the run's own seed. ``pool`` are the pool's options,
+    which see. ``data`` is the folder of the data set that the references are of, null the one that is reported on;
+    ``split`` its split: with ``test`` the references are images of the test split, as in the paper. ``noise`` is the
+    deviation of Gaussian noise on the references' pixels, which lie in [0, 1]: with much of it nothing is left of
+    them.
+    """
+
+    pairing_seed: Seed | None = None
+    pool: PoolConfig = PoolConfig()
+    data: str | None = None
+    split: Literal["train", "test"] = "train"
+    noise: float = Field(default=0.0, ge=0, le=10)
+
 
 HINTS = {"missed": 0.3, "wrong": 0.05}
 """How unreliable the findings are that stand in a context of text: about as unreliable as E's."""

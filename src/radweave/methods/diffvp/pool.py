@@ -20,15 +20,15 @@ from jaxtyping import Bool
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch
-from radweave.base.config import Config, Count
-from radweave.base.errors import InputError
-from radweave.base.storage import temporary_folder
-from radweave.contract.view import TrainingView
-from radweave.memory.bank import Bank, BankLayout, Column, Owners, patient_code
+from radweave.core.batch import Batch
+from radweave.core.config import Config, Count
+from radweave.core.errors import InputError
+from radweave.core.storage import temporary_folder
+from radweave.methods.model import TrainingView
+from radweave.nn.connector import ViewTokens, encode_views
 from radweave.nn.global_batch import gather_batch
-from radweave.nn.supervision import are_normal
-from radweave.nn.views import ViewTokens, encode_views
+from radweave.nn.heads import are_normal
+from radweave.nn.memory.bank import Bank, BankLayout, Column, Owners, patient_code
 
 POOL = "references"
 

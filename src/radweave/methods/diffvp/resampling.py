@@ -9,10 +9,9 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Heads, Layers, Ratio, Slots, Width
-from radweave.nn.connector import NUM_VIEW_KINDS
+from radweave.core.config import Config, Heads, Layers, Ratio, Slots, Width
+from radweave.nn.connector import NUM_VIEW_KINDS, ViewTokens
 from radweave.nn.query_transformer import QueryLayer, QueryOutput, QueryTransformer
-from radweave.nn.views import ViewTokens
 
 AXES, OCTAVES = 3, 4
 POSITION_DIM = 2 * AXES * OCTAVES

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from radweave.contract.sizes import ALL_LINEAR
-from radweave.contract.tables import Row, Table
+from radweave.methods.experiment import ALL_LINEAR
+from radweave.methods.tables import Row, Table
 
 RAD, CTRG = "RadGenome-ChestCT", "CTRG-Chest-548K"
 

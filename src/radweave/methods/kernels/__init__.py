@@ -5,13 +5,12 @@ See docs/methods/kernels.md.
 
 from __future__ import annotations
 
-from radweave.contract.experiment import DataConfig
-from radweave.contract.sizes import TINY_XRAY
-from radweave.contract.tables import Table, parts_table
 from radweave.data.augmentation import NoAugmentation
+from radweave.methods.descriptors import SIZE
+from radweave.methods.experiment import TINY_XRAY, DataConfig
 from radweave.methods.kernels.model import KernelsExperiment, KernelsModelConfig
+from radweave.methods.tables import Table, parts_table
 from radweave.nn.decoding import DecodingConfig
-from radweave.sources.descriptors import SIZE
 
 MAX_VIEWS = 4
 """More than two, so that a second frontal image does not take the place of the lateral one."""

@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radweave.base.batch import Batch, Generation
-from radweave.base.config import Count
-from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Stages, Without
-from radweave.contract.model import ReportModel, Term, losses
-from radweave.contract.stage import StageConfig
+from radweave.core.batch import Batch, Generation
+from radweave.core.config import Count
+from radweave.core.errors import InputError
 from radweave.data.tokenizer import encode
 from radweave.drafting.smoothers import Evidence
-from radweave.memory.bank import Bank, BankLayout, Owners
+from radweave.methods.descriptors import Looks, LooksConfig
+from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, Stages, Without
+from radweave.methods.model import ReportModel, Term, losses
+from radweave.methods.neighbours import AlikeStudies, alike_columns, fit_alike
+from radweave.methods.stage import StageConfig
 from radweave.nn.decoding import DecodingConfig
-from radweave.sources.alike import AlikeStudies, alike_columns, fit_alike
-from radweave.sources.looks import Looks, LooksConfig
+from radweave.nn.memory.bank import Bank, BankLayout, Owners
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from radweave.methods.model import TrainingView
 
 STUDIES = "studies"
 """Name of the bank: descriptors, findings and reports of training studies, and the inverses of the smoothers."""

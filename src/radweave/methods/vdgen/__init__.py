@@ -5,7 +5,7 @@ Source: "VDGen", anonymous ACL submission. See docs/methods/vdgen.md.
 
 from __future__ import annotations
 
-from radweave.contract.sizes import (
+from radweave.methods.experiment import (
     ALL_LINEAR,
     EYES_STAGE,
     SMALL_XRAY,
@@ -15,16 +15,20 @@ from radweave.contract.sizes import (
     stage,
     warm,
 )
-from radweave.contract.stage import StageConfig, full
+from radweave.methods.stage import StageConfig, full
 from radweave.methods.vdgen.model import VdgenExperiment, VdgenModelConfig
 from radweave.methods.vdgen.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.dense_head import DenseHeadConfig
-from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
-from radweave.nn.lora import LoraConfig
+from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
+from radweave.nn.language_model import (
+    SMALL_LLAMA,
+    TINY_LLAMA,
+    DecodingConfig,
+    LoraConfig,
+    PretrainedLanguageModelConfig,
+)
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import EYES
-from radweave.nn.word_head import LinearWordHeadConfig
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -42,7 +46,7 @@ REPORT_PARTS = full("vision_encoder") | READING_PARTS
 def stages(report: StageConfig, *, vision: int, language: int) -> VisionFirstStages:
     """An encoder and a decoder from nothing need passes of their own before reports are learned.
 
-    The encoder learns which words go with an image; see radweave/nn/word_head.py. The decoder learns to write reports
+    The encoder learns which words go with an image; see radweave/nn/heads.py. The decoder learns to write reports
     from some of their words, where the image will stand: trained on reports alone it never looks at what stands before
     them, and adapters do not teach it to; see radweave/nn/text_pretraining.py. It learns without its adapters, so that
     what teaches in DID, the model with them off, is one that was trained as it is.

@@ -11,22 +11,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch, Generation
-from radweave.base.config import Prompt
-from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
-from radweave.contract.model import ReportModel, Term, given, losses, written
-from radweave.contract.sizes import VisionFirstStages
-from radweave.contract.terms import WORDS_TERM, SeenBatch, prompted_loss, report_loss, text_loss
-from radweave.contract.writing import ToWrite, generation
-from radweave.memory.bank import Bank, BankLayout
+from radweave.core.batch import Batch, Generation
+from radweave.core.config import Prompt
+from radweave.core.errors import InputError
+from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, VisionFirstStages, Without
+from radweave.methods.model import (
+    WORDS_TERM,
+    ReportModel,
+    SeenBatch,
+    Term,
+    ToWrite,
+    generation,
+    given,
+    losses,
+    prompted_loss,
+    report_loss,
+    text_loss,
+    written,
+)
 from radweave.methods.vdgen.distillation import (
     DiseaseDistillation,
     DiseaseDistillationConfig,
     DistillationConfig,
     NoDistillation,
+    NoSentences,
+    SentenceMemoryConfig,
+    Sentences,
 )
-from radweave.methods.vdgen.evidence import NoSentences, SentenceMemoryConfig, Sentences
 from radweave.methods.vdgen.self_equilibration import (
     Augment,
     EquilibrationConfig,
@@ -35,18 +46,17 @@ from radweave.methods.vdgen.self_equilibration import (
     SelfEquilibrationConfig,
     TwoViewEquilibration,
 )
-from radweave.nn.connector import Connector, ConnectorConfig
+from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, connect_views, encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.heads import NoWordHeadConfig, WordHeadConfig, WordPart
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
-from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
-from radweave.nn.sentences import SentenceSplitter
+from radweave.nn.memory.bank import Bank, BankLayout
+from radweave.nn.prompt import PromptFormat, PromptTemplate, SentenceSplitter, Slot
 from radweave.nn.text_pretraining import hint_generator, word_hints
-from radweave.nn.views import ViewTokens, connect_views, encode_views
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
-from radweave.nn.word_head import NoWordHeadConfig, WordHeadConfig, WordPart
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from radweave.methods.model import TrainingView
 
 
 class Seen(SeenBatch["VdgenModel"]):

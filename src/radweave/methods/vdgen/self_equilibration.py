@@ -22,9 +22,9 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.config import Config, Ratio
+from radweave.core.config import Config, Ratio
 from radweave.data.augmentation import AugmentationConfig, LightAugmentation
-from radweave.nn.contrastive import gather_batch
+from radweave.nn.global_batch import gather_batch
 
 Augment = Callable[[Tensor], Tensor]
 """Images (N, C, H, W) to other versions of themselves."""

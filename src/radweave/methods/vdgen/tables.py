@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radweave.contract.tables import Row, Table
+from radweave.methods.tables import Row, Table
 
 ABLATIONS: dict[str, list[str]] = {
     "full": [],

@@ -5,19 +5,27 @@ There is no paper. See docs/methods/weave.md.
 
 from __future__ import annotations
 
-from radweave.contract.experiment import DataConfig
-from radweave.contract.sizes import EYES_STAGE, MANY_FINDINGS, SMALL_XRAY, TINY_CT, TINY_XRAY, published, stage, warm
-from radweave.contract.stage import StageConfig, full
+from radweave.methods.experiment import (
+    EYES_STAGE,
+    MANY_FINDINGS,
+    SMALL_XRAY,
+    TINY_CT,
+    TINY_XRAY,
+    DataConfig,
+    published,
+    stage,
+    warm,
+)
+from radweave.methods.stage import StageConfig, full
 from radweave.methods.weave.config import WeaveExperiment, WeaveModelConfig, WeaveStages
 from radweave.methods.weave.heads import NoSourceConfig, TokenSourceConfig
 from radweave.methods.weave.tables import ABLATIONS, TABLES
-from radweave.methods.weave.wording import WordingConfig
+from radweave.methods.weave.writing import WordingConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
-from radweave.nn.disease_tokens import DiseaseTokensConfig
-from radweave.nn.finding_words import DiagnosisTextConfig
-from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
-from radweave.nn.lora import LoraConfig
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, LoraConfig, PretrainedLanguageModelConfig
+from radweave.nn.query_transformer import DiseaseTokensConfig
+from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import ResNetConfig, SwinConfig
 from radweave.nn.vision.pretrained import EYES
 from radweave.nn.vision.resnet3d import TINY_RESNET3D

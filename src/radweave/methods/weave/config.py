@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from radweave.base.config import Config, Count, Prompt
-from radweave.base.errors import InputError
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig, Without
-from radweave.contract.sizes import EyesFirstStages
-from radweave.contract.stage import StageConfig
+from radweave.core.config import Config, Count, Prompt
+from radweave.core.errors import InputError
 from radweave.data.tokenizer import decode, encode
-from radweave.methods.weave.evidence import KINDS, LEARNED, SOURCES
+from radweave.methods.experiment import BuildContext, Experiment, EyesFirstStages, ModelConfig, Without
+from radweave.methods.prior_change import ChangeConfig, ChangeSetting, NoChangeConfig
+from radweave.methods.stage import StageConfig
 from radweave.methods.weave.heads import (
     DenseSourceConfig,
     DifferenceSetting,
@@ -24,7 +23,7 @@ from radweave.methods.weave.heads import (
     TokenSourceConfig,
 )
 from radweave.methods.weave.members import Folds, Members
-from radweave.methods.weave.model import WeaveModel
+from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel
 from radweave.methods.weave.recall import (
     CasesConfig,
     CasesSetting,
@@ -34,13 +33,11 @@ from radweave.methods.weave.recall import (
     RecallSetting,
 )
 from radweave.methods.weave.stack import Stack, StackConfig, StackSetting
-from radweave.methods.weave.wording import WordingConfig
-from radweave.methods.weave.writing import NoLanguageModel, NoLanguageModelConfig, Prompts, WriterSetting
+from radweave.methods.weave.writing import NoLanguageModel, NoLanguageModelConfig, Prompts, WordingConfig, WriterSetting
 from radweave.nn.connector import ConnectorConfig
-from radweave.nn.finding_words import DiagnosisTextConfig
 from radweave.nn.prompt import PromptFormat
+from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
-from radweave.sources.since_prior import ChangeConfig, ChangeSetting, NoChangeConfig
 
 
 class NoMemoryConfig(Config):

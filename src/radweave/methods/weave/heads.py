@@ -1,8 +1,8 @@
 """Sources that learn: heads on the members' tokens, one for each member, trained on what that member was.
 
-dense: classes and words of the report (the head that trains the encoder, ``radweave.nn.dense_head``)
-tokens: one learned query per class that reads the patches (DAST, ``radweave.nn.disease_tokens``)
-difference: Noisy-OR over what differs from normal studies of the same view (DiffVP, ``radweave.nn.noisy_or``)
+dense: classes and words of the report (the head that trains the encoder, ``radweave.nn.heads``)
+tokens: one learned query per class that reads the patches (DAST, ``radweave.nn.query_transformer``)
+difference: Noisy-OR over what differs from normal studies of the same view (DiffVP, ``radweave.nn.heads``)
 """
 
 from __future__ import annotations
@@ -15,19 +15,16 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch
-from radweave.base.config import Config
-from radweave.contract.model import device_of, given
+from radweave.core.batch import Batch
+from radweave.core.config import Config
+from radweave.methods.model import device_of, given
 from radweave.methods.weave.members import Folds, Members
-from radweave.nn.connector import NUM_VIEW_KINDS
-from radweave.nn.dense_head import DenseHead, DenseHeadConfig
-from radweave.nn.disease_tokens import DiseaseTokens, DiseaseTokensConfig
-from radweave.nn.noisy_or import FIRST_PRIOR, NoisyOrHead, Prior
-from radweave.nn.supervision import are_normal, binary_loss
-from radweave.nn.views import ViewTokens, encode_views
+from radweave.nn.connector import NUM_VIEW_KINDS, ViewTokens, encode_views
+from radweave.nn.heads import FIRST_PRIOR, DenseHead, DenseHeadConfig, NoisyOrHead, Prior, are_normal, binary_loss
+from radweave.nn.query_transformer import DiseaseTokens, DiseaseTokensConfig
 
 if TYPE_CHECKING:
-    from radweave.contract.view import TrainingView
+    from radweave.methods.model import TrainingView
 
 
 class NoSource(nn.Module):

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from radweave.base.batch import Batch, VisionFeatures
-from radweave.memory.bank import patient_code
+from radweave.core.batch import Batch, VisionFeatures
+from radweave.nn.connector import ViewTokens
 from radweave.nn.global_batch import count_over_batch
-from radweave.nn.views import ViewTokens
+from radweave.nn.memory.bank import patient_code
 from radweave.nn.vision import VisionPart
 
 

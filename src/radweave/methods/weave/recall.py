@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import nn
 
-from radweave.base.config import Config, Count
-from radweave.drafting.embedded import EmbeddedStudies
-from radweave.drafting.smoothers import Evidence, Floats, Mask, squared_distances
-from radweave.memory.bank import Bank, Owners
+from radweave.core.config import Config, Count
+from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats, Mask, squared_distances
+from radweave.methods.descriptors import Looks, LooksConfig
+from radweave.methods.neighbours import AlikeStudies
 from radweave.methods.weave.heads import NoSource, NoSourceConfig
-from radweave.sources.alike import AlikeStudies
-from radweave.sources.looks import Looks, LooksConfig
+from radweave.nn.memory.bank import Bank, Owners
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from pydantic import Field
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from radweave.base.config import Config
-from radweave.base.errors import InputError
-from radweave.base.study import Split
+from radweave.core.config import Config
+from radweave.core.errors import InputError
+from radweave.core.study import Split
 from radweave.drafting.calibration import FEWEST_POSITIVES, PlattCalibration, pays_off_from
-from radweave.evaluation.metrics.heads import ranking
+from radweave.metrics.heads import ranking
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

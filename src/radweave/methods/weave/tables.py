@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radweave.contract.tables import Row, Table, parts_table
+from radweave.methods.tables import Row, Table, parts_table
 
 SILENT = {
     "dense": "model.dense.speaks=false",

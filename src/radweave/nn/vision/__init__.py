@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 import torch
 from pydantic import Field
 
-from radweave.base.study import Modality
+from radweave.core.study import Modality
 from radweave.nn.vision.any_encoder import AnyVisionConfig, AnyVisionEncoder
 from radweave.nn.vision.ctvit import CtVitConfig, CtVitEncoder
 from radweave.nn.vision.pretrained import ResNetConfig, SwinConfig, TransformersEncoder, ViTConfig

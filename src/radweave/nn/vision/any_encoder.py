@@ -10,30 +10,150 @@ The checkpoint says what it is: architecture and channels by its ``config.json``
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from jaxtyping import Float
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from radweave.base.batch import VisionFeatures
-from radweave.base.config import Config, first_problem
-from radweave.base.errors import InputError
-from radweave.base.json_files import read_json
-from radweave.base.study import Modality
-from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
-from radweave.nn.vision.open_clip import load_trunk
+from radweave.core.batch import VisionFeatures
+from radweave.core.config import Config, first_problem
+from radweave.core.errors import InputError
+from radweave.core.foreign_files import has_open_clip_layout, one_line, open_clip_standardisation, open_clip_weights
+from radweave.core.foreign_models import locate, model_class, read_model, read_shape
+from radweave.core.json_files import read_json
+from radweave.core.study import Modality
+from radweave.nn.language_model import LoraSetting, NoLoraConfig, adapt
 from radweave.nn.vision.pretrained import WHAT, pixel_statistics
-from radweave.nn.vision.qwen_eyes import QwenEyes, tower_class
-from radweave.outside.files import one_line
-from radweave.outside.models import locate, model_class, read_model, read_shape
-from radweave.outside.open_clip import (
-    has_open_clip_layout,
-    open_clip_standardisation,
-    open_clip_weights,
-)
+from radweave.nn.vision.weights import load_named, read_weights
+
+# The vision tower of an open_clip folder, put into a ViT of transformers.
+
+
+TRUNK: Final = "visual.trunk."
+_BLOCKS: Final = {
+    "norm1": "layernorm_before",
+    "norm2": "layernorm_after",
+    "attn.proj": "attention.o_proj",
+    "mlp.fc1": "mlp.fc1",
+    "mlp.fc2": "mlp.fc2",
+}
+_ENDS: Final = {
+    "cls_token": "embeddings.cls_token",
+    "pos_embed": "embeddings.position_embeddings",
+    "patch_embed.proj.weight": "embeddings.patch_embeddings.projection.weight",
+    "patch_embed.proj.bias": "embeddings.patch_embeddings.projection.bias",
+    "norm.weight": "layernorm.weight",
+    "norm.bias": "layernorm.bias",
+}
+
+
+def load_trunk(shape: Any, file: Path) -> nn.Module:
+    """A ViT with the weights that ``file`` has for its vision tower; the text tower and the projection are left aside.
+
+    Raises:
+        InputError: if the file is damaged, or its tower is not of this shape.
+    """
+    from transformers import ViTModel
+
+    backbone: nn.Module = ViTModel(shape, add_pooling_layer=False)
+    trunk = {name.removeprefix(TRUNK): tensor for name, tensor in read_weights(file).items() if name.startswith(TRUNK)}
+    load_named(backbone, _renamed(trunk), file)
+    return backbone
+
+
+def _renamed(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by the names of transformers; timm keeps queries, keys and values of a block in one tensor."""
+    named: dict[str, Tensor] = {}
+    for name, tensor in trunk.items():
+        match = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)
+        if match is None:
+            named[_ENDS.get(name, name)] = tensor
+        elif match[2] == "attn.qkv" and len(tensor) % 3 == 0:
+            for part, third in zip("qkv", tensor.chunk(3), strict=True):
+                named[f"layers.{match[1]}.attention.{part}_proj.{match[3]}"] = third
+        else:
+            named[f"layers.{match[1]}.{_BLOCKS.get(match[2], match[2])}.{match[3]}"] = tensor
+    return named
+
+
+# The vision tower of Qwen-VL, which takes patches in an order of its own, as a model that takes images.
+#
+# Source: Wang et al., "Qwen2-VL", arXiv:2409.12191; Bai et al., "Qwen2.5-VL", arXiv:2502.13923. The order of the patches
+# is that of transformers' image processor: squares of patches that become one token stand together. A still image is a
+# video of ``temporal_patch_size`` equal frames. The tokens are those that its language model would get.
+
+
+_CLASSES: Final = {
+    "qwen2_vl_vision": ("qwen2_vl", "Qwen2VisionTransformerPretrainedModel"),
+    "qwen2_5_vl_vision": ("qwen2_5_vl", "Qwen2_5_VisionTransformerPretrainedModel"),
+    "qwen3_vl_vision": ("qwen3_vl", "Qwen3VLVisionModel"),
+}
+
+
+def tower_class(model_type: str) -> Any:
+    """The class of a tower by the ``model_type`` of its configuration; None for any other model."""
+    if model_type not in _CLASSES:
+        return None
+    family, name = _CLASSES[model_type]
+    return getattr(import_module(f"transformers.models.{family}.modeling_{family}"), name)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Merged tokens (n, rows * columns, dim), row by row, under the name that transformers' models give theirs."""
+
+    last_hidden_state: Tensor
+
+
+class QwenEyes(nn.Module):
+    """Images (n, 3, h, w) to tokens of ``spatial_merge_size`` x ``spatial_merge_size`` patches."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        super().__init__()
+        self.tower = tower
+
+    @property
+    def config(self) -> Any:
+        """The tower's transformers configuration."""
+        return self.tower.config
+
+    def forward(self, pixel_values: Float[Tensor, "n c h w"]) -> Tokens:
+        """Encode images.
+
+        Raises:
+            InputError: if a side is no multiple of a token's.
+        """
+        merge, patch = int(self.config.spatial_merge_size), int(self.config.patch_size)
+        step = merge * patch
+        count, channels, *size = pixel_values.shape
+        if any(side % step for side in size):
+            raise InputError(f"not a multiple of {step} pixels", field="data.image_size", got=size[0])
+        rows, columns = (side // step for side in size)
+        frames = pixel_values.unsqueeze(2).expand(-1, -1, int(self.config.temporal_patch_size), -1, -1)
+        cells = frames.reshape(count, channels, -1, rows, merge, patch, columns, merge, patch)
+        # A patch's numbers are (channel, frame, row, column); patches stand by token, then by their place in it.
+        patches = cells.permute(0, 3, 6, 4, 7, 1, 2, 5, 8).flatten(5).flatten(0, 4)
+        # Sizes stay on the CPU: the tower reads them as numbers, and orders its windows by them.
+        with torch.device("cpu"):
+            grids = torch.tensor([[1, rows * merge, columns * merge]]).expand(count, -1)
+            places = _places(rows, columns, merge).repeat(count, 1).to(pixel_values.device)
+            out = self.tower(patches, grid_thw=grids, position_ids=places).pooler_output
+        return Tokens(out.reshape(count, rows * columns, -1))
+
+
+def _places(rows: int, columns: int, merge: int) -> Tensor:
+    """Row and column of every patch of an image, in the order in which they stand."""
+    row, column = torch.meshgrid(torch.arange(rows * merge), torch.arange(columns * merge), indexing="ij")
+    both = torch.stack([row, column], dim=-1).reshape(rows, merge, columns, merge, 2)
+    return both.transpose(1, 2).reshape(-1, 2)
+
 
 FIELD = "vision_encoder.path"
 PREPROCESSOR = "preprocessor_config.json"

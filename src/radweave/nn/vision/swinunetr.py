@@ -21,12 +21,12 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from radweave.base.batch import VisionFeatures
-from radweave.base.config import Config, Depths, Pixels, Width
-from radweave.base.errors import InputError
-from radweave.base.study import Modality
-from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
-from radweave.nn.vision.convolution import Convolution3d
+from radweave.core.batch import VisionFeatures
+from radweave.core.config import Config, Depths, Pixels, Width
+from radweave.core.errors import InputError
+from radweave.core.study import Modality
+from radweave.nn.language_model import LoraSetting, NoLoraConfig, adapt
+from radweave.nn.vision.resnet3d import Convolution3d
 from radweave.nn.vision.weights import FIELD, Shape, find_weights, load_named, read_weights
 
 Space = tuple[int, int, int]

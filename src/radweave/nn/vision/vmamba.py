@@ -22,11 +22,11 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from radweave.base.batch import VisionFeatures
-from radweave.base.config import Channels, Config, Depths, Ratio, Width, Widths
-from radweave.base.errors import InputError
-from radweave.base.study import Modality
-from radweave.nn.lora import LoraSetting, NoLoraConfig, adapt
+from radweave.core.batch import VisionFeatures
+from radweave.core.config import Channels, Config, Depths, Ratio, Width, Widths
+from radweave.core.errors import InputError
+from radweave.core.study import Modality
+from radweave.nn.language_model import LoraSetting, NoLoraConfig, adapt
 from radweave.nn.selective_scan import ScanBackend, selective_scan
 from radweave.nn.vision.pretrained import pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from radweave.base.config import Config
-from radweave.base.errors import InputError
-from radweave.base.json_files import write_json
-from radweave.outside.models import refuse_unusable_weights
-from radweave.outside.whole_files import refuse_stub
+from radweave.core.config import Config
+from radweave.core.errors import InputError
+from radweave.core.foreign_files import refuse_stub
+from radweave.core.foreign_models import refuse_unusable_weights
+from radweave.core.json_files import write_json
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 FIELD = "vision_encoder.path"

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from radweave.contract.experiment import BuildContext, Experiment, ModelConfig
-from radweave.contract.model import ReportModel, Term, losses, written
-from radweave.contract.sizes import ReportStages, stage, warm
-from radweave.contract.terms import SeenBatch, report_loss
+from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, ReportStages, stage, warm
+from radweave.methods.model import ReportModel, SeenBatch, Term, losses, report_loss, written
 from radweave.nn.connector import Connector, ConnectorConfig, LinearConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig, LlamaConfig
 from radweave.nn.prompt import PromptTemplate, Slot, all_there

@@ -1,0 +1,327 @@
+"""The demo: phantom radiographs, a trained run, reports on unseen studies, and one page that shows it all."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader
+from PIL import Image
+
+from radweave.core.figures import BLUE, MARKERS, OTHERS, can_draw, new_figure, png
+from radweave.core.json_files import read_jsonl, write_json
+from radweave.core.map_kinds import kind_of
+from radweave.core.replacing import record_kind
+from radweave.core.storage import write_folder, write_text
+from radweave.core.study import RESEARCH_ONLY, ImageRef, Report, Study
+from radweave.data.dataset import Dataset
+from radweave.data.loader import view_id
+from radweave.engine.restore import restore
+from radweave.engine.run_folder import RunCard, StageFigures
+from radweave.engine.stages import TrainingWatch
+from radweave.engine.train import train
+from radweave.inference.bulk import generate_split
+from radweave.inference.explain.comparison import SIGNS, hold_beside
+from radweave.inference.explain.maps import Panel, RadiographSubject, data_uri, grey_png, overlay_png
+from radweave.inference.explain.support import Finding, find_support
+from radweave.inference.predictor import Predictor
+from radweave.io.images import read_radiograph
+from radweave.labels import NO_FINDING, Labeler, get_labeler
+from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.metrics.evaluate import MODEL, finding_f1, score_systems
+from radweave.metrics.records import Estimate
+from radweave.metrics.tables import reliability_plot
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The demo's plots: scores beside floors, and how training went. Needs the extra ``plots``.
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """A system's name and its scores with intervals, by metric."""
+
+    name: str
+    scores: Mapping[str, Estimate]
+
+
+def score_plot(rows: Sequence[ScoreRow], titles: Mapping[str, str]) -> bytes:
+    """A panel for each metric: a row per system, a dot and its 95 % interval (PNG). The first row is the model's."""
+    figure = new_figure(9.5, 1.4 + 0.42 * len(rows) * math.ceil(len(titles) / 2))
+    panels = figure.subplots(math.ceil(len(titles) / 2), 2, sharey=True, squeeze=False).flat
+    for panel, (metric, title) in zip(panels, titles.items(), strict=False):
+        for place, row in enumerate(rows):
+            _dot(panel, place, row.scores[metric])
+        panel.set_yticks(range(len(rows)), [row.name for row in rows])
+        panel.set_xlabel(title)
+        panel.set_xlim(left=0)
+        panel.grid(axis="x", alpha=0.3)
+    figure.axes[0].invert_yaxis()
+    figure.supxlabel("dots: scores on the test studies; bars: 95 %, bootstrap over their patients", size=8)
+    return png(figure)
+
+
+def _dot(panel: Axes, place: int, score: Estimate) -> None:
+    if score.value is None:
+        return
+    colour, marker = (BLUE, "o") if place == 0 else (OTHERS[(place - 1) % len(OTHERS)], MARKERS[place % len(MARKERS)])
+    if score.bounds is not None:
+        panel.hlines(place, *score.bounds, color=colour, linewidth=2.5)
+        panel.plot(score.bounds, [place, place], "|", color=colour, markersize=9)
+    panel.plot([score.value], [place], marker, color=colour, markersize=8, markeredgecolor="white", clip_on=False)
+
+
+def curve_plot(stages: Mapping[str, StageFigures]) -> bytes | None:
+    """Validation loss per epoch of every stage that was trained, a panel each (PNG); None where nothing was."""
+    shown = {name: history for name, history in stages.items() if history.epochs}
+    if not shown:
+        return None
+    figure = new_figure(2.6 * max(len(shown), 2), 2.8)
+    for panel, (name, history) in zip(figure.subplots(1, len(shown), squeeze=False).flat, shown.items(), strict=True):
+        losses = [math.nan if row["loss"] is None else float(row["loss"]) for row in history.epochs]
+        epochs = range(1, len(losses) + 1)
+        panel.plot(epochs, losses, "o-", color=BLUE, markersize=4)
+        for epoch, loss, row in zip(epochs, losses, history.epochs, strict=True):
+            if row.get("step") == history.best_step:
+                panel.plot(epoch, loss, "D", color=OTHERS[0], markersize=7, label="weights kept")
+        panel.set_title(f"stage {name}", size=9)
+        panel.set_xlabel("epoch")
+        panel.locator_params(axis="x", integer=True)
+        panel.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("validation loss (nats)")
+    named = next((found for panel in figure.axes if (found := panel.get_legend_handles_labels())[0]), None)
+    if named is not None:
+        figure.legend(*named, loc="outside upper right", frameon=False)
+    figure.supxlabel("one run with one seed: how much another would differ is not known", size=8)
+    return png(figure)
+
+
+# The demo's page: pictures with drafts and evidence first, then plots, then tables. One file without scripts.
+
+
+METRICS = {"BLEU_1": "BLEU-1 (0 to 1)", "BLEU_4": "BLEU-4 (0 to 1)", "ROUGE_L": "ROUGE-L (0 to 1)",
+           "CIDEr": "CIDEr (0 to 10)"}  # fmt: skip
+FINDING_F1 = "finding F1, micro (0 to 1)"
+PLOTTED = ("finding_f1", "CIDEr", "BLEU_4", "ROUGE_L")
+STUDIES_SHOWN = 16
+FINDINGS_SHOWN = 5
+SURE, FAIRLY_SURE = 0.8, 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One image of a study as data URIs: grey, and the map over it where there is one."""
+
+    title: str
+    grey: str
+    heat: str | None
+    width: int
+    height: int
+
+
+def demo_page(
+    dataset: Dataset,
+    predictions: Path,
+    evaluation: Evaluation,
+    card: RunCard,
+    *,
+    banner: Sequence[str],
+    image_size: int,
+) -> str:
+    """The page's HTML. ``banner`` has the warnings about the run, as every predictor of it gives them."""
+    labeler = get_labeler("chexpert14")
+    rows = [row for _, row in islice(read_jsonl(predictions), STUDIES_SHOWN)]
+    studies = {study.study_id: study for study in dataset.studies("test")}
+    systems = _score_rows(predictions, labeler)
+    titles = {"finding_f1": FINDING_F1, **METRICS}
+    environment = Environment(loader=PackageLoader("radweave", "templates"), autoescape=True, trim_blocks=True)
+    kinds = [kind_of(row["evidence"]) for row in rows if row["evidence"].get("attention_maps")]
+    return environment.get_template("demo.html.j2").render(
+        notice=RESEARCH_ONLY,
+        banner=[text for text in banner if text not in card.cautions],
+        cautions=card.cautions,
+        card=card,
+        titles=titles,
+        systems=systems,
+        plots=_plots(systems, titles, evaluation, card),
+        can_draw=can_draw(),
+        honesty=evaluation.honesty.rows(),
+        warnings=evaluation.warnings(),
+        num_test=len(evaluation.study_ids),
+        kind=kinds[0] if kinds else None,
+        differences=SIGNS,
+        sure=SURE,
+        fairly_sure=FAIRLY_SURE,
+        studies=[_study(dataset, studies[row["study_id"]], row, labeler, image_size) for row in rows],
+    )
+
+
+def _score_rows(predictions: Path, labeler: Labeler) -> list[ScoreRow]:
+    """Scores with intervals of the model and of the floors, all by the same program."""
+    systems = score_systems(read_pairs(predictions).pairs, labeler)
+    return [
+        ScoreRow(
+            "the model" if name == MODEL else f"floor: {name}",
+            {"finding_f1": finding_f1(scores), **{metric: scores.corpus[metric].estimate for metric in METRICS}},
+        )
+        for name, scores in systems.items()
+    ]
+
+
+def _plots(
+    systems: Sequence[ScoreRow], titles: Mapping[str, str], evaluation: Evaluation, card: RunCard
+) -> list[tuple[str, str, str]]:
+    """Title, words for who does not see it, and data URI of each plot; none where figures cannot be drawn."""
+    if not can_draw():
+        return []
+    result = evaluation.to_json(per_study=False)
+    reliable = reliability_plot(result) if "heads" in result else None
+    made = [
+        ("Scores beside floors", "Scores of the model and the floors with intervals; the table below has the numbers",
+         score_plot(systems, {name: titles[name] for name in PLOTTED})),
+        ("What its probabilities are worth", "Share of test studies that had a finding against the probability that was"
+         " given, with intervals, for all findings and by class", reliable),
+        ("How training went", "Validation loss after each epoch of each stage", curve_plot(card.validation)),
+    ]  # fmt: skip
+    return [(title, words, data_uri(picture)) for title, words, picture in made if picture is not None]
+
+
+def _study(dataset: Dataset, study: Study, row: dict[str, Any], labeler: Labeler, image_size: int) -> dict[str, Any]:
+    evidence = row["evidence"]
+    name = _shown_map(evidence)
+    maps = (evidence.get("attention_maps") or {}).get(name) or []
+    # Maps stand in the order in which models see views: those from the front first.
+    placed = sorted(study.images, key=lambda ref: {1: 0, 2: 1, 0: 2}[view_id(ref.view)])
+    return {
+        "id": study.study_id,
+        "views": [
+            _view(dataset, ref, maps[place] if place < len(maps) else None, image_size)
+            for place, ref in enumerate(placed)
+        ],
+        "map": name,
+        "sentences": evidence.get("sentences", []),
+        "findings": _findings(row, labeler),
+        "beside": hold_beside(row["hyp"], row["ref"], labeler),
+        "nearest": row["floors"].get("nearest_neighbour", ""),
+    }
+
+
+def _shown_map(evidence: Mapping[str, Any]) -> str | None:
+    """The map of the most probable finding, or the only one that there is."""
+    maps = [name for name in evidence.get("attention_maps") or {} if name != NO_FINDING]
+    known = evidence.get("class_probabilities") or {}
+    return max(maps, key=lambda name: known.get(name, 0.0), default=None)
+
+
+def _view(dataset: Dataset, ref: ImageRef, values: Any, image_size: int) -> View:
+    radiograph = read_radiograph(dataset.image_path(ref.path), original_size_wh=ref.original_size_wh, doubts=False)
+    subject = RadiographSubject(ref.view.value, radiograph.pixels, image_size)
+    weights = None if values is None else np.asarray(values, dtype=np.float64)
+    usable = weights is not None and weights.ndim == 2 and bool(np.isfinite(weights).all())
+    (panel,) = subject.panels_with(weights) if usable and weights is not None else subject.panels()
+    heat = data_uri(overlay_png(panel, float(panel.heat.max()))) if panel.heat is not None else None
+    height, width = panel.grey.shape
+    return View(ref.view.value, data_uri(_small(panel)), heat, width, height)
+
+
+def _small(panel: Panel) -> bytes:
+    """The picture at half its size: the map over it keeps all of its."""
+    image = Image.open(io.BytesIO(grey_png(panel)))
+    image.thumbnail((320, 320))
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _findings(row: Mapping[str, Any], labeler: Labeler) -> list[Finding]:
+    """The most probable classes of the method's classifier, if it has one; "No Finding" is not one to look for."""
+    support = find_support(Report(row["hyp"], row["study_id"], row["evidence"]), labeler)
+    known = [found for found in support.findings if found.probability is not None and found.name != NO_FINDING]
+    return sorted(known, key=lambda found: -(found.probability or 0.0))[:FINDINGS_SHOWN]
+
+
+METHOD, PRESET = "diffvp", "tiny-xray"
+"""The method that names most findings in the benchmark (docs/results)."""
+IMAGE_SIZE_PX = 160
+_OUTPUT = record_kind(
+    "a demo", "evaluation.json", ("protocol", "corpus"), ("index.html", "predictions.jsonl", "phantom/*", "run/*")
+)
+
+Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoWatch:
+    """Who is told: a bar for counted work, and the training's watch."""
+
+    bar: Bar = lambda description: nullcontext()
+    training: Callable[[], AbstractContextManager[TrainingWatch]] = lambda: nullcontext(TrainingWatch())
+    say: Callable[[str], None] = lambda text: None
+
+
+def run_demo(
+    out: Path,
+    *,
+    num_studies: int,
+    seed: int,
+    overwrite: bool = False,
+    overrides: Sequence[str] = (),
+    watch: DemoWatch | None = None,
+    jobs: int = 1,
+) -> Path:
+    """Make the phantom set, train on it, report on its test split, evaluate; return the path of ``index.html``.
+
+    The folder holds ``phantom/`` (the dataset, drawn by ``jobs`` processes), ``run/`` (the model),
+    ``predictions.jsonl``, ``evaluation.json`` and the page.
+
+    Raises:
+        InputError: if ``out`` exists and ``overwrite`` is not set.
+    """
+    watch = watch or DemoWatch()
+    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as folder:
+        with watch.bar("drawing phantom studies") as progress:
+            dataset = write_phantom_dataset(
+                folder / "phantom",
+                modality="xray",
+                num_studies=num_studies,
+                seed=seed,
+                options=PhantomOptions(image_size=IMAGE_SIZE_PX),
+                progress=progress,
+                jobs=jobs,
+            )
+        with watch.training() as training:
+            options = [f"seed={seed}", *overrides]
+            train(METHOD, dataset.path, folder / "run", preset=PRESET, overrides=options, watch=training)
+        run = restore(folder / "run")
+        predictor = Predictor.of(run)
+        with watch.bar("writing reports") as progress:
+            generate_split(run, predictor, dataset.path, "test", folder / "predictions.jsonl", progress=progress)
+        watch.say("scoring")
+        evaluation = _evaluate(folder / "predictions.jsonl")
+        write_json(folder / "evaluation.json", evaluation.to_json())
+        watch.say("drawing the page")
+        page = demo_page(
+            dataset,
+            folder / "predictions.jsonl",
+            evaluation,
+            run.card,
+            banner=predictor.warnings,
+            image_size=predictor.image_size,
+        )
+        write_text(folder / "index.html", page)
+    return out / "index.html"
+
+
+def _evaluate(predictions: Path) -> Evaluation:
+    return evaluate_pairs(
+        read_pairs(predictions).pairs, labeler=get_labeler("chexpert14"), options=Options(meteor=False)
+    )

@@ -1,0 +1,123 @@
+"""The label sets: their classes in the order their sources give them, what they are for, who reads them.
+
+Two orders of the fourteen CheXpert observations are in use: the published labeler's files start with "No Finding" and
+have "Lung Lesion" before "Lung Opacity"; the CheXbert heads end with "No Finding". Always match classes by name.
+
+Sources: Irvin et al., "CheXpert", AAAI 2019 (14 observations; the five that its competition scored); Hamamci et al.,
+CT-RATE / CT-CLIP, arXiv:2403.17834 (18 abnormalities); Wang et al., "ChestX-ray8", CVPR 2017, and its extension (14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from radweave.core.study import Modality
+
+NO_FINDING = "No Finding"
+
+CHEXPERT14: tuple[str, ...] = (
+    "Enlarged Cardiomediastinum",
+    "Cardiomegaly",
+    "Lung Opacity",
+    "Lung Lesion",
+    "Edema",
+    "Consolidation",
+    "Pneumonia",
+    "Atelectasis",
+    "Pneumothorax",
+    "Pleural Effusion",
+    "Pleural Other",
+    "Fracture",
+    "Support Devices",
+    NO_FINDING,
+)
+
+CHEXPERT5: tuple[str, ...] = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Pleural Effusion")
+
+CT18: tuple[str, ...] = (
+    "Medical material",
+    "Arterial wall calcification",
+    "Cardiomegaly",
+    "Pericardial effusion",
+    "Coronary artery wall calcification",
+    "Hiatal hernia",
+    "Lymphadenopathy",
+    "Emphysema",
+    "Atelectasis",
+    "Lung nodule",
+    "Lung opacity",
+    "Pulmonary fibrotic sequela",
+    "Pleural effusion",
+    "Mosaic attenuation pattern",
+    "Peribronchial thickening",
+    "Consolidation",
+    "Bronchiectasis",
+    "Interlobular septal thickening",
+)
+
+NIH14: tuple[str, ...] = (
+    "Atelectasis",
+    "Cardiomegaly",
+    "Effusion",
+    "Infiltration",
+    "Mass",
+    "Nodule",
+    "Pneumonia",
+    "Pneumothorax",
+    "Consolidation",
+    "Edema",
+    "Emphysema",
+    "Fibrosis",
+    "Pleural_Thickening",
+    "Hernia",
+)
+
+LabelSetName = Literal["chexpert14", "ct18", "nih14"]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSet:
+    """A label set, as studies, experiments and the command line name it.
+
+    Attributes:
+        name: see above.
+        classes: in the order of its source.
+        modality: what its findings are seen on.
+        lexicon: the module of ``radweave.labels`` with its words (``LEXICON``), for the rule-based labeler.
+        network: the labeler that reads it with published weights, and its module of ``radweave.labels`` (``LABELER``).
+    """
+
+    name: LabelSetName
+    classes: tuple[str, ...]
+    modality: Modality
+    lexicon: str
+    network: str | None = None
+
+
+LABEL_SETS: Mapping[LabelSetName, LabelSet] = MappingProxyType(
+    {
+        label_set.name: label_set
+        for label_set in (
+            LabelSet("chexpert14", CHEXPERT14, "xray", lexicon="chexpert_terms", network="chexbert"),
+            LabelSet("ct18", CT18, "ct", lexicon="ct_terms", network="radbert18"),
+            LabelSet("nih14", NIH14, "xray", lexicon="nih_terms"),
+        )
+    }
+)
+"""By name; the first of a modality is the one that its reports are read with."""
+assert tuple(LABEL_SETS) == get_args(LabelSetName)
+
+CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType({name: found.classes for name, found in LABEL_SETS.items()})
+"""Label set's name -> its classes."""
+NETWORKS: Mapping[str, LabelSet] = MappingProxyType(
+    {found.network: found for found in LABEL_SETS.values() if found.network is not None}
+)
+"""Name of a labeler that needs weights -> the label set that it reads."""
+
+
+def sets_for(modality: Modality) -> tuple[LabelSet, ...]:
+    """The label sets of what a modality shows, the usual one first."""
+    return tuple(found for found in LABEL_SETS.values() if found.modality == modality)

@@ -1,0 +1,130 @@
+"""Watching a training run from outside: figures and sample reports to TensorBoard, figures to Weights & Biases.
+
+Off unless asked for. Both packages are extras of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from radweave.core.extras import refuse_without
+from radweave.engine.loop import Watch
+
+BoardKind = Literal["tensorboard", "wandb"]
+BOARDS: tuple[BoardKind, ...] = ("tensorboard", "wandb")
+
+
+class Board(Protocol):
+    """Where figures and sample reports go."""
+
+    def figures(self, stage: str, step: int, figures: Mapping[str, float | None]) -> None:
+        """Numbers of one update or one validation; None is passed over."""
+        ...
+
+    def reports(self, stage: str, step: int, samples: Sequence[tuple[str, str]]) -> None:
+        """Drafts with the reports they should be."""
+        ...
+
+    def write_below(self, folder: Path) -> None:
+        """Write below this folder from now on; called before the first figure."""
+        ...
+
+    def close(self) -> None:
+        """Write what is still held."""
+        ...
+
+
+def open_board(kind: BoardKind, folder: Path) -> Board:
+    """A board that writes below the run folder.
+
+    Raises:
+        InputError: if its package is not installed.
+    """
+    return TensorBoard(folder / "tensorboard") if kind == "tensorboard" else WandbBoard(folder)
+
+
+class TensorBoard:
+    """Event files in ``folder``, a run per stage; look at them with ``tensorboard --logdir``.
+
+    Files are opened with the first figure. What a resumed run repeats replaces what was there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        _needed("tensorboard")
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+
+    def write_below(self, folder: Path) -> None:
+        self._folder = folder / "tensorboard"
+
+    def figures(self, stage: str, step: int, figures: Mapping[str, float | None]) -> None:
+        for name, value in figures.items():
+            if value is not None:
+                self._writer(stage, step).add_scalar(name, value, step)
+
+    def reports(self, stage: str, step: int, samples: Sequence[tuple[str, str]]) -> None:
+        writer = self._writer(stage, step)
+        for number, (draft, target) in enumerate(samples, start=1):
+            writer.add_text(f"sample {number}", f"**draft**\n\n{draft}\n\n**report**\n\n{target}", step)
+        writer.flush()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def _writer(self, stage: str, step: int) -> Any:
+        if stage not in self._writers:
+            module = import_module("torch.utils.tensorboard")
+            self._writers[stage] = module.SummaryWriter(str(self._folder / stage), purge_step=step)
+        return self._writers[stage]
+
+
+class WandbBoard:
+    """A Weights & Biases run, opened with the first figure. Figures only: report texts stay on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._wandb = _needed("wandb")
+        self._name, self._folder = folder.name, folder
+        self._run: Any = None
+
+    def write_below(self, folder: Path) -> None:
+        self._folder = folder
+
+    def figures(self, stage: str, step: int, figures: Mapping[str, float | None]) -> None:
+        if self._run is None:
+            self._run = self._wandb.init(project="radweave", name=self._name, dir=str(self._folder))
+        known = {f"{stage}/{name}": value for name, value in figures.items() if value is not None}
+        # Each stage counts from 1, and a wandb run must not go back: the step is a figure of its own.
+        self._run.log({f"{stage}/step": step, **known})
+
+    def reports(self, stage: str, step: int, samples: Sequence[tuple[str, str]]) -> None:
+        pass
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+
+
+def watched(watch: Watch, board: Board, stage: str) -> Watch:
+    """A watch that tells the board as well."""
+    last = [0]
+
+    def step(number: int, total: int, figures: dict[str, float]) -> None:
+        last[0] = number
+        board.figures(stage, number, figures)
+        watch.step(number, total, figures)
+
+    def epoch(number: int, figures: dict[str, float | None]) -> None:
+        board.figures(stage, last[0], {f"validation {name}": value for name, value in figures.items()})
+        watch.epoch(number, figures)
+
+    return replace(watch, step=step, epoch=epoch)
+
+
+def _needed(package: BoardKind) -> Any:
+    refuse_without(package, f"the board {package}", field="--log", got=package)
+    return import_module(package)

@@ -1,0 +1,360 @@
+"""Training past one machine: who the processes are, and how their gradients become one.
+
+Any launcher that sets RANK and WORLD_SIZE will do (torchrun, accelerate launch, Slurm). Each rank computes its slice of
+the global batch, see ``radweave.nn.global_batch``. Two ways to hold the model:
+
+``ddp``    every rank holds all of it; torch's DistributedDataParallel averages the gradients, bucket by bucket, while
+           the backward pass still runs.
+``fsdp``   parameters, gradients and optimiser state are sharded (torch's FSDP2, ``fully_shard``).
+
+Both take the mean over ranks. Slices may differ in size, so each loss is scaled first (``Slice.weight``).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from radweave.core.batch import Batch, Slice
+from radweave.core.errors import InputError
+from radweave.methods.model import ReportModel
+from radweave.methods.stage import total_loss
+from radweave.nn.global_batch import share_batch_statistics
+
+Parallel = Literal["ddp", "fsdp"]
+WAIT = timedelta(hours=2)
+"""How long a rank waits for the others: the first one may be reading the images of a large data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes of this job; ``Ranks()`` is a single one. Every method is called by all of them, in one order.
+
+    ``gradients`` is the group in which gradients travel. Batch norm and contrasts talk inside the backward pass too, in
+    the common group; which of them comes first depends on the parts that a slice uses.
+    """
+
+    rank: int = 0
+    size: int = 1
+    gradients: dist.ProcessGroup | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Sums over the ranks, the same on all of them."""
+        if self.size == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any rank."""
+        return self.sum([float(flag)])[0] > 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order, on all ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def from_first(self, value: Any) -> Any:
+        """The first rank's value, on all ranks."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def refuse_difference(self, what: str, value: Any) -> None:
+        """Stop when the ranks do not agree on a value they must share.
+
+        Raises:
+            InputError: naming what differs.
+        """
+        if len(set(self.gather(value))) > 1:
+            reason = "the processes of this job do not see the same; run folder and data set lie on a shared disk"
+            raise InputError(reason, field=what)
+
+    def wait(self) -> None:
+        """Go on when all are here."""
+        if self.size > 1:
+            dist.barrier()
+
+    @contextmanager
+    def first_goes_first(self) -> Iterator[None]:
+        """The first rank runs the block, then all the others: they find what it has written.
+
+        Raises:
+            InputError: on every rank, if the first one could not do it.
+        """
+        failure: InputError | None = None
+        if self.is_first:
+            try:
+                yield
+            except InputError as error:
+                failure = error
+        failure = self.from_first(failure)
+        if failure is not None:
+            raise failure
+        if not self.is_first:
+            yield
+
+
+@contextmanager
+def joined_ranks() -> Iterator[Ranks]:
+    """Join the other processes of this job, if a launcher has started several.
+
+    Raises:
+        InputError: when another process of the job is lost.
+    """
+    if dist.is_initialized():  # by whoever called us
+        yield _all_ranks()
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Ranks()
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=WAIT)
+    try:
+        yield _all_ranks()
+    except RuntimeError as error:
+        if not _is_lost_connection(error):
+            raise
+        reason = "another process of this job is gone; what was written last is kept, go on with --resume"
+        raise InputError(reason, got=str(error).strip().splitlines()[0][:200]) from None
+    finally:
+        dist.destroy_process_group()
+
+
+def _all_ranks() -> Ranks:
+    # The group lasts as long as the job: torch may wait forever where one is destroyed right after a backward pass.
+    return Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(timeout=WAIT))
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower() or "nccl" in str(error).lower()
+
+
+Losses = tuple[Tensor, dict[str, Tensor]]
+"""The weighted loss, and its terms without a gradient."""
+
+
+class StageLoss(nn.Module):
+    """The loss of a stage as a forward pass: that is what torch's data parallelism wraps.
+
+    The terms come back detached. A term that is returned but not differentiated would make DistributedDataParallel wait
+    for gradients that never come.
+    """
+
+    def __init__(self, model: ReportModel, weights: Mapping[str, float]) -> None:
+        super().__init__()
+        self.model = model
+        self.weights = dict(weights)
+
+    def forward(self, batch: Batch) -> Losses:
+        terms = self.model.loss(batch, tuple(self.weights))
+        return total_loss(terms, self.weights), {name: term.detach() for name, term in sorted(terms.items())}
+
+
+class Replica(Protocol):
+    """The model as this rank trains it. ``model`` owns the parameters that are optimised."""
+
+    model: ReportModel
+
+    @property
+    def losses(self) -> Callable[[Batch], Losses]:
+        """Computes the losses of this rank's slice: the module that torch wraps, with nothing in between."""
+        ...
+
+    def backward(self, loss: Tensor, part: Slice | None) -> None:
+        """Make the gradients those of the global batch, of which ``part`` is this rank's; None in a single process."""
+        ...
+
+    def clip_gradients(self, max_norm: float) -> float:
+        """Scale them down to this norm; return the norm they had."""
+        ...
+
+    def collect(self) -> None:
+        """Bring the trained weights, whole, into the model the replica was made from."""
+        ...
+
+    def spread(self) -> None:
+        """Take over the weights of that model."""
+        ...
+
+
+def make_replica(model: ReportModel, weights: Mapping[str, float], ranks: Ranks, parallel: Parallel = "ddp") -> Replica:
+    """The replica for this rank, to train with these weights of the terms; in a single process the model itself.
+
+    What trains is settled before. All ranks start from the first one's weights.
+    """
+    computed: nn.Module = StageLoss(model, weights)
+    if ranks.size > 1:
+        share_batch_statistics(model)
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
+        if parallel == "fsdp":
+            return ShardedReplica(model, weights)
+        computed = _averaged(computed, ranks.gradients)
+    return WholeReplica(model, computed, ranks.size)
+
+
+def _averaged(loss: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
+    """The loss, whose backward pass averages gradients over the ranks. One that no rank has stays away."""
+    with warnings.catch_warnings():
+        # torch 2.13 gives ``broadcast_buffers`` a second name, which older ones do not know.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+        return nn.parallel.DistributedDataParallel(
+            loss,
+            process_group=group,
+            broadcast_buffers=False,  # they are kept alike here: ``share_batch_statistics``
+            init_sync=False,  # done by ``make_replica``, for what does not train as well
+            find_unused_parameters=True,  # a slice without labels, or without a second view, leaves parts unused
+        )
+
+
+def scaled(loss: Tensor, part: Slice | None, size: int) -> Tensor:
+    """The loss whose mean over the ranks has the gradient of the global batch: ``size`` times the slice's share."""
+    return loss if part is None else loss * (size * part.weight(size))
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be sharded. Every rank must ask for it."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """The tensor, sharded as the parameter is; scalars such as a step count stay whole."""
+    if not hasattr(parameter, "full_tensor") or tensor.shape != parameter.shape:
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(parameter, DTensor)
+    tensor = tensor.to(parameter.device)
+    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+@dataclass(slots=True)
+class WholeReplica:
+    """Every rank holds the whole model. Where there are others, the backward pass of its losses averages gradients."""
+
+    model: ReportModel
+    losses: Callable[[Batch], Losses]
+    size: int
+
+    def backward(self, loss: Tensor, part: Slice | None) -> None:
+        scaled(loss, part, self.size).backward()  # type: ignore[no-untyped-call]
+
+    def clip_gradients(self, max_norm: float) -> float:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return float(torch.nn.utils.clip_grad_norm_(trained, max_norm))
+
+    def collect(self) -> None:
+        pass
+
+    def spread(self) -> None:
+        pass
+
+
+# FSDP2: parameters, gradients and optimiser state cut into one shard per rank.
+#
+# A copy of the model is sharded and trains; the model it was made from holds whole weights for evaluation, memories and
+# checkpoints, and is brought up to date before each of them. Checkpoints are therefore those of one process, name by
+# name. The price is the memory of one set of weights per rank; gradients and optimiser state, the larger part, are cut.
+
+
+class ShardedReplica:
+    """A sharded copy of ``whole``. Scalars are not cut: each rank holds them."""
+
+    def __init__(self, whole: ReportModel, weights: Mapping[str, float]) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+        self.whole = whole
+        self.model = copy.deepcopy(whole)
+        for parameter in self.model.parameters():  # weights that lie channels last cannot be cut
+            parameter.data = parameter.data.contiguous()
+        self.size = dist.get_world_size()
+        dtypes = sorted({str(parameter.dtype) for parameter in whole.parameters() if parameter.requires_grad})
+        if len(dtypes) > 1:
+            reason = "weights that train together are of one dtype when they are sharded; use --parallel ddp"
+            raise InputError(reason, field="--parallel", got=", ".join(dtypes), expected="one dtype")
+        mesh = init_device_mesh(next(whole.parameters()).device.type, (self.size,))
+        scalars = {parameter for parameter in self.model.parameters() if parameter.ndim == 0}
+        for block in _blocks(self.model):
+            fully_shard(block, mesh=mesh, ignored_params=scalars)
+        fully_shard(self.model, mesh=mesh, ignored_params=scalars)
+        # The engine calls ``loss``: parameters are gathered for it as they would be for a forward pass.
+        register_fsdp_forward_method(self.model, "loss")
+        self.losses: Callable[[Batch], Losses] = StageLoss(self.model, weights)
+
+    def backward(self, loss: Tensor, part: Slice | None) -> None:
+        scaled(loss, part, self.size).backward()  # type: ignore[no-untyped-call]
+        self._average_scalars()
+
+    def _average_scalars(self) -> None:
+        """The backward pass has averaged what is sharded; what is not comes here. One that no rank has stays away."""
+        scalars = [p for p in self.model.parameters() if p.requires_grad and not isinstance(p, DTensor)]
+        if not scalars:
+            return
+        table = torch.zeros(len(scalars), 2, dtype=torch.float64, device=scalars[0].device)
+        for row, parameter in zip(table, scalars, strict=True):
+            if parameter.grad is not None:
+                row[0], row[1] = parameter.grad, 1
+        dist.all_reduce(table)
+        for (total, number), parameter in zip(table, scalars, strict=True):
+            parameter.grad = (total / self.size).to(parameter.dtype) if number > 0 else None
+
+    def clip_gradients(self, max_norm: float) -> float:
+        grads = [p.grad for p in self.model.parameters() if p.requires_grad and p.grad is not None]
+        cut = [grad.to_local() for grad in grads if isinstance(grad, DTensor)]
+        kept = [grad for grad in grads if not isinstance(grad, DTensor)]
+        squares = torch.tensor([sum(float(shard.double().square().sum()) for shard in cut)], dtype=torch.float64)
+        dist.all_reduce(squares)
+        norm = math.sqrt(float(squares) + sum(float(grad.double().square().sum()) for grad in kept))
+        factor = max_norm / (norm + 1e-6)
+        if factor < 1:
+            for grad in (*cut, *kept):
+                grad.mul_(factor)
+        return norm
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        for target, source in self._pairs():
+            target.copy_(whole_tensor(source))
+
+    @torch.no_grad()
+    def spread(self) -> None:
+        for source, target in self._pairs():
+            target.copy_(cut_like(source.detach(), target))
+
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from zip(self.whole.parameters(), self.model.parameters(), strict=True)
+        yield from zip(self.whole.buffers(), self.model.buffers(), strict=True)
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """The layers that transformers says are not to be split; each is gathered only while it computes."""
+    names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    return [module for module in model.modules() if type(module).__name__ in names]

@@ -1,0 +1,404 @@
+"""How much memory a method needs, worked out on torch's meta device: no weights, no data, no download."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+
+from radweave.core.foreign_models import make_shape, read_shape
+from radweave.core.ontology import CLASSES
+from radweave.methods import resolve
+from radweave.methods.experiment import BuildContext, DataConfig, Experiment
+from radweave.methods.model import ReportModel, named_parts
+from radweave.methods.stage import Trainability, apply_finetune
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel, PretrainedBertDecoderConfig
+from radweave.nn.language_model import MARK, CausalLanguageModel
+from radweave.nn.pretrained import Quantization, text_shape
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# What a forward pass keeps for the backward pass, counted on tensors without numbers.
+#
+# The pass runs with torch's fake tensors: shapes, types and the choice of kernels are real, memory is not. What autograd
+# holds is then counted and not guessed from a formula, for every architecture, mixed precision and adapters alike.
+
+
+UNCOUNTABLE = (DataDependentOutputException, DynamicOutputShapeException)
+"""What a pass raises whose shapes hang on numbers."""
+
+
+def kept_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int:
+    """Bytes of the tensors that autograd keeps after ``run``; weights and what shares their memory are not counted.
+
+    Args:
+        part: the module on the meta device, whose weights train as they say.
+        run: a forward pass through the part that makes its own inputs; it runs without numbers.
+        half: whether the pass is in mixed precision, as a stage with ``precision=bfloat16``.
+    """
+    storages: dict[int, Any] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage._cdata] = storage
+        return tensor
+
+    with FakeTensorMode():
+        _give_fake_weights(part)
+        own = {tensor.untyped_storage()._cdata for tensor in (*part.parameters(), *part.buffers())}
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept)
+        with hooks, torch.autocast("cpu", torch.bfloat16, enabled=half):
+            end = run()
+        total = sum(storage.nbytes() for key, storage in storages.items() if key not in own)
+        del end
+    return int(total)
+
+
+def most_kept(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int:
+    """The same at its greatest: with gradient checkpointing the backward pass computes one layer again and keeps it."""
+    kept = kept_bytes(part, run, half=half)
+    models: list[Any] = [module for module in part.modules() if hasattr(module, "gradient_checkpointing_disable")]
+    # Not the property that says so of a model: its name changes between versions of transformers, which warn of it.
+    whole = [model for model in models if any(getattr(one, "gradient_checkpointing", False) for one in model.modules())]
+    if not whole:
+        return kept
+    shaped: Any = part
+    config = shaped.architecture
+    layers = getattr(config, "num_hidden_layers", None) or getattr(config, "depth", None) or sum(config.depths)
+    for model in whole:
+        model.gradient_checkpointing_disable()
+    return kept + (kept_bytes(part, run, half=half) - kept) // int(layers)
+
+
+def vision_pass(encoder: nn.Module, data: DataConfig, batch: int) -> Callable[[], Tensor]:
+    """A pass of the vision encoder over the images of a batch, each study with all the views it may have."""
+    volume = data.ct.size
+    shape = (batch * data.max_views, 1, data.image_size, data.image_size) if volume is None else (batch, 1, *volume)
+
+    def run() -> Tensor:
+        tokens: Tensor = encoder(torch.zeros(shape)).tokens
+        return tokens
+
+    return run
+
+
+def language_pass(
+    part: CausalLanguageModel | CrossAttentionLanguageModel, batch: int, prompt: int, report: int
+) -> Callable[[], Tensor]:
+    """The loss of reports of full length, after a prompt through which a gradient flows on."""
+
+    def run() -> Tensor:
+        ids = torch.zeros(batch, report, dtype=torch.long)
+        read = torch.zeros(batch, prompt, part.width, dtype=part.dtype, requires_grad=True)
+        there = torch.ones(batch, prompt, dtype=torch.bool)
+        if isinstance(part, CausalLanguageModel):
+            return part.loss(read, there, ids, ids)
+        return part.loss(read, there, None, None, ids, ids)
+
+    return run
+
+
+def _give_fake_weights(part: nn.Module) -> None:
+    """Put fake tensors in the place of weights and buffers; those that are shared stay shared."""
+    made: dict[int, Tensor] = {}
+
+    def fake(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            new = torch.empty(tensor.shape, dtype=tensor.dtype)
+            made[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+        return made[id(tensor)]
+
+    for module in part.modules():
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    table[name] = fake(tensor)  # type: ignore[assignment]
+
+
+# Shapes of the published checkpoints that presets name, so that their size is known without downloading them.
+
+
+_BERT_BASE = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+_LLAMA_2_7B = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+}
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "meta-llama/Llama-2-7b-hf": _LLAMA_2_7B,
+    "meta-llama/Llama-2-7b-chat-hf": _LLAMA_2_7B,
+    "microsoft/phi-4": {
+        "model_type": "phi3",
+        "vocab_size": 100352,
+        "hidden_size": 5120,
+        "intermediate_size": 17920,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 10,
+        "max_position_embeddings": 16384,
+        "tie_word_embeddings": False,
+    },
+    "emilyalsentzer/Bio_ClinicalBERT": {**_BERT_BASE, "vocab_size": 28996},
+    "bert-base-uncased": {**_BERT_BASE, "vocab_size": 30522},
+    "google-bert/bert-base-uncased": {**_BERT_BASE, "vocab_size": 30522},
+    "microsoft/swin-base-patch4-window7-224": {
+        "model_type": "swin",
+        "image_size": 224,
+        "num_channels": 3,
+        "embed_dim": 128,
+        "depths": [2, 2, 18, 2],
+        "num_heads": [4, 8, 16, 32],
+        "window_size": 7,
+    },
+    "google/vit-base-patch16-224-in21k": {
+        "model_type": "vit",
+        "image_size": 224,
+        "patch_size": 16,
+        "num_channels": 3,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    },
+    "microsoft/resnet-101": {"model_type": "resnet", "num_channels": 3, "depths": [3, 4, 23, 3]},
+}
+
+
+GRADIENT_BYTES = 4
+ADAMW_BYTES = 8
+"""Two moments of four bytes for each parameter that trains."""
+QUANTIZED_BYTES: Mapping[Quantization, float] = {"8bit": 1.0, "4bit": 0.5 + 4 / 64}
+"""Per weight of a linear map; at four bits with a float32 scale for each block of 64 (Dettmers et al., 2023)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartSize:
+    """A part of a model: its parameters, how many of them train, and the bytes of its weights."""
+
+    parameters: int
+    trainable: int
+    weight_bytes: int
+
+    @property
+    def gradients(self) -> int:
+        return self.trainable * GRADIENT_BYTES
+
+    @property
+    def optimizer(self) -> int:
+        return self.trainable * ADAMW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes on each of ``ranks`` processes in the last stage of a method.
+
+    ``kept`` is what the vision encoder and the language model keep for the backward pass, by part; what the parts
+    between them keep is not in it. With several ranks the model is sharded as ``--parallel fsdp`` does it: each holds
+    the whole weights once and its shard of weights, gradients and optimiser state, and has its share of the batch.
+    """
+
+    parts: dict[str, PartSize]
+    batch_size: int
+    tokens: int
+    kept: dict[str, int]
+    kv_cache: int
+    ranks: int = 1
+
+    @property
+    def parameters(self) -> int:
+        return sum(part.parameters for part in self.parts.values())
+
+    @property
+    def trainable(self) -> int:
+        return sum(part.trainable for part in self.parts.values())
+
+    @property
+    def activations(self) -> int:
+        return sum(self.kept.values())
+
+    @property
+    def weights(self) -> int:
+        whole = sum(part.weight_bytes for part in self.parts.values())
+        return whole if self.ranks == 1 else whole + self._shard(whole)
+
+    @property
+    def gradients(self) -> int:
+        return self._shard(sum(part.gradients for part in self.parts.values()))
+
+    @property
+    def optimizer(self) -> int:
+        return self._shard(sum(part.optimizer for part in self.parts.values()))
+
+    @property
+    def training(self) -> int:
+        """The backward pass frees activations while gradients come: the greater of the two counts, not both."""
+        return self.weights + self.optimizer + max(self.gradients, self.activations)
+
+    @property
+    def generation(self) -> int:
+        return sum(part.weight_bytes for part in self.parts.values()) + self.kv_cache
+
+    def _shard(self, total: int) -> int:
+        return math.ceil(total / self.ranks)
+
+
+def estimate(
+    method: str, preset: str, overrides: Sequence[str] = (), *, prompt_tokens: int = 128, ranks: int = 1
+) -> Estimate:
+    """Sizes of a method's parts and the memory its last stage needs.
+
+    Args:
+        method: the method.
+        preset: its preset.
+        overrides: changes to it.
+        prompt_tokens: tokens before the report, those of the image among them.
+        ranks: processes over which the model is sharded.
+
+    Raises:
+        InputError: for an unknown method, preset or field, or a checkpoint whose shape is not known here.
+    """
+    return estimate_of(resolve(method, preset, overrides), prompt_tokens=prompt_tokens, ranks=ranks)
+
+
+def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int = 1) -> Estimate:
+    """The same for an experiment.
+
+    Raises:
+        InputError: for a checkpoint whose shape is not known here.
+    """
+    model = build_on_meta(experiment)
+    stage = list(experiment.named_stages().values())[-1]
+    quantizations: dict[str, Quantization] = {
+        name: getattr(record, "quantization", "none") for name, record in experiment.model
+    }
+    parts = part_sizes(model, stage.finetune, quantizations)
+    tokens = prompt_tokens + experiment.data.max_tokens
+    batch, cache = math.ceil(stage.batch_size / ranks), 0
+    kept: dict[str, int] = {}
+    model.train()
+    for name, part in named_parts(model).items():
+        if isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel):
+            rows = stage.batch_size * experiment.decoding.num_beams
+            cache = kv_cache_bytes(part.architecture, rows, tokens, part.dtype.itemsize)
+            if not stage.losses:
+                continue
+            run = language_pass(part, batch, prompt_tokens, experiment.data.max_tokens)
+        elif part is model.encoder and any(weight.requires_grad for weight in part.parameters()):
+            run = vision_pass(part, experiment.data, batch)
+        else:
+            continue
+        try:
+            kept[name] = most_kept(part, run, half=stage.precision == "bfloat16")
+        except UNCOUNTABLE:  # Qwen-VL's tower
+            warnings.warn(
+                f"the activations of {name} hang on numbers, not on shapes, and are not counted", stacklevel=2
+            )
+    return Estimate(parts, stage.batch_size, tokens, kept, cache, ranks)
+
+
+def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | None = None) -> ReportModel:
+    """The model without any weights; ``tokenizer`` is its own, or one of its size stands in.
+
+    Raises:
+        InputError: for a checkpoint whose shape is not known here, or that does not fit.
+    """
+    stand_in = _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, record in experiment.model:
+            if getattr(record, "path", None) is not None:
+                _write_shape(record, Path(folder) / name, stand_in)
+        classes = CLASSES[experiment.data.label_set]
+        data = experiment.data
+        words = stand_in if tokenizer is None else tokenizer
+        context = BuildContext(words, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
+        with torch.device("meta"):
+            return experiment.model.build(context)
+
+
+def part_sizes(
+    model: ReportModel,
+    finetune: Mapping[str, Trainability],
+    quantizations: Mapping[str, Quantization] | None = None,
+) -> dict[str, PartSize]:
+    """Sizes of the parts, with what trains as a stage would have it; parts without parameters are left out."""
+    apply_finetune(model, finetune)
+    sizes = {}
+    for name, part in named_parts(model).items():
+        parameters = list(part.parameters())
+        if parameters:
+            sizes[name] = PartSize(
+                parameters=sum(p.numel() for p in parameters),
+                trainable=sum(p.numel() for p in parameters if p.requires_grad),
+                weight_bytes=_weight_bytes(part, (quantizations or {}).get(name, "none")),
+            )
+    return sizes
+
+
+def _weight_bytes(part: Any, quantization: Quantization) -> int:
+    """Bytes of the weights. Quantised are the linear maps, but not adapters, nor the one that gives the words."""
+    total = sum(int(weight.numel() * weight.element_size()) for weight in part.parameters())
+    if quantization == "none":
+        return total
+    head = part.model.get_output_embeddings()
+    maps = [
+        module.weight
+        for name, module in part.named_modules()
+        if isinstance(module, nn.Linear) and module is not head and MARK not in name
+    ]
+    saved = sum(weight.numel() * (weight.element_size() - QUANTIZED_BYTES[quantization]) for weight in maps)
+    return int(total - saved)
+
+
+def lora_parameters(rank: int, shapes: Sequence[tuple[int, int]]) -> int:
+    """Parameters of adapters on linear maps of these (inputs, outputs): rank times their sum, for each."""
+    return sum(rank * (inputs + outputs) for inputs, outputs in shapes)
+
+
+def kv_cache_bytes(architecture: Any, rows: int, tokens: int, bytes_per_number: int) -> int:
+    """A key and a value per layer, head, row and token. ``rows`` are studies times beams."""
+    heads = getattr(architecture, "num_key_value_heads", None) or architecture.num_attention_heads
+    head_dim = getattr(architecture, "head_dim", None) or architecture.hidden_size // architecture.num_attention_heads
+    return int(2 * architecture.num_hidden_layers * heads * head_dim * rows * tokens * bytes_per_number)
+
+
+def _stand_in_tokenizer(size: int) -> Any:
+    """A tokenizer of the right size: only its length and its special tokens matter here."""
+    from radweave.data.tokenizer import BpeTokenizerConfig
+
+    tokenizer = BpeTokenizerConfig(vocab_size=300).build([])
+    tokenizer.add_tokens([f"<{number}>" for number in range(size - len(tokenizer))])
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    return tokenizer
+
+
+def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
+    """What a run folder keeps of a pretrained part."""
+    folder.mkdir()
+    if getattr(record, "own_shape", False):
+        return
+    if record.path in PUBLISHED:
+        shape = dict(PUBLISHED[record.path])
+        config = make_shape(shape.pop("model_type"), **shape)
+    else:
+        config = read_shape(record.path, what="the shape of a checkpoint")
+        config = text_shape(config) if hasattr(record, "token_dropout") else config
+    if isinstance(record, PretrainedBertDecoderConfig):
+        config.is_decoder = config.add_cross_attention = True
+    config.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))

@@ -1,0 +1,142 @@
+"""From a run folder back to a model that reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from radweave.core.config import from_yaml, override
+from radweave.core.devices import default_device
+from radweave.core.errors import InputError
+from radweave.core.foreign_models import refuse_unusable_weights
+from radweave.core.ontology import CLASSES
+from radweave.core.study import Split
+from radweave.data.augmentation import PREPROCESSING_VERSION
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.examples import refuse_shared_images
+from radweave.data.ood import Familiarity, load_familiarity
+from radweave.data.tokenizer import load_tokenizer
+from radweave.drafting.calibration import load_calibration
+from radweave.engine.checkpoint import load_weights, refuse_other_classes
+from radweave.engine.drafts import FOLDER, Drafting, set_memories
+from radweave.engine.prepare import prepare
+from radweave.engine.run_folder import RunCard, read_card
+from radweave.engine.sizes import refuse_other_shapes
+from radweave.methods import load_method
+from radweave.methods.experiment import BuildContext, Experiment
+from radweave.methods.model import ReportModel, TrainingView, Varied
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A restored run."""
+
+    folder: Path
+    card: RunCard
+    experiment: Experiment
+    tokenizer: PreTrainedTokenizerBase
+    model: ReportModel
+    familiarity: Familiarity | None = None
+    drafting: Drafting | None = None
+
+
+def restore(folder: Path, *, device: torch.device | None = None) -> Run:
+    """Open a finished run folder; every file is checked against its hash.
+
+    Without ``device`` the model is where ``default_device`` says.
+
+    Raises:
+        InputError: if a file is missing or was changed, or does not fit the model.
+    """
+    card = read_card(folder)
+    if card.preprocessing != PREPROCESSING_VERSION:
+        raise InputError(
+            "the run was trained with another preparation of images; use the version of radweave that trained it",
+            file=folder / "run.json",
+            field="preprocessing",
+            got=card.preprocessing,
+            expected=PREPROCESSING_VERSION,
+        )
+    experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
+    if experiment.method != card.method:
+        raise InputError("the method is not that of config.yaml", file=folder / "run.json", field="method")
+    if list(card.trained_steps) != list(experiment.named_stages()):
+        raise InputError("the stages are not those of config.yaml", file=folder / "run.json", field="trained_steps")
+    refuse_other_classes(folder / "weights.safetensors", card.classes)
+    if card.classes != CLASSES[experiment.data.label_set]:
+        raise InputError("the classes are not those of config.yaml", file=folder / "run.json", field="classes")
+    if card.dataset.modality != experiment.data.modality:
+        raise InputError("the modality is not that of config.yaml", file=folder / "run.json", field="dataset.modality")
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    data, parts = experiment.data, folder / "parts"
+    context = BuildContext(tokenizer, data.image_size, card.classes, parts=parts, volume_size=data.ct.size)
+    weights = folder / "weights.safetensors"
+    with torch.device("meta"):
+        refuse_other_shapes(experiment.model.build(context), weights)
+    model = experiment.model.build(context)
+    load_weights(model, weights)
+    refuse_unusable_weights(model, weights)
+    set_memories(model, folder, named=card.memories)
+    model.to(default_device() if device is None else device).eval()
+    drafting = Drafting(folder / FOLDER, model, load_calibration(folder, card.classes))
+    familiarity = load_familiarity(folder / "familiarity")
+    return Run(folder, card, experiment, tokenizer, model, familiarity, drafting)
+
+
+# Experiments at test time: a trained run reports with some of its settings changed, and nothing is trained.
+#
+# radweave generate RUN --data DATASET --out OUT.jsonl --at-test pool.size=10 --at-test pairing_seed=3
+#
+# What may be set is the method's record (``Varied.settings``). The run folder stays as it is, and every report says that
+# it was not written as the run was trained.
+
+
+def vary(run: Run, dataset: Dataset, assignments: Sequence[str]) -> str:
+    """Set the run's model as ``assignments`` (``key=value``) say, for reports on ``dataset``; return what to warn of.
+
+    Raises:
+        InputError: if the method has nothing to set, for an unknown setting, or a data set that cannot serve.
+    """
+    model = run.model
+    if not isinstance(model, Varied):
+        raise InputError("this method has nothing to set at test time", field="--at-test", got=run.card.method)
+    model.vary(override(model.settings, assignments), lambda folder, split: view_of(run, dataset, folder, split))
+    return f"not as the run was trained: {' '.join(assignments)}"
+
+
+def view_of(run: Run, dataset: Dataset, folder: str | None, split: Split) -> TrainingView:
+    """A split of the data set that is reported on, or of another one."""
+    own = folder is None
+    source = (dataset if folder is None else Dataset.open(Path(folder))).aimed(run.experiment.data.target)
+    if own and dataset.fingerprint() != run.card.dataset.fingerprint:
+        raise InputError(
+            "is not the data set that the run was trained on: from which one shall it be?",
+            file=dataset.path,
+            field="--at-test data",
+            expected="data=FOLDER",
+        )
+    same = source.fingerprint() == dataset.fingerprint()
+    if not same:
+        refuse_shared_images(dataset, source, split)
+    data = run.experiment.data
+    cache = build_cache(source, size=data.image_size, ct=data.ct)
+    prepared = prepare(source, split, run.experiment, run.tokenizer, cache, need_text=True)
+    studies = {study.study_id: study for study in source.studies(split)}
+    return TrainingView(
+        studies=tuple(studies[example.study_id] for example in prepared.examples),
+        examples=tuple(prepared.examples),
+        classes=run.card.classes,
+        pad_id=int(run.tokenizer.pad_token_id),
+        seed=run.experiment.seed,
+        origin=None if source.fingerprint() == run.card.dataset.fingerprint else source.card.name,
+        open_other=lambda path: view_of(run, dataset, str(path), split),
+        split=split,
+    )

@@ -1,0 +1,360 @@
+"""Where a run is trained: in its own folder, or aside while an older one stands there.
+
+RUN/             the run; with --overwrite the older one stays whole and usable until the new one is finished
+.RUN.training/   the new one while it trains; --resume finds it, and it takes the older one's place in one step
+
+Each has its lock, held by whoever trains. A start that fails leaves what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from radweave.core.config import Config, first_problem, from_yaml, read_yaml
+from radweave.core.errors import InputError
+from radweave.core.json_files import MAX_CARD_BYTES, read_json, read_json_object, write_json
+from radweave.core.replacing import FolderKind
+from radweave.core.storage import refuse_existing, remove_leftovers
+from radweave.data.dataset import Dataset
+from radweave.engine.run_folder import FORMAT, locked, read_card
+from radweave.methods.experiment import Experiment
+
+_MARK = ".aside"
+"""An empty file that only a run trained aside holds: it tells the newer from the older one after they changed names."""
+_LOCK = ".lock"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+@dataclass(slots=True)
+class RunPlace:
+    """The run's folder ``out``, and the ``folder`` in which it is trained. ``began``: the start did not fail."""
+
+    out: Path
+    folder: Path
+    began: bool = False
+
+    def finish(self) -> None:
+        """Put a finished run where it belongs; an older one goes then, and not before.
+
+        Raises:
+            InputError: if somebody laid a file into the older one in the meantime; ``--resume`` ends it later.
+        """
+        if self.folder != self.out:
+            if not _is_empty(self.out):
+                _kind(self.out).refuse_other(self.out)
+            _exchange(self.folder, self.out)
+            _finish_exchange(self.out)
+
+
+def aside_of(out: Path) -> Path:
+    """Where a run is trained that replaces the one in ``out``."""
+    return out.with_name(f".{out.name}.training")
+
+
+def training_folder(out: Path) -> Path:
+    """Where the run of ``out`` is being trained, or goes on being trained."""
+    out = out.resolve()
+    return aside_of(out) if (aside_of(out) / _MARK).is_file() else out
+
+
+def is_finished(out: Path) -> bool:
+    """Whether the run of ``out`` is whole and no other is to replace it; a swap that was cut short is ended first."""
+    out = out.resolve()
+    if aside_of(out).is_dir() and training_folder(out) == out:
+        with contextlib.suppress(InputError), locked(out):  # whoever else holds it does the same
+            _settle(out)
+    return training_folder(out) == out and (out / "run.json").is_file()
+
+
+@contextlib.contextmanager
+def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
+    """Hold the run folder for training; nothing that is there is touched before it is held.
+
+    Raises:
+        InputError: if another process trains this run, or ``out`` holds what may not be replaced.
+    """
+    out = out.resolve()
+    _recover(out)
+    _refuse(out, overwrite=overwrite, resume=resume)
+    existed = out.is_dir()
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked(out))
+        _refuse(out, overwrite=overwrite, resume=resume)
+        _settle(out)
+        aside = aside_of(out)
+        pending = aside.is_dir()
+        replaces = pending if resume else overwrite and not _is_empty(out)
+        place = RunPlace(out, aside if replaces else out)
+        fresh = not (resume and pending) and (replaces or _is_empty(out))
+        try:
+            if replaces or pending:
+                held.enter_context(locked(aside))
+            if pending and not resume:
+                _empty(aside)
+            if replaces:
+                (aside / _MARK).touch()
+            elif pending:
+                _take_back(aside, keep=False)
+            yield place
+        finally:
+            if fresh and not place.began:
+                _take_back(place.folder, keep=existed and not replaces)
+
+
+# What training writes, and what an ablation writes into the folders of its runs.
+_MADE = (
+    *("config.yaml", "started.json", "weights.safetensors", "metrics.jsonl"),
+    *("checkpoints/*", "tensorboard/*", "wandb/*", _MARK),
+)
+_MODEL = ("calibration.json", "tokenizer/*", "parts/*", "memories/*", "familiarity/*", "drafting/*", "licences/*")
+_ABLATION = ("predictions.jsonl", "scores.json", "training.json", "task.json", "reused.json", "failure.txt", "log.txt")
+_BEGUN = ("tokenizer", "checkpoints", _LOCK)
+"""One of them is there from the start of a training on: a configuration alone is a user's own file."""
+
+
+def named_files(folder: Path) -> list[str]:
+    """The files that a card names, as patterns; a card of any version of Radweave.
+
+    Raises:
+        InputError: if ``run.json`` is not the card of a run.
+    """
+    path = folder / "run.json"
+    card = read_json_object(path, most=MAX_CARD_BYTES)
+    files = card.get("files")
+    if card.get("format") != FORMAT or not isinstance(files, dict):
+        raise InputError("not the card of a run", file=path)
+    return [escape(name) for name in files]
+
+
+def _files_of_finished(folder: Path) -> list[str] | None:
+    files = named_files(folder)
+    return None if "preprocessing.json" in files else [*files, *_MADE, *_ABLATION]
+
+
+def _files_of_unfinished(folder: Path) -> tuple[str, ...] | None:
+    values = read_yaml(folder / "config.yaml")
+    ours = isinstance(values, dict) and {"method", "seed", "data", "model", "stages"} <= set(values)
+    begun = any((folder / name).exists() for name in _BEGUN)
+    return (*_MADE, *_MODEL, *_ABLATION) if ours and begun else None
+
+
+_FINISHED = FolderKind("a run", "run.json", _files_of_finished)
+_UNFINISHED = FolderKind("a run", "config.yaml", _files_of_unfinished)
+
+
+def _kind(folder: Path) -> FolderKind:
+    return _FINISHED if (folder / "run.json").is_file() else _UNFINISHED
+
+
+def refuse_place(out: Path, *, overwrite: bool, resume: bool) -> None:
+    """Refuse what ``claimed`` would refuse, and hold nothing.
+
+    Raises:
+        InputError: as ``claimed``.
+    """
+    out = out.resolve()
+    _recover(out)
+    _refuse(out, overwrite=overwrite, resume=resume)
+    for folder in (out, aside_of(out)):
+        if os.path.lexists(folder / _LOCK):
+            with locked(folder):
+                pass
+
+
+def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError("is no folder; a run does not replace it", file=out)
+    for place in (out, *out.parents):
+        if (place / "dataset.json").is_file():
+            raise InputError("lies in the folder of a data set; give a place outside of it", file=out, field="--out")
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise InputError("nothing can be written there", file=there, field="--out")
+    if (aside_of(out) / _MARK).is_file() and not (resume or overwrite):
+        raise InputError(
+            "holds a training that was stopped; go on with --resume, or give --overwrite", file=aside_of(out)
+        )
+    if resume or _is_empty(out):
+        return
+    refuse_existing(out, overwrite=overwrite, ours=_kind(out))
+    if out.is_mount() or not os.access(out.parent, os.W_OK):
+        raise InputError("cannot be replaced; give a new folder inside of it", file=out)
+
+
+def _is_empty(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and all(path.name == _LOCK for path in folder.iterdir()))
+
+
+def _recover(out: Path) -> None:
+    """Give an older run its name again, where a process was killed between two renames of ``_exchange``."""
+    before = _before(out)
+    if before.is_dir() and not out.exists():
+        with locked(before):
+            before.rename(out)
+
+
+def _settle(out: Path) -> None:
+    """Remove what killed processes left, and finish what one of them had begun. For who holds ``out``."""
+    aside = aside_of(out)
+    if (out / _MARK).is_file():
+        _finish_exchange(out)
+    elif aside.is_dir() and not (aside / _MARK).is_file():
+        shutil.rmtree(aside, ignore_errors=True)
+    for folder in (out, aside):
+        for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+            remove_leftovers(inner)
+
+
+def _finish_exchange(out: Path) -> None:
+    """Remove the older run, once the new one has its name."""
+    for older in (aside_of(out), _before(out)):
+        shutil.rmtree(older, ignore_errors=True)
+    (out / _MARK).unlink()
+
+
+def _empty(folder: Path) -> None:
+    """Remove everything but the lock, which is held."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != _LOCK:
+            path.unlink()
+
+
+def _take_back(folder: Path, *, keep: bool) -> None:
+    with contextlib.suppress(OSError):
+        _empty(folder)
+        (folder / _LOCK).unlink(missing_ok=True)
+        if not keep:
+            folder.rmdir()
+
+
+def _before(out: Path) -> Path:
+    return out.with_name(f".{out.name}.before")
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two folders change names in one step (Linux, renameat2(2)).
+
+    Where the system or the disk cannot do it there are three renames; a process killed between them leaves ``one`` as
+    it was and ``other`` under its name with ``.before``.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    with contextlib.suppress(AttributeError):
+        names = os.fsencode(one), os.fsencode(other)
+        if library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+            return
+    before = _before(other)
+    other.rename(before)
+    one.rename(other)
+    before.rename(one)
+
+
+# What a training was started with, kept in its folder so that ``--resume RUN`` needs nothing else.
+#
+# The file goes with a run no further: it names paths of this machine, and an export leaves it out.
+
+
+FILE = "started.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A method, a data set, the run's folder, and the options that decide what is trained."""
+
+    method: str
+    dataset: Path
+    out: Path
+    preset: str = "tiny"
+    overrides: tuple[str, ...] = ()
+    config: Path | None = None
+
+
+class _Record(Config):
+    method: str
+    dataset: Path
+    preset: str
+    overrides: tuple[str, ...]
+    config: Path | None = None
+
+
+def write_started(folder: Path, started: Started) -> None:
+    """Keep it in the folder in which the run is trained."""
+    record = _Record(
+        method=started.method,
+        dataset=started.dataset.resolve(),
+        preset=started.preset,
+        overrides=started.overrides,
+        config=None if started.config is None else started.config.resolve(),
+    )
+    write_json(folder / FILE, record.model_dump(mode="json"))
+
+
+def read_started(run: Path) -> Started:
+    """What the run in this folder was started with.
+
+    Raises:
+        InputError: if no training was started there.
+    """
+    file = training_folder(run) / FILE
+    if not file.is_file():
+        raise InputError("no training was started in this folder", file=run, field="--resume", expected="a run folder")
+    try:
+        record = _Record.model_validate(read_json(file))
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=file) from None
+    return Started(record.method, record.dataset, run, record.preset, record.overrides, record.config)
+
+
+# What ``--resume`` finds in a run's folder, and whether that was started with the same options and data.
+
+
+Found = Literal["finished", "other", "unfinished"]
+"""The finished run that is asked for; a finished one of other options, to be replaced; one to go on with, or none."""
+
+
+def found_by_resume(out: Path, experiment: Experiment, dataset: Dataset, *, overwrite: bool) -> Found:
+    """What a training that resumes finds in ``out``; a dry run asks the same.
+
+    Raises:
+        InputError: if what is there has other options or data, and is not to be replaced.
+    """
+    if not is_finished(out):
+        started = training_folder(out) / "config.yaml"
+        if started.is_file():
+            refuse_other_options(experiment, started)
+        return "unfinished"
+    if _is_of(out, experiment, dataset):
+        return "finished"
+    if not overwrite:
+        raise InputError(
+            "--resume: holds a finished run of other options or data; give --overwrite to replace it", file=out
+        )
+    return "other"
+
+
+def refuse_other_options(experiment: Experiment, started: Path) -> None:
+    """Refuse to go on with a training whose ``config.yaml`` (``started``) says something else.
+
+    Raises:
+        InputError: naming that file.
+    """
+    if from_yaml(type(experiment), started) != experiment:
+        raise InputError("--resume needs the options the run was started with", file=started)
+
+
+def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:
+    """Whether a finished run has this configuration and data."""
+    card = read_card(run)
+    same = from_yaml(type(experiment), run / "config.yaml") == experiment if card.method == experiment.method else False
+    return same and card.dataset.fingerprint == dataset.fingerprint()

@@ -1,0 +1,300 @@
+"""Runs: from a method and overrides to a trained run folder, and back to a model that reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from radweave.core.config import to_yaml
+from radweave.core.devices import default_device, keep_freed_pages
+from radweave.core.ontology import CLASSES
+from radweave.core.provenance import library_versions
+from radweave.core.storage import sha256_json, write_aside, write_folder, write_text
+from radweave.core.study import Split
+from radweave.data.augmentation import PREPROCESSING_VERSION
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.examples import PreparedSplit, no_usable_study, refuse_leaks, refuse_same_pixels
+from radweave.data.leaks.images import near_copies
+from radweave.data.loader import VIEW_KINDS
+from radweave.data.ood import TrainingPictures, fit_familiarity, save_familiarity
+from radweave.data.targets import Telling
+from radweave.data.tokenizer import built_tokenizer, save_tokenizer, tokenizer_fingerprint
+from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
+from radweave.engine.distributed import Parallel, Ranks, joined_ranks
+from radweave.engine.drafts import rows_of_memories
+from radweave.engine.loop import use_deterministic_kernels
+from radweave.engine.prepare import _reasons, prepare, refuse_long_reports, refuse_misfit, refuse_unfit, refuse_untold
+from radweave.engine.run_directory import (
+    Started,
+    claimed,
+    found_by_resume,
+    refuse_other_options,
+    training_folder,
+    write_started,
+)
+from radweave.engine.run_folder import DatasetFacts, RunCard, hash_files, keep_licences, write_card
+from radweave.engine.save_drafting import save_for_drafting
+from radweave.engine.sizes import refuse_giant
+from radweave.engine.stages import Training, TrainingWatch, refuse_impossible_stages, run_stages, training_view
+from radweave.methods import resolve
+from radweave.methods.experiment import BuildContext, Experiment
+from radweave.methods.model import ReportModel, Shaped, Tokenizing, Witness, named_parts
+from radweave.metrics import Options, Pair, evaluate_pairs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# What is known of a run when its training has ended, and must not be overlooked: short training, collapse, floors.
+
+
+FEW_UPDATES = 200
+"""Of the stage that writes reports: the tiny presets make three times as many on their demonstration."""
+LEAST_STUDIES = 20
+"""Of validation: among fewer, equal drafts and a floor's score say nothing."""
+DRAFTED = 60
+TRAINING_REPORTS = 500
+
+
+def cautions_of(training: Training, updates: int) -> tuple[str, ...]:
+    """Sentences about a trained model; none where it passes. ``updates`` are those of the stage that writes reports."""
+    short = training.last_stage.losses and updates < FEW_UPDATES
+    found = [f"barely trained: {updates} updates of the stage that writes reports"] if short else []
+    return (*found, *_of_validation(training))
+
+
+def _of_validation(training: Training) -> list[str]:
+    """What the model's own drafts of some validation studies show, beside floors from training reports."""
+    prepared = training.splits["val"]
+    examples = [example for example in prepared.examples if example.study_id in prepared.references]
+    if len(examples) < LEAST_STUDIES:
+        return []
+    step = -(-len(examples) // DRAFTED)
+    drafts = list(training.drafter.drafts(examples[::step]))
+    pairs = [
+        Pair(
+            draft.example.study_id,
+            draft.text,
+            (prepared.references[draft.example.study_id],),
+            has_prior=draft.example.study_id in prepared.with_prior,
+        )
+        for draft in drafts
+    ]
+    own = (example.report for example in training.splits["train"].examples if example.report)
+    texts = tuple(islice(own, TRAINING_REPORTS))
+    found = evaluate_pairs(pairs, train_texts=texts, options=Options(meteor=False, resamples=0))
+    # Its own decoding: what a run chooses by expected utility is another draft.
+    return [f"drafts of {len(pairs)} validation studies: {sentence}" for sentence in found.warnings()]
+
+
+def train(
+    method: str,
+    dataset_path: Path,
+    out: Path,
+    *,
+    preset: str = "tiny",
+    overrides: Sequence[str] = (),
+    config: Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    parallel: Parallel = "ddp",
+    watch: TrainingWatch | None = None,
+) -> Path:
+    """Train a method on a dataset folder and write a run folder.
+
+    With ``resume`` an interrupted run of the same configuration and data goes on from its last checkpoint; a finished
+    one is left as it is. Under torchrun every process calls this; ``parallel`` says how they hold the model, and the
+    first one writes.
+
+    ``config`` is a YAML file of what differs from the preset; overrides come after it.
+
+    With ``overwrite`` an older run stays as it is until the new one is finished, see ``radweave.engine.run_directory``; with both
+    a stopped one goes on where there is one. A start that fails leaves nothing behind.
+
+    Raises:
+        InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
+        StoppedError: after SIGTERM or SIGINT, when a checkpoint was written.
+    """
+    experiment = resolve(method, preset, overrides, config)
+    dataset = Dataset.open(dataset_path, limit=experiment.data.limit).aimed(experiment.data.target)
+    found = found_by_resume(out, experiment, dataset, overwrite=overwrite) if resume else "other"
+    if found == "finished":
+        return out
+    resume = found == "unfinished"
+    with joined_ranks() as ranks, ExitStack() as held:
+        use_deterministic_kernels()
+        keep_freed_pages()
+        with ranks.first_goes_first():
+            if ranks.is_first:
+                place = held.enter_context(claimed(out, overwrite=overwrite, resume=resume))
+            folder = training_folder(out)
+            shown = watch if watch is not None and ranks.is_first else TrainingWatch()
+            training = _prepare(experiment, dataset, folder, resume=resume, watch=shown, ranks=ranks)
+            training.parallel = parallel
+            if ranks.is_first:
+                write_started(folder, Started(method, dataset_path, out, preset, tuple(overrides), config))
+                place.began = True
+                shown.began(folder)
+        ranks.refuse_difference("experiment, data set or tokenizer", training.fingerprint)
+        steps, validation = run_stages(training)
+        if ranks.is_first:
+            _save_parts(training, folder)
+            card = _card(training, preset, tuple(overrides), steps, validation)
+            write_card(folder, card)
+            for sentence in card.cautions:
+                training.watch.note(f"mind: {sentence}")
+            place.finish()
+        ranks.wait()
+    return out
+
+
+def _save_parts(training: Training, folder: Path) -> None:
+    """Write what the run restores from; its card comes last, and makes it one."""
+    with write_aside(folder / "weights.safetensors") as partial:
+        save_weights(training.model, partial, training.classes)
+    _save_shapes(training.model, folder / "parts")
+    _save_familiarity(training, folder / "familiarity")
+    save_for_drafting(training, training_view(training))
+    keep_licences(training.experiment, folder / "licences")
+
+
+def _save_shapes(model: ReportModel, folder: Path) -> None:
+    """Keep the shape of each part that is a transformers model, so that the run restores without its checkpoint."""
+    with write_folder(folder, overwrite=True) as partial:
+        for name, part in named_parts(model).items():
+            if isinstance(part, Shaped) and part.architecture is not None:
+                part.architecture.save_pretrained(str(partial / name))
+            if isinstance(part, Tokenizing):
+                part.tokenizer.save_pretrained(str(partial / name))
+
+
+def _save_familiarity(training: Training, folder: Path) -> None:
+    """Learn to tell images like the training images from others, and keep it with the run."""
+    pictures = TrainingPictures(training.splits["train"].examples)
+    test = fit_familiarity(pictures, seed=training.experiment.seed, patients=pictures.patients)
+    if test.reason is not None:
+        training.watch.note(f"the run will not tell images of another kind: {test.reason}")
+    save_familiarity(test, folder)
+
+
+def _prepare(
+    experiment: Experiment, dataset: Dataset, out: Path, *, resume: bool, watch: TrainingWatch, ranks: Ranks
+) -> Training:
+    config_path = out / "config.yaml"
+    if (resume or not ranks.is_first) and config_path.is_file():
+        refuse_other_options(experiment, config_path)
+    else:
+        write_text(config_path, to_yaml(experiment))
+    # What is quick to find out comes before the images, which may take hours to decode.
+    refuse_unfit(experiment, dataset)
+    # The tokenizer sees the training split only: nothing else may shape what the model can say.
+    texts = [study.report or "" for study in dataset.studies("train")]
+    telling = Telling(experiment.data.input_sections)
+    texts += [told for study in dataset.studies("train") if (told := telling.of(study))]
+    tokenizer = built_tokenizer(
+        experiment.data.tokenizer, texts, own=experiment.language_checkpoint, dataset=dataset.path
+    )
+    fingerprint = sha256_json(
+        {
+            "experiment": experiment.model_dump(mode="json"),
+            "dataset": dataset.fingerprint(),
+            "tokenizer": tokenizer_fingerprint(tokenizer),
+            "version": library_versions()["radweave"],
+        }
+    )
+    refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
+    data, classes = experiment.data, CLASSES[experiment.data.label_set]
+    context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
+    if not any(getattr(part, "path", None) for _, part in experiment.model):  # a checkpoint bounds its own part
+        with torch.device("meta"):
+            refuse_giant(experiment.model.build(context))
+    torch.manual_seed(experiment.seed)
+    model = experiment.model.build(context).to(default_device())
+    refuse_impossible_stages(experiment, model)
+    refuse_long_reports(experiment, model)
+    refuse_untold(experiment, model)
+    if ranks.is_first:
+        with write_folder(out / "tokenizer", overwrite=True) as partial:
+            save_tokenizer(tokenizer, partial)
+    # The first process reads the files, the others what it has kept of them.
+    refuse_leaks(dataset)
+    cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
+    refuse_same_pixels(dataset, cache)
+    if ranks.is_first:
+        for line in near_copies(dataset, cache):
+            watch.note(line)
+    # A resumed training sees the pixels it began with, or is refused.
+    fingerprint = f"{fingerprint}-{cache.digest}"
+    training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
+    if experiment.stated_start is not None:
+        watch.note(experiment.stated_start)
+    training.open_other = lambda path: _open_other(experiment, tokenizer, path)
+    for split in ("train", "val"):
+        training.splits[split] = _prepared(training, split)
+    return training
+
+
+def _prepared(training: Training, split: Split) -> PreparedSplit:
+    """A split of the training's own data set, with studies of each that a stage mixes."""
+    experiment, dataset = training.experiment, training.dataset
+    prepared = prepare(dataset, split, experiment, training.tokenizer, training.cache, need_text=True)
+    named = {name for stage in experiment.named_stages().values() for name in stage.mixture}
+    if not prepared.examples or any(not prepared.of({name}).examples for name in named):
+        raise no_usable_study(dataset, split)
+    if prepared.left_out:
+        training.watch.note(f"{split}: {len(prepared.left_out)} studies left out ({_reasons(prepared)})")
+    return prepared
+
+
+def _open_other(
+    experiment: Experiment, tokenizer: PreTrainedTokenizerBase, path: Path
+) -> tuple[Dataset, PreparedSplit]:
+    """The training split of another data set, prepared as this experiment prepares its own."""
+    dataset = Dataset.open(path).aimed(experiment.data.target)
+    refuse_misfit(experiment, dataset)
+    cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct)
+    return dataset, prepare(dataset, "train", experiment, tokenizer, cache, need_text=True)
+
+
+def _views(prepared: PreparedSplit) -> dict[str, int]:
+    """How many images of each kind of view the training split has."""
+    kinds = [VIEW_KINDS[kind] for example in prepared.examples for kind in example.view_ids]
+    return {name: kinds.count(name) for name in VIEW_KINDS}
+
+
+def _card(
+    training: Training, preset: str, overrides: tuple[str, ...], steps: dict[str, int], validation: dict[str, Any]
+) -> RunCard:
+    card = training.dataset.card
+    return RunCard(
+        method=training.experiment.method,
+        preset=preset,
+        overrides=overrides,
+        seed=training.experiment.seed,
+        classes=training.classes,
+        preprocessing=PREPROCESSING_VERSION,
+        trained_steps=steps,
+        # A witness drafts from what its memories were fitted to.
+        fitted=not training.model.terms or (isinstance(training.model, Witness) and not training.last_stage.losses),
+        starts_from=training.experiment.stated_start,
+        validation=validation,
+        left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
+        views=_views(training.splits["train"]),
+        memories=rows_of_memories(training.folder),
+        cautions=cautions_of(training, list(steps.values())[-1]),
+        sources={name: dict(figures) for name, figures in training.model.figures().items()},
+        dataset=DatasetFacts(
+            name=card.name,
+            fingerprint=training.dataset.fingerprint(),
+            modality=card.modality,
+            target=card.target,
+            cleaning=card.cleaning,
+        ),
+        versions=library_versions(),
+        files=hash_files(training.folder),
+    )

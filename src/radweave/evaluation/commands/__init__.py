@@ -1,1 +1,0 @@
-"""What the verbs evaluate, compare and label do."""

@@ -1,1 +1,0 @@
-"""What scores a report."""

@@ -1,0 +1,483 @@
+"""The pages of a benchmark: one to begin with, one per set, samples, pictures, and all figures as JSON."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from radweave.core.errors import InputError
+from radweave.core.figures import BLUE, GREY, MARKERS, OTHERS, new_figure, png
+from radweave.core.json_files import read_json, read_jsonl, write_json
+from radweave.core.storage import write_aside, write_text
+from radweave.core.study import RESEARCH_ONLY, Study
+from radweave.data.dataset import Dataset
+from radweave.experiments.bench_results import SetResults, choice_table, duration, trained_rows
+from radweave.experiments.bench_tables import (
+    budget_tables,
+    comparison_tables,
+    cost_table,
+    evidence_table,
+    honesty_table,
+    paper_table,
+    provenance,
+    runs_table,
+    score_tables,
+    short_table,
+    trust_table,
+)
+from radweave.labels import LABELER_OF, get_labeler
+from radweave.metrics.evidence import stated
+from radweave.metrics.tables import TextTable, latex_tables, markdown_tables
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# A few studies, what every method wrote for them, and what it rests on.
+
+
+WITH_FINDINGS, WITHOUT = 3, 1
+TOP_CLASSES = 3
+MOST_RECALLED = 2
+_TEXT, _RECALLED_TEXT = 900, 240
+_SIDE_PX = 160
+
+
+def sample_page(results: SetResults, picture: str | None) -> str:
+    """Markdown: the studies with reference, nearest report, and per method draft, top classes and recalled texts.
+
+    They are chosen by the references alone: with findings, spread evenly over the test split, and one without.
+    """
+    drafts = {method: _predictions(folders[0]) for method, folders in results.folders.items()}
+    chosen = chosen_studies(results)
+    seeds = ", ".join(f"{method} {folders[0].name}" for method, folders in results.folders.items())
+    lines = [
+        f"# Sample reports: {results.suite.kind.title}",
+        "",
+        "Research software, not a medical device. Chosen by the references alone, before any draft was looked at:"
+        f" {WITH_FINDINGS} test studies with findings, spread evenly, and {WITHOUT} without. First seed of each:"
+        f" {seeds}; data {results.record['dataset']['fingerprint'][:12]}.",
+        "",
+        *([f"![the studies' first images]({picture})", ""] if picture else []),
+    ]
+    for number, study_id in enumerate(chosen, start=1):
+        rows = {method: found[study_id] for method, found in drafts.items() if study_id in found}
+        lines += _study(number, study_id, rows)
+    return "\n".join(lines)
+
+
+def chosen_studies(results: SetResults) -> list[str]:
+    """Ids of the sample studies."""
+    folders = next(iter(results.folders.values()))
+    rows = [row for row in _predictions(folders[0]).values() if row["ref"]]
+    findings = stated([row["ref"] for row in rows], get_labeler(LABELER_OF[results.dataset.card.modality]))
+    ids = [row["study_id"] for row in rows]
+    some = [study_id for study_id, found in zip(ids, findings, strict=True) if found]
+    none = [study_id for study_id, found in zip(ids, findings, strict=True) if not found]
+    return _spread(some, WITH_FINDINGS) + _spread(none, WITHOUT)
+
+
+def _spread(ids: Sequence[str], number: int) -> list[str]:
+    return (
+        [ids[(2 * place + 1) * len(ids) // (2 * number)] for place in range(number)]
+        if len(ids) >= number
+        else list(ids)
+    )
+
+
+def _predictions(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["study_id"]: row for _, row in read_jsonl(folder / "predictions.jsonl")}
+
+
+def _study(number: int, study_id: str, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    some = next(iter(rows.values()))
+    lines = [f"## {number}. Study {study_id}", "", f"**Reference.** {_plain(some['ref'])}", ""]
+    nearest = some["floors"].get("nearest_neighbour")
+    if nearest:
+        lines += [f"**Report of the nearest training image.** {_plain(nearest)}", ""]
+    for method, row in rows.items():
+        lines += [f"**{method}.** {_plain(row['hyp']) or '(empty)'}", ""]
+        lines += [f"- {text}" for text in _evidence(row["evidence"])] or ["- no evidence beyond word confidence"]
+        lines.append("")
+    return lines
+
+
+def _evidence(evidence: Mapping[str, Any]) -> list[str]:
+    lines = []
+    values = evidence.get("class_probabilities") or {}
+    if values:
+        top = sorted(values.items(), key=lambda item: -item[1])[:TOP_CLASSES]
+        lines.append("heads: " + ", ".join(f"{name} {value:.2f}" for name, value in top))
+    recalled = list(evidence.get("recalled") or ())
+    regions = [case for case in recalled if case["kind"] == "region"]
+    for case in [case for case in recalled if case["kind"] != "region"][:MOST_RECALLED]:
+        target = f" for {case['for']}" if case.get("for") else ""
+        text = f": {_plain(case['text'], _RECALLED_TEXT)}" if case.get("text") else ""
+        facts = ", ".join([*map(_score, case.get("scores", {}).items()), f"study {case['study_id']}"])
+        lines.append(f"recalled {case['kind']}{target} ({facts}){text}")
+    if regions:
+        lines.append(f"recalled regions: {len(regions)}")
+    maps = evidence.get("attention_maps") or {}
+    if maps:
+        lines.append(f"attention maps: {len(maps)} classes")
+    return lines
+
+
+def _score(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}"
+
+
+def _plain(text: str, most: int = _TEXT) -> str:
+    """One line that Markdown shows as it is."""
+    line = " ".join(text.split())
+    line = line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ..."
+    return line.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def sample_picture(results: SetResults) -> bytes | None:
+    """The first radiograph of each sample study side by side, as a PNG; None for scans."""
+    if results.dataset.card.modality != "xray":
+        return None
+    studies = {study.study_id: study for study in results.dataset.studies("test")}
+    tiles = [_tile(results.dataset, studies[study_id]) for study_id in chosen_studies(results)]
+    buffer = io.BytesIO()
+    Image.fromarray(np.concatenate(tiles, axis=1)).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _tile(dataset: Dataset, study: Study) -> np.ndarray[Any, Any]:
+    tile = Image.new("L", (_SIDE_PX, _SIDE_PX))
+    with Image.open(dataset.image_path(study.images[0].path)) as image:
+        grey = image.convert("L")
+        grey.thumbnail((_SIDE_PX, _SIDE_PX))
+        tile.paste(grey, ((_SIDE_PX - grey.width) // 2, (_SIDE_PX - grey.height) // 2))
+    return np.asarray(tile)
+
+
+# Figures as pictures, from the record of a set (``benchmark.json``): seeds and floors, and quality against cost.
+#
+# Whatever is drawn stands in the record, so that pictures can be drawn anew without the runs. Names stand beside what
+# they name, not in a legend: floors are rows like the methods, with their own intervals. Needs the extra ``plots``.
+
+
+PANELS = {
+    "CE_F1": "findings F1, micro (0 to 1)",
+    "CE_F1_macro": "findings F1, macro (0 to 1)",
+    "CIDEr": "CIDEr (0 to 10)",
+    "BLEU_4": "BLEU-4 (0 to 1)",
+}
+_NOTICE = "Research software, not a medical device."
+_LABEL_CHARS = 36
+Scores = Mapping[str, Mapping[str, Any]]
+"""By metric: ``values`` of the seeds, their ``mean``, and the ``interval`` of that over studies."""
+
+
+def score_plot(record: Mapping[str, Any]) -> bytes:
+    """Four panels: a row per method and per floor, a dot per seed, a bar for the interval over studies (PNG)."""
+    methods, floors = _systems(record)
+    rows = [*methods, *floors]
+    figure = new_figure(10, 1.8 + 0.56 * len(rows))
+    panels = figure.subplots(2, 2, sharey=True)
+    for panel, (metric, title) in zip(panels.flat, PANELS.items(), strict=True):
+        _score_panel(panel, methods, floors, metric)
+        panel.set_xlabel(title)
+    labels = [*methods, *(f"floor: {name}" for name in floors)]
+    panels.flat[0].set_yticks(range(len(rows)), [fill(label, _LABEL_CHARS) for label in labels])
+    for panel in panels[:, 0]:
+        panel.tick_params(axis="y", labelsize=7.5)
+    panels.flat[0].invert_yaxis()
+    figure.supxlabel(
+        f"{_source(record)}. Blue dots: training seeds; black ticks: their means; other marks: floors; bars: 95 % over"
+        f" test studies.\nDashed line: the best floor of a panel. {_NOTICE}",
+        size=7,
+    )
+    return png(figure)
+
+
+def _score_panel(panel: Axes, methods: Mapping[str, Scores], floors: Mapping[str, Scores], metric: str) -> None:
+    best = _best(floors, metric)
+    if best is not None:
+        panel.axvline(best[1], color="black", linestyle="--", linewidth=0.8, zorder=0)
+    if floors:
+        panel.axhspan(len(methods) - 0.5, len(methods) + len(floors) - 0.5, color=GREY, alpha=0.1, linewidth=0)
+    for row, scores in enumerate([*methods.values(), *floors.values()]):
+        found = scores.get(metric)
+        if found is None or found["mean"] is None:
+            continue
+        colour, marker = (BLUE, "o") if row < len(methods) else _look(row - len(methods))
+        if found["interval"] is not None:
+            panel.hlines(row, *found["interval"], color=GREY if row < len(methods) else colour, linewidth=3)
+        values = [value for value in found["values"] if value is not None]
+        panel.plot(
+            values,
+            [row] * len(values),
+            marker,
+            color=colour,
+            markeredgecolor="white",
+            markersize=7,
+            clip_on=False,
+            zorder=3,
+        )
+        if row < len(methods):
+            panel.vlines(found["mean"], row - 0.3, row + 0.3, color="black")
+    panel.grid(axis="x", alpha=0.3)
+
+
+def cost_plot(record: Mapping[str, Any]) -> bytes | None:
+    """Findings F1 against the cost of training (PNG); None where the methods have no measure of it in common."""
+    methods, floors = _systems(record)
+    known = {name: scores["CE_F1"] for name, scores in methods.items() if scores["CE_F1"]["mean"] is not None}
+    found = _common_cost(record, list(known))
+    if found is None:
+        return None
+    title, minutes = found
+    figure = new_figure(8, 4.5)
+    panel = figure.subplots()
+    best = _best(floors, "CE_F1")
+    if best is not None:
+        name, value, interval = best
+        panel.axhline(value, color=OTHERS[0], linestyle="--")
+        if interval is not None:
+            panel.axhspan(*interval, color=OTHERS[0], alpha=0.12, linewidth=0)
+        panel.annotate(f"best floor: {name}", (0.01, value), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                       textcoords="offset points", size=8)  # fmt: skip
+    for name, score in known.items():
+        if score["interval"] is not None:
+            panel.vlines(minutes[name], *score["interval"], color=GREY, linewidth=2)
+        panel.plot(minutes[name], score["mean"], "o", color=BLUE)
+        panel.annotate(name, (minutes[name], score["mean"]), xytext=(7, 4), textcoords="offset points", size=9)
+    panel.set_xlabel(f"{title}, one seed (minutes)")
+    panel.set_ylabel(PANELS["CE_F1"])
+    panel.margins(x=0.25)
+    panel.grid(alpha=0.3)
+    figure.supxlabel(f"{_source(record)}: means over seeds; bars and band: 95 % over test studies. {_NOTICE}", size=7)
+    return png(figure)
+
+
+def _systems(record: Mapping[str, Any]) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """The methods and the floors under the full protocol: only a method's drafts have evidence."""
+    found: Mapping[str, Scores] = record["scores"]["full"]
+    methods = {name: scores for name, scores in found.items() if name in record["evidence"]}
+    return methods, {name: scores for name, scores in found.items() if name not in methods}
+
+
+def _best(floors: Mapping[str, Scores], metric: str) -> tuple[str, float, Sequence[float] | None] | None:
+    """Name, mean and interval of the floor that scores highest."""
+    known = {name: scores[metric] for name, scores in floors.items() if scores.get(metric, {}).get("mean") is not None}
+    if not known:
+        return None
+    name = max(known, key=lambda one: float(known[one]["mean"]))
+    return name, float(known[name]["mean"]), known[name]["interval"]
+
+
+def _common_cost(record: Mapping[str, Any], methods: Sequence[str]) -> tuple[str, dict[str, float]] | None:
+    """The first measure of training time that all methods have, in minutes."""
+    trained = record.get("trained", {})
+    costs = {method: record["costs"].get(trained.get(method, method), {}) for method in methods}
+    measures = {"CPU time of training": "cpu_s", "time of training": "train_s", "time of the updates": "updates_s"}
+    for title, key in measures.items():
+        known = {method: cost[key] / 60 for method, cost in costs.items() if cost.get(key) is not None}
+        if len(known) == len(methods) and len(known) > 1:
+            return title, known
+    return None
+
+
+def _source(record: Mapping[str, Any]) -> str:
+    return f"{record['title']}, data {record['dataset']['fingerprint'][:12]}"
+
+
+def _look(place: int) -> tuple[str, str]:
+    """Colour and mark of a floor: no two of the first twenty are alike."""
+    return OTHERS[place % len(OTHERS)], MARKERS[1:][place % (len(MARKERS) - 1)]
+
+
+FORMAT = "radweave-bench"
+FORMAT_VERSION = 2
+STEM = "benchmark"
+
+
+def write_pages(sets: Mapping[str, SetResults], folder: Path, facts: Mapping[str, Any]) -> Path:
+    """Write all pages; return the one to begin with. What a set without a finished run lacks is left out.
+
+    Sets that another call has measured stay on the first page and in the JSON, each with its own machine and time.
+    Texts and images of a study go onto a page only where the data are synthetic; for other data the samples are
+    written beside the runs.
+    """
+    shown = {name: results for name, results in sets.items() if results.full}
+    made = {name: _set_record(results, facts) for name, results in shown.items()}
+    for name, results in shown.items():
+        _write_set(name, results, made[name], folder)
+    records = _earlier(folder) | made
+    lines = [
+        "# Benchmark",
+        "",
+        "Made by `radweave bench`; docs/benchmark.md says how to run it and how to read it. "
+        "Every method in its own preset on the same studies, scored by one program beside floors that do not look.",
+        "",
+        RESEARCH_ONLY,
+        "",
+    ]
+    for name, record in records.items():
+        lines += [_summary(record), f"![seeds and floors]({STEM}_{name}_scores.png)\n"]
+        lines.append(f"[All tables of this set]({STEM}_{name}.md)" + _samples_link(name, record) + "\n")
+    for name, results in sets.items():
+        if name not in records:
+            missing = TextTable(results.suite.kind.title, notes=("no run is finished", *provenance(results)))
+            lines.append(markdown_tables([missing]))
+    lines += [record["page"]["choice"] for record in records.values()]
+    page = folder / f"{STEM}.md"
+    write_text(page, "\n".join(lines).rstrip() + "\n")
+    head = {"format": FORMAT, "version": FORMAT_VERSION, "notice": RESEARCH_ONLY}
+    write_json(folder / f"{STEM}.json", {**head, "sets": records})
+    return page
+
+
+def _earlier(folder: Path) -> dict[str, Any]:
+    """The sets that are on the pages already, by name."""
+    path = folder / f"{STEM}.json"
+    record = read_json(path) if path.is_file() else {}
+    current = record.get("format") == FORMAT and record.get("version") == FORMAT_VERSION
+    return dict(record["sets"]) if current else {}
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    """The short table of a set, and where and how long it was made."""
+    made = record["made"]
+    return (
+        f"{record['page']['short']}\nMachine: {made['machine']}. The command ran {duration(made['wall_s'])} in "
+        f"{made['sessions']} session{'s' * (made['sessions'] > 1)}, for all its sets; training and writing "
+        f"of this set's runs, one after the other and those taken over too: {duration(made['runs_s'])}.\n"
+    )
+
+
+def _samples_link(name: str, record: Mapping[str, Any]) -> str:
+    return f", [sample reports]({STEM}_{name}_samples.md)" if record["page"]["samples"] else ""
+
+
+def is_synthetic(results: SetResults) -> bool:
+    """Whether texts and images of the set may be shown anywhere."""
+    return results.dataset.card.name.startswith("phantom")
+
+
+def set_tables(results: SetResults) -> list[TextTable]:
+    """All tables of a set, in the order of its page."""
+    paper = paper_table(results)
+    return [
+        short_table(results),
+        *comparison_tables(results),
+        *score_tables(results),
+        honesty_table(results),
+        evidence_table(results),
+        trust_table(results),
+        cost_table(results),
+        *budget_tables(results),
+        *([paper] if paper else []),
+        runs_table(results),
+    ]
+
+
+def draw_again(folder: Path) -> list[Path]:
+    """Draw the pictures of scores and costs of a folder of pages anew, from its ``benchmark.json`` alone.
+
+    Raises:
+        InputError: if there is no such record, or one of another version.
+    """
+    records = _earlier(folder)
+    if not records:
+        raise InputError(f"holds no {STEM}.json of version {FORMAT_VERSION}", file=folder)
+    return [path for name, record in records.items() for path in _draw(name, record, folder)]
+
+
+def _draw(name: str, record: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the pictures of a set; the second one only where what training cost is known."""
+    drawn = [folder / f"{STEM}_{name}_scores.png"]
+    _write_bytes(drawn[0], score_plot(record))
+    costs = cost_plot(record)
+    if costs is not None:
+        drawn.append(folder / f"{STEM}_{name}_cost.png")
+        _write_bytes(drawn[1], costs)
+    return drawn
+
+
+def _write_set(name: str, results: SetResults, record: Mapping[str, Any], folder: Path) -> None:
+    tables = set_tables(results)
+    titles = ("seeds and floors", "quality and cost")
+    drawn = _draw(name, record, folder)
+    pictures = [f"![{title}]({path.name})" for title, path in zip(titles, drawn, strict=False)]
+    text = [f"# {results.suite.kind.title}: all tables", "", RESEARCH_ONLY, "", *pictures, ""]
+    write_text(folder / f"{STEM}_{name}.md", "\n".join(text) + "\n" + markdown_tables(tables))
+    write_text(results.suite.request.out / "bench.tex", latex_tables(tables))
+    place = folder if is_synthetic(results) else results.suite.request.out
+    picture = sample_picture(results) if is_synthetic(results) else None
+    if picture is not None:
+        _write_bytes(place / f"{STEM}_{name}_samples.png", picture)
+    page = sample_page(results, f"{STEM}_{name}_samples.png" if picture else None)
+    write_text(place / f"{STEM}_{name}_samples.md", page)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    with write_aside(path) as partial:
+        partial.write_bytes(content)
+
+
+def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]:
+    systems = {
+        protocol: {
+            name: {
+                metric: {"values": list(values), "mean": system.mean(metric), "std": system.std(metric)}
+                | {"interval": system.interval(metric)}
+                for metric, values in system.values.items()
+            }
+            for name, system in found.items()
+        }
+        for protocol, found in (
+            ("full", {**results.full, **results.floors}),
+            (results.suite.kind.compatible, {**results.compatible, **results.compatible_floors}),
+        )
+    }
+    return {
+        "title": results.suite.kind.title,
+        "made": {**facts, "runs_s": sum(cost.seconds for cost in results.costs.values())},
+        "page": {
+            "short": markdown_tables([short_table(results)]),
+            "choice": markdown_tables([choice_table(results)]),
+            "samples": is_synthetic(results),
+        },
+        "dataset": results.record["dataset"],
+        "studies": results.record["studies"],
+        "reference": results.reference,
+        "runs": results.record["runs"],
+        "unable": dict(results.suite.unable),
+        "scores": systems,
+        "to_reference": [
+            {"method": method, "metric": metric, **asdict(tested)}
+            for (method, metric), tested in results.to_reference.items()
+        ],
+        "to_joining": [
+            {"method": method, "metric": metric, **asdict(tested)}
+            for (method, metric), tested in results.to_joining.items()
+        ],
+        "to_floors": [
+            {"floor": floor, "method": method, "metric": metric, **asdict(tested)}
+            for floor, contrasts in results.to_floors.items()
+            for (method, metric), tested in contrasts.items()
+        ],
+        "evidence": {
+            method: {**found.figures, "recalled_kind": found.recalled_kind, "kinds": list(found.kinds)}
+            for method, found in results.evidence.items()
+        },
+        "trained": trained_rows(results.suite),
+        "costs": {method: asdict(cost) for method, cost in results.costs.items()},
+        "failures": {
+            row["label"]: {"refused": row["refused"], "failed": row["seeds"]["failed"]}
+            for row in results.record["rows"]
+            if row["refused"] or row["seeds"]["failed"]
+        },
+    }

@@ -1,0 +1,506 @@
+"""Everything that is known of a set once its runs are there: scores, tests, evidence, costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json, read_jsonl
+from radweave.data.dataset import Dataset
+from radweave.experiments.bench_suite import JOINING, MethodCost, SuiteSet, method_cost, pace_folder
+from radweave.experiments.one_run import named_statistics, same_scores, summary
+from radweave.labels import LABELER_OF, Labeler, get_labeler
+from radweave.methods.tables import METRICS
+from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.metrics.evaluate import FLOOR_NAMES
+from radweave.metrics.evidence import EvidenceAgreement, evidence_agreement
+from radweave.metrics.floors import FINDINGS, WORDING, shuffled_pairing
+from radweave.metrics.pairs import Pair
+from radweave.metrics.significance import compare_seeds, holm
+from radweave.metrics.statistics import Floats, Statistic, cluster_index, resampled_weights
+from radweave.metrics.tables import DASH, TextTable, number
+
+# Scores of a method over its seeds, resampled over studies, and tested against others.
+#
+# Two questions, two tests. Over seeds: would another training give the same? (Welch's test, from the ablation's record.)
+# Over studies: would other studies? Here studies are drawn anew, a patient's together, 10,000 times, the same draw for
+# every method and seed; each draw gives every seed's corpus score, and their mean is the method's. A difference that
+# holds must hold in both.
+
+
+ALPHA = 0.05
+DRAWS = 10_000
+"""Resamples: the least p-value is 1 in 10,001, so that after Holm over a hundred cells one of .01 can be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How predictions are scored: protocol, labeler, training reports (for a protocol's vocabulary), patients."""
+
+    protocol: str
+    labeler: Labeler
+    train_texts: tuple[str, ...]
+    patients: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One metric of a method against another system: means' difference, interval over studies and p-values.
+
+    ``p_studies`` is two-sided from the resamples, ``p_holm`` after Holm over all methods and metrics of the table;
+    ``p_seeds`` Welch's over seeds. None where a test is undefined.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    p_studies: float | None
+    p_seeds: float | None = None
+    p_holm: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds over studies, corrected, and over seeds where the other system has any."""
+        over_seeds = self.p_seeds is None or self.p_seeds < ALPHA
+        return self.p_holm is not None and self.p_holm < ALPHA and over_seeds
+
+
+@dataclass(frozen=True, slots=True)
+class SystemScores:
+    """A system's evaluations, one per seed (a floor has one), and the draws (R,) of each metric."""
+
+    evaluations: tuple[Evaluation, ...]
+    values: Mapping[str, tuple[float | None, ...]]
+    draws: Mapping[str, Floats]
+
+    @property
+    def study_ids(self) -> tuple[str, ...]:
+        return self.evaluations[0].study_ids
+
+    def by_seed(self) -> list[dict[str, float | None]]:
+        """The corpus scores of each seed."""
+        return [{name: values[place] for name, values in self.values.items()} for place in range(len(self.evaluations))]
+
+    def mean(self, metric: str) -> float | None:
+        values = [value for value in self.values.get(metric, ()) if value is not None]
+        return float(np.mean(values)) if values and len(values) == len(self.values[metric]) else None
+
+    def std(self, metric: str) -> float | None:
+        values = [value for value in self.values.get(metric, ()) if value is not None]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+    def interval(self, metric: str) -> tuple[float, float] | None:
+        """95 % over studies, of the mean over seeds."""
+        return _interval(self.draws[metric]) if metric in self.draws else None
+
+
+def read_run(folder: Path, scoring: Scoring) -> list[Pair]:
+    """The predictions of a run with the patients of its studies."""
+    pairs = read_pairs(folder / "predictions.jsonl", skip_invalid=True).pairs
+    return [dataclasses.replace(pair, patient_id=scoring.patients.get(pair.study_id)) for pair in pairs]
+
+
+def score_system(runs: Sequence[Sequence[Pair]], scoring: Scoring, *, resamples: int = DRAWS) -> SystemScores:
+    """Evaluate a system's predictions of all seeds.
+
+    Raises:
+        InputError: if the seeds are not about the same studies.
+    """
+    options = Options(meteor=False, floors=False, resamples=0)
+    evaluations = tuple(
+        evaluate_pairs(
+            pairs, scoring.protocol, labeler=scoring.labeler, train_texts=scoring.train_texts, options=options
+        )
+        for pairs in runs
+    )
+    for evaluation in evaluations:
+        if evaluation.study_ids != evaluations[0].study_ids:
+            raise InputError("runs of one data set are not about the same studies", field="study_id")
+    values: dict[str, tuple[float | None, ...]] = {}
+    summaries = [summary(evaluation) for evaluation in evaluations]
+    for name in METRICS:
+        values[name] = tuple(found.get(name) for found in summaries)
+    return SystemScores(evaluations, values, _draws(evaluations, resamples) if resamples else {})
+
+
+def _draws(evaluations: Sequence[Evaluation], resamples: int) -> dict[str, Floats]:
+    """Metric -> mean over seeds in each resample (R,)."""
+    clusters: NDArray[np.int64] = cluster_index(evaluations[0].patients)
+    if int(clusters.max()) < 1:
+        return {}
+    seeds: list[dict[str, Statistic]] = [named_statistics(evaluation) for evaluation in evaluations]
+    drawn: dict[str, list[Floats]] = {name: [] for name in seeds[0]}
+    for weights in resampled_weights(clusters, resamples, seed=0):
+        for name, chunks in drawn.items():
+            chunks.append(np.mean([seed[name].value(weights @ seed[name].rows) for seed in seeds], axis=0))
+    return {name: np.concatenate(chunks) for name, chunks in drawn.items()}
+
+
+def floor_systems(pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemScores]:
+    """The floors that came with the predictions, scored like a method."""
+    systems = {}
+    for key, name in FLOOR_NAMES.items():
+        if all(key in pair.floors for pair in pairs):
+            systems[name] = score_system([[dataclasses.replace(pair, hyp=pair.floors[key]) for pair in pairs]], scoring)
+    return systems
+
+
+def shuffled_system(name: str, pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemScores]:
+    """A system's reports given to other studies, scored like a method: what its wording scores without its eyes."""
+    texts = shuffled_pairing(pairs, seed=0).texts
+    if texts is None:
+        return {}
+    moved = [dataclasses.replace(pair, hyp=text) for pair, text in zip(pairs, texts, strict=True)]
+    return {f"{name}'s reports, given to other studies": score_system([moved], scoring)}
+
+
+def compare(
+    systems: Mapping[str, SystemScores],
+    other: SystemScores,
+    metrics: Sequence[str],
+    p_seeds: Mapping[tuple[str, str], float | None] | None = None,
+) -> dict[tuple[str, str], Contrast]:
+    """(system, metric) -> its difference to ``other``; Holm over all of them. Systems on other studies are left out."""
+    found: dict[tuple[str, str], Contrast] = {}
+    for name, system in systems.items():
+        if system.study_ids != other.study_ids:
+            continue
+        for metric in metrics:
+            ours, theirs = system.mean(metric), other.mean(metric)
+            if ours is None or theirs is None:
+                continue
+            tested = Contrast(ours - theirs, None, None, None, (p_seeds or {}).get((name, metric)))
+            if metric in system.draws and metric in other.draws:
+                draws = system.draws[metric] - other.draws[metric]
+                low, high = _interval(draws) or (None, None)
+                tested = dataclasses.replace(tested, low=low, high=high, p_studies=_p_value(draws, ours - theirs))
+            found[name, metric] = tested
+    corrected = holm([tested.p_studies for tested in found.values()])
+    return {
+        key: dataclasses.replace(tested, p_holm=p) for (key, tested), p in zip(found.items(), corrected, strict=True)
+    }
+
+
+def _interval(draws: Floats) -> tuple[float, float] | None:
+    defined = draws[~np.isnan(draws)]
+    if defined.size == 0:
+        return None
+    low, high = np.quantile(defined, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _p_value(draws: Floats, observed: float) -> float:
+    """Two-sided: the share of draws that lie as far from the difference found as nothing does; never 0."""
+    far = np.isnan(draws) | (np.abs(draws - observed) >= abs(observed) - 1e-12)
+    return (int(far.sum()) + 1) / (draws.size + 1)
+
+
+TESTED = ("BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
+"""The metrics that are tested; Holm's correction is over these and all methods."""
+NEAREST = FLOOR_NAMES["nearest_neighbour"]
+TESTED_FLOORS = (NEAREST, FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING])
+"""The floors that methods are tested against, each with a correction of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEvidence:
+    """Findings in the evidence, mean over seeds; and which kinds of evidence a report carries."""
+
+    figures: Mapping[str, float | None]
+    recalled_kind: str | None
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetResults:
+    """The results of a set. ``record`` is the ablation's; ``folders`` are a row's finished runs by its label.
+
+    ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes.
+    """
+
+    suite: SuiteSet
+    dataset: Dataset
+    record: Mapping[str, Any]
+    folders: Mapping[str, tuple[Path, ...]]
+    full: Mapping[str, SystemScores]
+    compatible: Mapping[str, SystemScores]
+    floors: Mapping[str, SystemScores]
+    compatible_floors: Mapping[str, SystemScores]
+    to_reference: Mapping[tuple[str, str], Contrast]
+    to_joining: Mapping[tuple[str, str], Contrast]
+    to_floors: Mapping[str, Mapping[tuple[str, str], Contrast]]
+    evidence: Mapping[str, MethodEvidence]
+    costs: Mapping[str, MethodCost]
+
+    @property
+    def reference(self) -> str:
+        return self.suite.table.reference
+
+    def cost_of(self, label: str) -> MethodCost:
+        """What training the model behind a row cost."""
+        return self.costs[trained_rows(self.suite)[label]]
+
+
+def trained_rows(suite: SuiteSet) -> dict[str, str]:
+    """Label of a row -> label of the row whose runs it reports with, often its own."""
+    return {row.label: suite.table.trained(row).label for row in suite.table.rows}
+
+
+def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
+    """Score and compare the finished runs of a set.
+
+    Raises:
+        InputError: for predictions that do not give the scores beside them, or runs on other studies.
+    """
+    dataset = Dataset.open(suite.request.dataset)
+    folders = _finished(suite.request.out, record)
+    scores = {method: [read_json(folder / "scores.json") for folder in found] for method, found in folders.items()}
+    studies = tuple(dataset.studies())
+    labeler = get_labeler(LABELER_OF[dataset.card.modality])
+    train_texts = tuple(study.report for study in studies if study.split == "train" and study.report)
+    patients = {study.study_id: study.patient_id for study in studies}
+    scorings = [Scoring(name, labeler, train_texts, patients) for name in ("full", suite.kind.compatible)]
+    pairs = {method: [read_run(folder, scorings[0]) for folder in found] for method, found in folders.items()}
+    full, compatible = ({method: score_system(runs, scoring) for method, runs in pairs.items()} for scoring in scorings)
+    for method, system in full.items():
+        for place, folder in enumerate(folders[method]):
+            found = {metric: values[place] for metric, values in system.values.items()}
+            if not same_scores(found, scores[method][place]["metrics"]):
+                raise InputError(
+                    "predictions.jsonl does not give the scores in scores.json; remove scores.json and run again",
+                    file=folder,
+                )
+    floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
+    return SetResults(
+        suite=suite,
+        dataset=dataset,
+        record=record,
+        folders=folders,
+        full=full,
+        compatible=compatible,
+        floors=floors,
+        compatible_floors=compatible_floors,
+        to_reference=_against(full, suite.table.reference),
+        to_joining=_against(full, JOINING),
+        to_floors={name: compare(full, floors[name], TESTED) for name in TESTED_FLOORS if name in floors},
+        evidence={method: _evidence(found, dataset) for method, found in folders.items()},
+        costs=read_costs(suite, folders),
+    )
+
+
+def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:
+    """The costs of every row that is trained, from its finished runs."""
+    trained = trained_rows(suite)
+    return {
+        label: method_cost(found, [read_json(folder / "scores.json") for folder in found], pace_folder(suite, label))
+        for label, found in folders.items()
+        if trained[label] == label
+    }
+
+
+def _finished(out: Path, record: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:
+    found = {}
+    for row in record["rows"]:
+        places = [out / folder for folder in row["folders"]]
+        done = tuple(place for place in places if int(place.name.removeprefix("seed-")) in row["seeds"]["finished"])
+        if done:
+            found[row["label"]] = done
+    return found
+
+
+def _against(systems: Mapping[str, SystemScores], name: str) -> dict[tuple[str, str], Contrast]:
+    """Every other system against this one; nothing where it is not among them."""
+    if name not in systems:
+        return {}
+    others = {other: system for other, system in systems.items() if other != name}
+    return compare(others, systems[name], TESTED, _between_trainings(others, systems[name]))
+
+
+def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores) -> dict[tuple[str, str], float | None]:
+    """(system, metric) -> p of Welch's test between the trainings of both; nothing where one has a single training."""
+    several = {name: system for name, system in systems.items() if len(system.evaluations) > 1}
+    if len(other.evaluations) < 2:
+        return {}
+    return {
+        (name, tested.metric): tested.p
+        for name, system in several.items()
+        for tested in compare_seeds(other.by_seed(), system.by_seed())
+    }
+
+
+_FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")
+
+
+def _floors(
+    pairs: Mapping[str, Sequence[Sequence[Pair]]], full: Mapping[str, SystemScores], scoring: Scoring
+) -> dict[str, SystemScores]:
+    """What came with the predictions, and the reports of the method with the best findings F1 for other studies."""
+    if not pairs:
+        return {}
+    best = max(pairs, key=lambda method: full[method].mean("CE_F1") or 0.0)
+    return floor_systems(pairs[best][0], scoring) | shuffled_system(best, pairs[best][0], scoring)
+
+
+def _evidence(folders: tuple[Path, ...], dataset: Dataset) -> MethodEvidence:
+    labeler = get_labeler(LABELER_OF[dataset.card.modality])
+    found: list[EvidenceAgreement] = []
+    kinds: dict[str, None] = {}
+    for folder in folders:
+        rows = [
+            {"ref": row["ref"], "hyp": row["hyp"], "evidence": _light(row["evidence"], kinds)}
+            for _, row in read_jsonl(folder / "predictions.jsonl")
+        ]
+        found.append(evidence_agreement(rows, labeler))
+    values = {name: [getattr(item, name) for item in found] for name in _FIGURES}
+    means = {name: None if None in known else fmean(known) for name, known in values.items()}
+    return MethodEvidence(means, found[0].recalled_kind, tuple(kinds))
+
+
+def _light(evidence: Mapping[str, Any], kinds: dict[str, None]) -> dict[str, Any]:
+    """What is compared of the evidence, without maps; notes the kinds that there are."""
+    kinds.update(dict.fromkeys(name for name, value in evidence.items() if value))
+    return {name: evidence[name] for name in ("class_probabilities", "calibration", "recalled") if name in evidence}
+
+
+# Figures as the cells of tables.
+
+
+def mean_std(system: SystemScores, metric: str) -> str:
+    """Mean over seeds, with the standard deviation (n - 1) where there are several."""
+    mean, std = system.mean(metric), system.std(metric)
+    return number(mean, 3) if mean is None or std is None else f"{mean:.3f} ± {std:.3f}"
+
+
+def with_interval(system: SystemScores, metric: str) -> str:
+    """The same with the 95 % interval over studies."""
+    interval = system.interval(metric)
+    text = mean_std(system, metric)
+    return text if interval is None or text == DASH else f"{text} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def difference(tested: Contrast | None) -> str:
+    """The difference with its interval over studies and its p-values."""
+    if tested is None:
+        return DASH
+    text = _signed(tested.difference)
+    if tested.low is not None and tested.high is not None:
+        text += f" [{_signed(tested.low)}, {_signed(tested.high)}]"
+    named = (("studies", tested.p_studies), ("Holm", tested.p_holm), ("seeds", tested.p_seeds))
+    known = [f"{name} {p_value(p)}" for name, p in named if p is not None]
+    mark = " *" if tested.holds else ""
+    return f"{text}; p {', '.join(known)}{mark}" if known else text
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.3f}"
+    return "+0.000" if text == "-0.000" else text
+
+
+def p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def count(value: float | None) -> str:
+    """A large number: 1,234 or 5.6 M."""
+    if value is None:
+        return DASH
+    return f"{value / 1e6:.2f} M" if value >= 1e6 else f"{value:,.0f}"
+
+
+def megabytes(value: int | None) -> str:
+    return DASH if value is None else f"{value / 1e6:,.0f} MB" if value >= 1e7 else f"{value / 1e6:.1f} MB"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return DASH
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def rate(value: float | None) -> str:
+    return DASH if value is None else f"{value:.3g}"
+
+
+def percent(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.0f} %"
+
+
+# Which method for which need: the best by each measure, and what cannot be told apart from it.
+
+
+NEEDS = {
+    "findings named right (micro F1)": "CE_F1",
+    "rare findings too (macro F1)": "CE_F1_macro",
+    "wording near the references (CIDEr)": "CIDEr",
+    "long common phrases (ROUGE-L)": "ROUGE_L",
+}
+
+
+def choice_table(results: SetResults) -> TextTable:
+    """One line per need: the best method, its figure, and the methods that its interval does not separate from it."""
+    rows = [
+        (*_best_by_score(need, metric, results.full), _floor_systems(metric, results.floors))
+        for need, metric in NEEDS.items()
+    ]
+    costs = results.costs
+    for need, values, shown in (
+        ("least training (CPU)", {name: cost.cpu_s for name, cost in costs.items()}, duration),
+        ("least memory in training", {name: cost.peak_memory for name, cost in costs.items()}, _megabytes),
+        ("fewest parameters", {name: cost.parameters for name, cost in costs.items()}, count),
+    ):
+        rows.append((*_extreme(need, values, shown, smallest=True), DASH))
+    paces = {name: cost.reports_per_s for name, cost in costs.items()}
+    rows.append((*_extreme("fastest writing (reports/s)", paces, rate, smallest=False), DASH))
+    notes = (
+        f"not told apart: methods whose difference to the best has p >= {ALPHA} over studies, not corrected: the best"
+        " is picked after the fact, so read this as a hint and the tests on the set's page as the answer",
+    )
+    head = ("need", "best here", "figure", "not told apart from it", "floors")
+    return TextTable(f"Which for what: {results.suite.kind.title}", head, tuple(rows), notes)
+
+
+def _floor_systems(metric: str, floors: Mapping[str, SystemScores]) -> str:
+    known = {name: mean for name, system in floors.items() if (mean := system.mean(metric)) is not None}
+    return ", ".join(f"{name} {mean:.3f}" for name, mean in known.items()) or DASH
+
+
+def _megabytes(value: float | None) -> str:
+    return megabytes(None if value is None else int(value))
+
+
+def _best_by_score(need: str, metric: str, systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
+    means = {name: mean for name, system in systems.items() if (mean := system.mean(metric)) is not None}
+    if not means:
+        return need, DASH, DASH, DASH
+    best = max(means, key=means.__getitem__)
+    others = {name: system for name, system in systems.items() if name != best and name in means}
+    tested = compare(others, systems[best], (metric,))
+    near = [name for name in others if (p := tested[name, metric].p_studies) is None or p >= ALPHA]
+    return need, best, f"{means[best]:.3f}", ", ".join(near) or "none"
+
+
+def _extreme(
+    need: str, values: Mapping[str, float | None], shown: Callable[[float | None], str], *, smallest: bool
+) -> tuple[str, ...]:
+    known = {name: value for name, value in values.items() if value is not None}
+    if len(known) < 2:
+        return need, DASH, DASH, DASH
+    best = (min if smallest else max)(known, key=known.__getitem__)
+    rest = ", ".join(f"{name} {shown(value)}" for name, value in known.items() if name != best)
+    missing = [name for name in values if name not in known]
+    return (
+        need,
+        best,
+        shown(known[best]),
+        f"others: {rest}" + (f"; not measured: {', '.join(missing)}" if missing else ""),
+    )

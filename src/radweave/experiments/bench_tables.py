@@ -1,0 +1,402 @@
+"""The tables of a set: scores, tests, honesty rows, evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from radweave.experiments.bench_results import (
+    TESTED,
+    TESTED_FLOORS,
+    SetResults,
+    SystemScores,
+    difference,
+    duration,
+    mean_std,
+    megabytes,
+    percent,
+    rate,
+    with_interval,
+)
+from radweave.experiments.bench_results import count as counted
+from radweave.experiments.bench_suite import JOINING, MethodCost
+from radweave.methods.tables import FREQUENT_METRIC, METRICS
+from radweave.metrics import Evaluation
+from radweave.metrics.honesty import InventedRow, MissedRow
+from radweave.metrics.tables import DASH, TextTable, number
+
+LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "ROUGE_L", "CIDEr")
+CLINICAL = ("CE_P", "CE_R", "CE_F1", "CE_F1_macro", FREQUENT_METRIC, "CE_F1_example")
+CLINICAL_NAMES = ("precision", "recall", "micro F1", "macro F1", "macro F1 (5+)", "F1 by study")
+FLOORS = {
+    TESTED_FLOORS[0]: "the report of the training study whose image is nearest in raw pixels",
+    TESTED_FLOORS[1]: "the one training report that has the best micro F1 on the training split, for every study",
+    TESTED_FLOORS[2]: "the one training report that is nearest in wording to all others, for every study",
+}
+HONESTY = {
+    "distinct_reports_share": "distinct reports",
+    "most_frequent_report_share": "the most frequent one",
+    "length_ratio": "length / reference",
+    "empty_reports_share": "empty",
+    "hallucinated_findings_per_report": "findings invented / report",
+    "missed_findings_per_report": "findings missed / report",
+    "comparison_without_prior_share": "compares with nothing",
+    "left_right_contradiction_share": "left and right at odds",
+}
+
+
+def short_table(results: SetResults) -> TextTable:
+    """The main table of a set: a line per method and floor."""
+    shown = ("CE_F1", "CE_F1_macro", "CIDEr", "ROUGE_L", "BLEU_4")
+    rows = []
+    for method, system in results.full.items():
+        cost = results.cost_of(method)
+        cells = [with_interval(system, "CE_F1"), *(mean_std(system, name) for name in shown[1:])]
+        tail = (percent(_honest(system, "distinct_reports_share")), counted(cost.parameters), training_time(cost))
+        rows.append((method, str(cost.runs), *cells, *tail))
+    for name, system in results.floors.items():
+        cells = [with_interval(system, "CE_F1"), *(mean_std(system, metric) for metric in shown[1:])]
+        rows.append((f"floor: {name}", DASH, *cells, percent(_honest(system, "distinct_reports_share")), DASH, DASH))
+    head = ("method", "seeds", "findings F1", "macro F1", "CIDEr", "ROUGE-L", "BLEU-4", "distinct", "parameters")
+    notes = (
+        *provenance(results),
+        "mean ± standard deviation over training seeds; [95 % over test studies, by patient]; protocol full",
+        "findings F1: micro, uncertain is negative, No Finding left out; training: CPU time of all stages, one seed"
+        " (wall: where that was not noted; updates: where no run trained all its stages in one go)",
+    )
+    return TextTable(f"{_title(results)}", (*head, "training"), tuple(rows), notes)
+
+
+def training_time(cost: MethodCost) -> str:
+    """CPU time of one seed, all stages; the wall time where that was not noted, or the updates alone."""
+    if cost.cpu_s is not None:
+        return duration(cost.cpu_s)
+    if cost.train_s is not None:
+        return f"{duration(cost.train_s)} wall"
+    return DASH if cost.updates_s is None else f"{duration(cost.updates_s)} updates"
+
+
+def provenance(results: SetResults) -> tuple[str, ...]:
+    """Where the figures are from: data, studies, scoring, and what is missing."""
+    card, record = results.dataset.card, results.record
+    counts = ", ".join(f"{card.counts.get(f'studies_{split}', 0)} {split}" for split in ("train", "val", "test"))
+    notes = [f"{card.name}: studies {counts}; data {record['dataset']['fingerprint'][:12]}"]
+    if record["scoring"]:
+        scoring = record["scoring"]
+        notes.append(f"protocol {scoring['name']} {scoring['hash'][:8]}; labels: {scoring['labeler']}")
+    runs = record["runs"]
+    if runs["finished"] < runs["planned"]:
+        to_come = runs["planned"] - runs["finished"] - runs["failed"]
+        notes.append(
+            f"NOT COMPLETE: {runs['finished']} of {runs['planned']} runs, {runs['failed']} failed, {to_come} to come"
+        )
+    for row in record["rows"]:
+        notes += [f"refused: {row['label']}: {row['refused']}"] if row["refused"] else []
+        notes += [f"failed: {row['label']}, seed {one['seed']}: {one['reason']}" for one in row["seeds"]["failed"]]
+    notes += [f"not here: {method}: {reason}" for method, reason in results.suite.unable.items()]
+    return tuple(notes)
+
+
+def score_tables(results: SetResults) -> list[TextTable]:
+    """Language scores under both protocols, and clinical ones."""
+    compatible = results.suite.kind.compatible
+    protocols = {
+        "full": (results.full, results.floors),
+        compatible: (results.compatible, results.compatible_floors),
+    }
+    tables = []
+    for name, (systems, floors) in protocols.items():
+        first = next(iter(systems.values())).evaluations[0]
+        rules = first.protocol.rules
+        notes = [f"{rules.description}; protocol {name} {first.protocol.hash[:8]}"]
+        notes += [f"deviation: {text}" for text in rules.deviations if "vocabulary" not in text]
+        tables.append(_scores(f"Language, protocol {name}", systems, floors, LANGUAGE, LANGUAGE, notes))
+    meteor = _meteor(results.record)
+    if meteor is not None:
+        tables.append(meteor)
+    note = [
+        "clinical efficacy: findings read by rules in draft and reference; uncertain is negative, No Finding left out"
+    ]
+    for name, system in results.full.items():
+        table = system.evaluations[0].clinical
+        if table is not None:
+            note.append(
+                f"{name}: macro F1 (5+) is over {len(table.frequent)} classes with 5 positives or more in the"
+                f" references; its drafts (first seed) ever assert {len(table.asserted)} classes"
+            )
+    tables.append(_scores("Findings", results.full, results.floors, CLINICAL, CLINICAL_NAMES, note))
+    return tables
+
+
+def _scores(
+    title: str,
+    systems: Mapping[str, SystemScores],
+    floors: Mapping[str, SystemScores],
+    metrics: Sequence[str],
+    names: Sequence[str],
+    notes: Sequence[str],
+) -> TextTable:
+    named = {**systems, **{f"floor: {name}": system for name, system in floors.items()}}
+    rows = [(name, *(with_interval(system, metric) for metric in metrics)) for name, system in named.items()]
+    return TextTable(title, ("method", *names), tuple(rows), tuple(notes))
+
+
+def _meteor(record: Mapping[str, Any]) -> TextTable | None:
+    rows = []
+    for row in record["rows"]:
+        metric = row["metrics"]["METEOR"]
+        if metric["mean"] is not None:
+            spread = "" if metric["std"] is None else f" ± {metric['std']:.3f}"
+            rows.append((row["label"], f"{metric['mean']:.3f}{spread}"))
+    return TextTable("METEOR 1.5, protocol full", ("method", "METEOR"), tuple(rows)) if rows else None
+
+
+def comparison_tables(results: SetResults) -> list[TextTable]:
+    """Differences to the reference method and to the floors."""
+    methods = [name for name in results.full if name != results.reference]
+    tables = []
+    if results.to_reference:
+        rows = [
+            (name, *(difference(results.to_reference.get((name, metric))) for metric in TESTED)) for name in methods
+        ]
+        notes: tuple[str, ...] = (
+            "difference of means [95 % over studies]; p studies: resampled by patient, the same draw for both systems;"
+            f" Holm: over all {len(results.to_reference)} cells; p seeds: Welch's test between trainings",
+            "* a difference is taken to hold where Holm and seeds are both below 0.05",
+        )
+        notes += _untested(results)
+        tables.append(TextTable(f"Difference to {results.reference}", ("method", *TESTED), tuple(rows), notes))
+    if results.to_joining:
+        cells = results.to_joining
+        rows = [
+            (name, *(difference(cells.get((name, metric))) for metric in TESTED))
+            for name in results.full
+            if name != JOINING
+        ]
+        notes = (
+            f"below zero {JOINING} is ahead; Holm: over all {len(cells)} cells; p seeds: Welch's between trainings",
+        )
+        tables.append(TextTable(f"Difference to {JOINING}", ("method", *TESTED), tuple(rows), notes))
+    for floor, tested in results.to_floors.items():
+        rows = [(name, *(difference(tested.get((name, metric))) for metric in TESTED)) for name in results.full]
+        notes = (f"a floor has no seeds; {FLOORS[floor]}",)
+        tables.append(TextTable(f"Difference to the {floor}", ("method", *TESTED), tuple(rows), notes))
+    return tables
+
+
+def _untested(results: SetResults) -> tuple[str, ...]:
+    reference = results.full[results.reference].study_ids
+    return tuple(
+        f"not tested: {method}: its reports are of {len(system.study_ids)} studies, the reference's of {len(reference)}"
+        for method, system in results.full.items()
+        if system.study_ids != reference
+    )
+
+
+def honesty_table(results: SetResults) -> TextTable:
+    """Rows that a good n-gram score cannot hide."""
+    named = {**results.full, **{f"floor: {name}": system for name, system in results.floors.items()}}
+    rows = [(name, *(number(_honest(system, key), 3) for key in HONESTY)) for name, system in named.items()]
+    reference = results.record["reference_honesty"]
+    rows.append(("references", *(number(reference.get(key), 3) for key in HONESTY)))
+    note = "means over seeds; docs/evaluation.md says what each row means"
+    return TextTable("Honesty", ("method", *HONESTY.values()), tuple(rows), (note,))
+
+
+def trust_table(results: SetResults) -> TextTable:
+    """How far probabilities and drafts can be believed."""
+    rows = []
+    for method, system in results.full.items():
+        figures = results.evidence[method].figures
+        shares = [mean_of(system, read) for read in (_calibration_error, _invented_share, _missed_share)]
+        follows = number(_share(figures["draft"], figures["heads"]), 2)
+        rows.append((method, number(shares[0], 3), follows, *map(percent, shares[1:])))
+    head = ("method", "calibration error", "draft / heads", "invented", "missed")
+    notes = (
+        "means over seeds; calibration error: of the probabilities that a draft is chosen by, all findings together,"
+        " ten bins (none where a run's probabilities are not calibrated)",
+        "invented: of the findings that drafts state, those that the reference does not have, not even as uncertain;"
+        " missed: of those that references state, the ones that the draft does not have, not even as uncertain",
+    )
+    return TextTable("Trust", head, tuple(rows), notes)
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if whole and part is not None else None
+
+
+def mean_of(system: SystemScores, read: Callable[[Evaluation], float | None]) -> float | None:
+    """A figure of each seed's evaluation, in the mean; None unless all have it."""
+    known = [value for evaluation in system.evaluations if (value := read(evaluation)) is not None]
+    return fmean(known) if len(known) == len(system.evaluations) else None
+
+
+def _calibration_error(evaluation: Evaluation) -> float | None:
+    return None if evaluation.heads is None else evaluation.heads.calibration_error
+
+
+def _invented_share(evaluation: Evaluation) -> float | None:
+    row = evaluation.honesty.hallucinated_findings_per_report
+    return row.share_of_stated_findings if isinstance(row, InventedRow) else None
+
+
+def _missed_share(evaluation: Evaluation) -> float | None:
+    row = evaluation.honesty.missed_findings_per_report
+    return row.share_of_written_findings if isinstance(row, MissedRow) else None
+
+
+def _honest(system: SystemScores, name: str) -> float | None:
+    return mean_of(system, lambda evaluation: evaluation.honesty.rows()[name].value)
+
+
+def evidence_table(results: SetResults) -> TextTable:
+    """Findings in the evidence beside those in the draft."""
+    rows = []
+    for method, evidence in results.evidence.items():
+        figures = evidence.figures
+        names = ("heads_ap", "heads", "recalled", "draft", "draft_heads", "draft_recalled")
+        cells = [number(figures[name], 3) for name in names]
+        cells.insert(4, number(_share(figures["draft"], figures["heads"]), 2))
+        said = f"{figures['per_reference']:.2f} / {figures['per_draft']:.2f}"
+        kind = evidence.recalled_kind or DASH
+        rows.append((method, *cells, said, kind, ", ".join(evidence.kinds) or "none"))
+    head = ("method", "heads AP", "heads", "recalled", "draft", "draft / heads", "draft ~ heads", "draft ~ recalled")
+    notes = (
+        "heads AP: micro average precision of the heads over all findings",
+        "micro F1 of findings, mean over seeds: heads (from the run's thresholds on; from 0.5 where a draft has none),"
+        " recalled text and draft against the reference; then how far the draft says what heads and recalled text say",
+        "findings: a reference / a draft; evidence: what a report carries, drawn by 'radweave explain'",
+    )
+    columns = (*head, "findings", "recalled is", "evidence")
+    return TextTable("Evidence", columns, tuple(rows), notes)
+
+
+def cost_table(results: SetResults) -> TextTable:
+    """What the runs cost on this machine."""
+    rows = []
+    notes = [
+        "training and CPU: mean over runs that trained all their stages in one go (whole / all); updates: their"
+        " number by the median time of one, without validation, memories and kept features",
+        "peak memory: the largest of the training processes; reports/s: batches of 16, after the first; written/s:"
+        " studies / time from opening the run to the written file",
+        "wall times are of a machine that does other work; runs side by side slow each other",
+    ]
+    for method, cost in results.costs.items():
+        rows.append(
+            (
+                method,
+                counted(cost.parameters),
+                counted(cost.trainable),
+                counted(cost.trainable_report),
+                megabytes(cost.weight_bytes),
+                megabytes(cost.memory_bytes) if cost.memory_bytes else DASH,
+                duration(cost.train_s),
+                duration(cost.cpu_s),
+                duration(cost.updates_s),
+                f"{cost.whole}/{cost.runs}",
+                "/".join(map(str, cost.threads)) or DASH,
+                megabytes(cost.peak_memory),
+                *((megabytes(cost.peak_device),) if _on_device(results) else ()),
+                rate(cost.reports_per_s),
+                rate(cost.written_per_s),
+            )
+        )
+    head = ("method", "parameters", "trainable", "in the last stage", "weights", "memories", "training", "CPU")
+    device = ("peak on device",) if _on_device(results) else ()
+    head = (*head, "updates", "whole", "threads", "peak memory", *device, "reports/s", "written/s")
+    return TextTable("Costs", head, tuple(rows), tuple(notes))
+
+
+def _on_device(results: SetResults) -> bool:
+    return any(cost.peak_device for cost in results.costs.values())
+
+
+def budget_tables(results: SetResults) -> list[TextTable]:
+    """What was equal for all methods, what was not, and what each did with it."""
+    given = {method: cost.given for method, cost in results.costs.items()}
+    names = list(next(iter(given.values())))
+    equal = [name for name in names if len({facts[name] for facts in given.values()}) == 1]
+    unequal = [name for name in names if name not in equal]
+    some = next(iter(given.values()))
+    counts = results.dataset.card.counts
+    notes = [
+        f"equal for all: {counts.get('studies_train', 0)} training studies, the splits, seeds 0 to n - 1, "
+        + ", ".join(f"{name} {some[name]}" for name in equal),
+        "NOT equal: "
+        + (", ".join(unequal) or "nothing of the above")
+        + "; parameters, updates and time: see Costs and Stages",
+    ]
+    rows = [(method, *(facts[name] for name in unequal)) for method, facts in given.items()]
+    stages = []
+    for method, cost in results.costs.items():
+        for stage in cost.stages:
+            if stage.updates == 0:
+                continue
+            losses = ", ".join(name if weight == 1 else f"{weight:g} {name}" for name, weight in stage.losses.items())
+            trains = ", ".join(part if how == "full" else f"{part} ({how})" for part, how in stage.trains.items())
+            measured = f"{stage.trained_by}/{cost.runs}" if stage.trained_by else "short run"
+            pace = f"{rate(stage.studies_per_s)} ({measured})"
+            stages.append(
+                (
+                    f"{method}: {stage.name}",
+                    f"{stage.passes:g}",
+                    f"{stage.updates:g}",
+                    str(stage.batch_size),
+                    pace,
+                    losses,
+                    trains,
+                )
+            )
+    note = (
+        "studies/s: median over the updates of the runs that trained the stage themselves (so many of all), or of a"
+        " short run from nothing; wall time"
+    )
+    head = ("stage", "passes", "updates", "batch", "studies/s", "losses", "trains")
+    return [
+        TextTable("Budget", ("method", *unequal), tuple(rows), tuple(notes)),
+        TextTable("Stages", head, tuple(stages), (note,)),
+    ]
+
+
+def paper_table(results: SetResults) -> TextTable | None:
+    """What papers print for the methods: other data, other sizes."""
+    papers = {row["label"]: row["paper"] for row in results.record["rows"] if row["paper"]}
+    metrics = [
+        name for name in METRICS if any(name in values for paper in papers.values() for values in paper.values())
+    ]
+    rows = []
+    for method, paper in papers.items():
+        system = results.full.get(method)
+        if system is not None:
+            rows.append((f"{method}: here", *(mean_std(system, metric) for metric in metrics)))
+        for source, values in paper.items():
+            rows.append((f"{method}: paper, {source}", *(number(values.get(metric), 3) for metric in metrics)))
+    if not papers:
+        return None
+    note = "the papers' lines are of other data, pretrained parts and sizes: they are not to be compared with ours"
+    return TextTable("What the papers print", ("line", *metrics), tuple(rows), (note,))
+
+
+def runs_table(results: SetResults) -> TextTable:
+    """Configuration hash, seeds and code states behind every line."""
+    rows = []
+    for method, cost in results.costs.items():
+        seeds = ", ".join(map(str, cost.seeds))
+        rows.append((method, cost.config, seeds, str(cost.reused), ", ".join(cost.code), duration(cost.seconds)))
+    notes = [f"data {results.record['dataset']['fingerprint']}"]
+    for row in results.record["rows"]:
+        if row["overrides"]:
+            notes.append(f"{row['label']}: {' '.join(row['overrides'])}")
+    if results.record["overrides"]:
+        notes.append(f"overrides: {' '.join(results.record['overrides'])}")
+    states = {code for cost in results.costs.values() for code in cost.code}
+    if len(states) > 1:
+        notes.append(f"MIND: the runs were trained by {len(states)} states of the source code")
+    notes.append(f"versions: {', '.join(f'{name} {text}' for name, text in results.record['versions'].items())}")
+    head = ("method", "config", "seeds", "taken over", "code", "training and writing, all runs")
+    return TextTable("Runs", head, tuple(rows), tuple(notes))
+
+
+def _title(results: SetResults) -> str:
+    return f"{results.suite.kind.title[0].upper()}{results.suite.kind.title[1:]}"

@@ -1,1 +1,0 @@
-"""From images to reports: one study, files, or a split."""

@@ -1,0 +1,528 @@
+"""What supports each sentence of a draft, and what speaks against it.
+
+A rule-based labeler reads which classes a sentence affirms, denies or leaves open; each of these claims is held against
+the class's probability and against what the recalled texts say of the class. An attention map supports nothing by
+itself: it says where the model looked, not what is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from radweave.core.study import LabelState, Report
+from radweave.drafting.calibration import FEWEST_POSITIVES
+from radweave.labels import NO_FINDING, Labeler, Mention
+from radweave.labels.comparisons import STATES
+from radweave.labels.text import fold, sentences
+from radweave.metrics.statistics import wilson_interval
+
+# What a draft's probabilities are worth, as its evidence says: calibrated on which studies, and from where on.
+
+
+DEFAULT_THRESHOLD = 0.5
+_SPLITS = {"train": "training", "val": "validation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The calibration that came with a draft, or none; ``asked`` is a threshold that a reader gave for all classes."""
+
+    split: str = ""
+    studies: int = 0
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    alike: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    uncalibrated: Mapping[str, int] = field(default_factory=dict)
+    asked: float | None = None
+
+    @classmethod
+    def of(cls, evidence: Mapping[str, Any], asked: float | None) -> Calibrated:
+        """From a draft's evidence."""
+        found = evidence.get("calibration")
+        if not found:
+            return cls(asked=asked)
+        return cls(
+            split=_SPLITS[found["split"]],
+            studies=int(found["studies"]),
+            thresholds=dict(found["thresholds"]),
+            alike={name: (int(had), int(count)) for name, (had, count) in found["alike"].items()},
+            uncalibrated=dict(found["uncalibrated"]),
+            asked=asked,
+        )
+
+    def threshold(self, name: str) -> float:
+        """From which probability on a class is taken to be there."""
+        return self.asked if self.asked is not None else self.thresholds.get(name, DEFAULT_THRESHOLD)
+
+    def experience(self, name: str) -> str | None:
+        """How many of the studies that were given about this probability had the class, in words."""
+        if name in self.alike:
+            had, count = self.alike[name]
+            low, high = wilson_interval(had, count) or (0.0, 1.0)
+            return (
+                f"of 100 such {self.split} studies {100 * had / count:.0f} had it"
+                f" (95 %: {100 * low:.0f} to {100 * high:.0f}; {had} of {count} studies)"
+            )
+        if name in self.uncalibrated:
+            return (
+                f"not calibrated: {self.uncalibrated[name]} of {self.studies} {self.split} studies have it, and"
+                f" {FEWEST_POSITIVES} with it and without it are needed"
+            )
+        return None
+
+
+SAID = {
+    LabelState.POSITIVE: "affirmed",
+    LabelState.NEGATIVE: "denied",
+    LabelState.UNCERTAIN: "left open",
+    LabelState.BLANK: "not mentioned",
+}
+
+
+class Verdict(StrEnum):
+    """How the evidence stands to a claim, the worst first."""
+
+    CONTRADICTED = "contradicts its classifier"
+    DISPUTED = "evidence disagrees"
+    UNSUPPORTED = "nothing agrees with it"
+    UNCONFIRMED = "not confirmed"
+    PARTLY = "checked in part"
+    SUPPORTED = "checked"
+    NO_CLAIM = "names no finding"
+
+
+FLAGGED = (Verdict.CONTRADICTED, Verdict.DISPUTED, Verdict.UNSUPPORTED)
+"""What a reader must look at before signing."""
+FINDING = "finding"
+CHECKED_FROM = 0.5
+"""The calibrated probability of what a sentence says below which it is not checked, whatever the threshold is."""
+_ASPECTS = {
+    "side": r"left|right|bilateral|bilaterally|unilateral|both (?:lungs?|sides?|bases|hemithoraces)|bibasilar|bibasal|"
+            r"(?:left|right)-?sided|(?:left|right)ward|r[uml]l|l[ul]l|midline",
+    "place": r"upper|lower|middle|mid|lobes?|lobar|lingula|lingular|segment|segmental|bases?|basilar|basal|bibasilar|"
+             r"bibasal|ape?x|apices|apical|biapical|hil[aiu]r?|hilum|bihilar|perihilar|suprahilar|infrahilar|zones?|"
+             r"retrocardiac|subpleural|peripheral|central|costophrenic|cardiophrenic|fissures?|paratracheal|carina|"
+             r"r[uml]l|l[ul]l|hemithorax|hemithoraces|diffuse|focal|anterior|posterior|medial|lateral|tip|terminat\w+",
+    "size": r"small|large|tiny|big|huge|enlarged|sub-?centimeter|\d+(?:[.,]\d+)? ?(?:mm|cm|centimeters?|millimeters?)",
+    "severity": r"mild|mildly|moderate|moderately|severe|severely|subtle|slight|slightly|minimal|minimally|marked|"
+                r"markedly|trace|extensive|massive|advanced|borderline|faint|gross|grossly|prominent|dense|tension",
+    "change": r"stable|unchanged|new|newly|increas\w+|decreas\w+|worsen\w*|worse|improv\w+|resolv\w+|progress\w+|"
+              r"interval|again|persistent|larger|smaller",
+}  # fmt: skip
+"""What a sentence says of a finding beside that it is there, by the words that say so."""
+_STATED = {name: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for name, words in _ASPECTS.items()}
+_IN_THE_NAME = "size"
+"""The aspect that a finding's own words may have: "the heart is enlarged" says no more than cardiomegaly."""
+
+
+def verdict_words(verdict: str, checked: Sequence[str], not_checked: Sequence[str]) -> str:
+    """A verdict as every page and export puts it: never more than was checked."""
+    parts = [f"checked: {', '.join(checked)}"] if checked else []
+    parts += [f"not checked: {', '.join(not_checked)}"] if not_checked else []
+    if verdict not in (Verdict.SUPPORTED, Verdict.PARTLY, Verdict.UNCONFIRMED):
+        parts = [verdict, *parts]
+    return "; ".join(parts) or verdict
+
+
+def unchecked_note(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """A note for exports of a draft, where some of its ``sentences`` say what was not checked; each has the list."""
+    names = dict.fromkeys(name for row in sentences for name in row)
+    numbers = [str(number) for number, row in enumerate(sentences, start=1) if row]
+    if not names:
+        return ()
+    return (f"not checked against any evidence: {', '.join(names)} (sentences {', '.join(numbers)})",)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """One recalled case: what it is, its text, and what that says of each class.
+
+    ``about`` is the class it was recalled for, None where it was for the study as a whole; ``notes`` whatever else the
+    method says of it.
+    """
+
+    number: int
+    kind: str
+    study_id: str
+    text: str | None
+    scores: dict[str, float]
+    about: str | None
+    states: dict[str, LabelState]
+    notes: dict[str, str]
+
+    def says(self, name: str) -> LabelState:
+        """What its text says of a class. What was recalled for another class is no witness for this one."""
+        return self.states.get(name, LabelState.BLANK) if self.about in (None, name) else LabelState.BLANK
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a sentence says of one class, and how the evidence stands to it.
+
+    ``probable`` says how the class's probability stands to it, if there is one (``is_checked``: a calibrated one of at
+    least ``CHECKED_FROM``); ``agree`` and ``differ`` number the recalled texts that say the same of the class, or
+    the opposite; ``about`` those recalled for the class.
+    """
+
+    name: str
+    state: LabelState
+    verdict: Verdict
+    probable: str | None
+    agree: tuple[int, ...]
+    differ: tuple[int, ...]
+    about: tuple[int, ...]
+    is_checked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence in parts, each with whether a claim rests on it; confidence None where the method gives none.
+
+    ``verbatim`` holds the numbers of the recalled texts in which it stands word for word; ``fit`` the method's own
+    scores of the sentence against the image, which are shown and decide nothing. ``section`` is that of a draft of two.
+    ``checked`` and ``not_checked`` have what it states: its finding, and what it says of that.
+    """
+
+    number: int
+    parts: tuple[tuple[str, bool], ...]
+    confidence: float | None
+    claims: tuple[Claim, ...]
+    verdict: Verdict
+    verbatim: tuple[int, ...]
+    fit: dict[str, float]
+    section: str = ""
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Its verdict, with what was checked and what was not."""
+        return verdict_words(self.verdict, self.checked, self.not_checked)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A class: its probability, what the draft as a whole says of it, and what is wrong between the two.
+
+    ``sentences`` say so, ``otherwise`` numbers those that say something else of it. From ``threshold`` on it is taken
+    to be there; ``experience`` says what became of studies with such a probability.
+    """
+
+    name: str
+    probability: float | None
+    said: LabelState
+    flag: str | None
+    sentences: tuple[int, ...]
+    otherwise: tuple[int, ...]
+    threshold: float = 0.5
+    experience: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The draft of one study held against its evidence, and how far its probabilities are calibrated."""
+
+    sentences: tuple[Sentence, ...]
+    findings: tuple[Finding, ...]
+    recalled: tuple[Recalled, ...]
+    calibration: Calibrated
+
+    @property
+    def can_check(self) -> bool:
+        """Whether there is anything a sentence could be held against."""
+        stated = any(finding.probability is not None for finding in self.findings)
+        return stated or any(case.text for case in self.recalled)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(sentence.verdict is verdict for sentence in self.sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A sentence as the report has it."""
+
+    text: str
+    confidence: float | None
+    section: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What claims are held against."""
+
+    probabilities: Mapping[str, float]
+    recalled: tuple[Recalled, ...]
+    fits: Mapping[str, dict[str, float]]
+    calibration: Calibrated
+
+
+def find_support(report: Report, labeler: Labeler, *, threshold: float | None = None) -> Support:
+    """Hold every sentence of a report against its evidence.
+
+    Probabilities from ``threshold`` on say "there"; without it, from where the run says, or from a half.
+    """
+    ground = _Ground(
+        probabilities=_probabilities(report.evidence),
+        recalled=_recalled(report.evidence.get("recalled") or [], labeler),
+        fits=_fits(report.evidence.get("sentence_fit") or []),
+        calibration=Calibrated.of(report.evidence, threshold),
+    )
+    lines = _lines(report)
+    read = labeler.label([line.text for line in lines])
+    claimed = tuple(
+        _sentence(number, line, mentions, ground)
+        for number, (line, mentions) in enumerate(zip(lines, read, strict=True), start=1)
+    )
+    whole = labeler.label([report.text])[0]
+    maps = report.evidence.get("attention_maps") or {}
+    names = dict.fromkeys((*labeler.classes, *ground.probabilities, *maps))
+    findings = tuple(_finding(name, whole, claimed, ground) for name in names)
+    return Support(claimed, findings, ground.recalled, ground.calibration)
+
+
+def _probabilities(evidence: Mapping[str, Any]) -> dict[str, float]:
+    given = evidence.get("class_probabilities") or {}
+    return {name: float(value) for name, value in given.items() if value is not None}
+
+
+def _lines(report: Report) -> list[_Line]:
+    given = report.evidence.get("sentences")
+    if given:
+        return [_Line(row["text"], row.get("confidence"), row.get("section", "")) for row in given]
+    # From each beginning to the next, so that a sentence keeps the mark that ends it.
+    edges = [0, *(start for start, _ in sentences(fold(report.text)) if start > 0), len(report.text)]
+    texts = [report.text[start:end].strip() for start, end in pairwise(edges)]
+    return [_Line(text, None) for text in texts if text]
+
+
+def _fits(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """A sentence's text -> its scores against the image."""
+    return {
+        str(row.get("text", "")).strip(): {
+            name: float(value) for name, value in row.items() if isinstance(value, (int, float))
+        }
+        for row in rows
+    }
+
+
+_KNOWN = frozenset({"kind", "study_id", "text", "scores", "for"})
+
+
+def _recalled(rows: Sequence[Mapping[str, Any]], labeler: Labeler) -> tuple[Recalled, ...]:
+    read = labeler.label([row.get("text") or "" for row in rows])
+    return tuple(
+        Recalled(
+            number=number,
+            kind=str(row.get("kind", "case")),
+            study_id=str(row.get("study_id", "")),
+            text=row.get("text"),
+            scores={name: float(score) for name, score in (row.get("scores") or {}).items() if score is not None},
+            about=row.get("for"),
+            states={name: mention.state for name, mention in mentions.items() if name != NO_FINDING},
+            notes={name: _plain(value) for name, value in row.items() if name not in _KNOWN},
+        )
+        for number, (row, mentions) in enumerate(zip(rows, read, strict=True), start=1)
+    )
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground: _Ground) -> Sentence:
+    # "No finding" follows from what is not said, so that no single sentence says it.
+    said = {
+        name: mention
+        for name, mention in mentions.items()
+        if mention.state is not LabelState.BLANK and name != NO_FINDING
+    }
+    claims = tuple(_claim(name, mention.state, ground) for name, mention in said.items())
+    order = list(Verdict)
+    spans = [mention.span for mention in said.values() if mention.span is not None]
+    verdict = min((claim.verdict for claim in claims), key=order.index, default=Verdict.NO_CLAIM)
+    stated = aspects(line.text, spans)
+    checked = (FINDING,) if verdict is Verdict.SUPPORTED else ()
+    return Sentence(
+        number=number,
+        parts=_parts(line.text, spans),
+        confidence=line.confidence,
+        claims=claims,
+        verdict=Verdict.PARTLY if checked and stated else verdict,
+        checked=checked,
+        not_checked=stated if checked or not claims else (FINDING, *stated),
+        verbatim=tuple(case.number for case in ground.recalled if case.text and _words(line.text) in _words(case.text)),
+        fit=ground.fits.get(line.text, {}),
+        section=line.section,
+    )
+
+
+def aspects(text: str, spans: Sequence[tuple[int, int]] = ()) -> tuple[str, ...]:
+    """What a text says of its findings beside that they are there, in a fixed order; ``spans`` are their own words."""
+    found = []
+    for name, words in _STATED.items():
+        places = [match.start() for match in words.finditer(text)]
+        if name == _IN_THE_NAME:
+            places = [place for place in places if not any(start <= place < end for start, end in spans)]
+        if places:
+            found.append(name)
+    return tuple(found)
+
+
+def _words(text: str) -> str:
+    """Text in lower case with single blanks, ends marked so that only whole words are found in it."""
+    return f" {' '.join(text.lower().replace('.', ' . ').split())} "
+
+
+def _parts(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[str, bool], ...]:
+    """Cut a text where spans begin and end; overlapping spans become one."""
+    marked = [any(start <= place < end for start, end in spans) for place in range(len(text))]
+    cuts = [place for place in range(1, len(text)) if marked[place] != marked[place - 1]]
+    edges = [0, *cuts, len(text)]
+    return tuple((text[start:end], marked[start]) for start, end in pairwise(edges) if start < end)
+
+
+_OPPOSITE = {LabelState.POSITIVE: LabelState.NEGATIVE, LabelState.NEGATIVE: LabelState.POSITIVE}
+
+
+def _claim(name: str, state: LabelState, ground: _Ground) -> Claim:
+    probability = ground.probabilities.get(name)
+    agree = tuple(case.number for case in ground.recalled if case.says(name) is state)
+    differ = tuple(case.number for case in ground.recalled if case.says(name) is _OPPOSITE.get(state))
+    speaks = 0 if probability is None else _speaks(state, probability, ground.calibration.threshold(name))
+    word = {1: "agrees", 0: "does not decide", -1: "speaks against it"}[speaks]
+    verdict = _verdict(speaks, bool(agree), bool(differ))
+    of_said = None if probability is None else {
+        LabelState.POSITIVE: probability, LabelState.NEGATIVE: 1 - probability,
+    }.get(state)  # fmt: skip
+    # What may be there is no statement that a probability could check.
+    is_likely = of_said is not None and of_said >= CHECKED_FROM
+    is_checked = verdict is Verdict.SUPPORTED and speaks > 0 and is_likely and name in ground.calibration.alike
+    if verdict is Verdict.SUPPORTED and not is_checked:
+        verdict = Verdict.UNCONFIRMED
+        if speaks > 0:
+            word += ", but is not calibrated" if name not in ground.calibration.alike else ""
+            word += "" if is_likely else ", but what is said is below 50 %"
+    return Claim(
+        name=name,
+        state=state,
+        verdict=verdict,
+        probable=None if probability is None else f"probability {probability:.2f} {word}",
+        agree=agree,
+        differ=differ,
+        about=tuple(case.number for case in ground.recalled if case.about == name),
+        is_checked=is_checked,
+    )
+
+
+def _speaks(state: LabelState, probability: float, threshold: float) -> int:
+    """1 for the claim, -1 against it, 0 neither. Between half the threshold and the threshold nothing is decided."""
+    if state is LabelState.UNCERTAIN:
+        return int(probability >= threshold / 2)
+    there = 1 if probability >= threshold else -1 if probability < threshold / 2 else 0
+    return there if state is LabelState.POSITIVE else -there
+
+
+def _verdict(speaks: int, agree: bool, differ: bool) -> Verdict:
+    """Other cases that differ do not contradict by themselves: they are other patients. The probability does."""
+    if speaks < 0:
+        return Verdict.DISPUTED if agree else Verdict.CONTRADICTED
+    if speaks > 0 or agree:
+        return Verdict.DISPUTED if differ and speaks == 0 else Verdict.SUPPORTED
+    return Verdict.UNSUPPORTED
+
+
+def _finding(name: str, whole: Mapping[str, Mention], lines: Sequence[Sentence], ground: _Ground) -> Finding:
+    probability = ground.probabilities.get(name)
+    said = whole[name].state if name in whole else LabelState.BLANK
+    claims = [(line, claim) for line in lines for claim in line.claims if claim.name == name]
+    threshold = ground.calibration.threshold(name)
+    return Finding(
+        name=name,
+        probability=probability,
+        said=said,
+        flag=None if probability is None or name not in whole else _flag(name, probability, said, threshold),
+        sentences=tuple(line.number for line, claim in claims if claim.state is said),
+        otherwise=tuple(line.number for line, claim in claims if claim.state is not said),
+        threshold=threshold,
+        experience=None if probability is None else ground.calibration.experience(name),
+    )
+
+
+def _flag(name: str, probability: float, said: LabelState, threshold: float) -> str | None:
+    """What a reader must look at: the model's own probability and its draft do not go together."""
+    if name == NO_FINDING:
+        if probability >= threshold and said is LabelState.BLANK:
+            return "probable, but the draft names a finding"
+        return "improbable, but the draft names no finding" if _no(probability, said, threshold) else None
+    if probability >= threshold and said is LabelState.NEGATIVE:
+        return "probable, but the draft denies it"
+    if probability >= threshold and said is LabelState.BLANK:
+        return "probable, but not in the draft"
+    return "improbable, but the draft affirms it" if _no(probability, said, threshold) else None
+
+
+def _no(probability: float, said: LabelState, threshold: float) -> bool:
+    return probability < threshold / 2 and said is LabelState.POSITIVE
+
+
+# Rows of tables: what each source of evidence says of each class and counts, and what changed since the prior.
+
+
+KEY = "sources"
+"""In the evidence: class -> source -> ``probability`` and ``weight``."""
+CHANGES = "changes"
+"""In the evidence: class -> ``before``, what the prior's report says of it, and state -> probability."""
+
+
+def source_rows(evidence: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The sources, and for each class a cell per source: its probability and its weight in the stack.
+
+    Nothing where the evidence has none, or has it in another form.
+    """
+    found = evidence.get(KEY)
+    if not isinstance(found, Mapping) or not all(isinstance(one, Mapping) for one in found.values()):
+        return [], []
+    names = list(dict.fromkeys(source for one in found.values() for source in one))
+    return names, [(str(name), [_cell(one.get(source)) for source in names]) for name, one in found.items()]
+
+
+def added_cells(names: Sequence[str], added: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What each of these sources adds: out-of-fold average precision with it and without. Nothing of no source."""
+    found = [added_text(added.get(name, {})) for name in names]
+    return found if any(found) else []
+
+
+def added_text(figures: Mapping[str, Any]) -> str:
+    """What a source adds, from ``RunCard.sources``: over all findings together, and the mean over classes."""
+    parts = []
+    for name, title in (("together", "all"), ("by_class", "mean")):
+        whole, rest = figures.get(name), figures.get(f"{name}_without")
+        if isinstance(whole, (int, float)) and isinstance(rest, (int, float)):
+            parts.append(f"{whole - rest:+.3f} {title}")
+    return ", ".join(parts)
+
+
+def change_rows(evidence: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """For each class what the prior's report says of it, and the probability of each state; nothing without a prior."""
+    found = evidence.get(CHANGES)
+    if not isinstance(found, Mapping) or not all(isinstance(one, Mapping) for one in found.values()):
+        return []
+    return [
+        (str(name), [str(one.get("before", "")), *(_share(one.get(state)) for state in STATES)])
+        for name, one in found.items()
+    ]
+
+
+def _share(value: Any) -> str:
+    return f"{100 * value:.0f} %" if isinstance(value, (int, float)) else ""
+
+
+def _cell(said: Any) -> str:
+    try:
+        return f"{100 * float(said['probability']):.0f} % x {float(said['weight']):.2f}"
+    except (KeyError, TypeError, ValueError):
+        return ""

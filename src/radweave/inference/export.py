@@ -1,0 +1,406 @@
+"""A trained run as one folder to hand on: it opens with ``radweave.load`` where there is neither data nor checkpoint.
+
+OUT/run.json              what made it, and the SHA-256 of every other file
+OUT/README.md             model card        OUT/LICENSES.md  what the licences of its parts ask for
+OUT/preprocessing.json    the numbers another program needs to prepare images as this model wants them
+OUT/config.yaml  weights.safetensors  tokenizer/  parts/  memories/  familiarity/  drafting/
+OUT/licences/             licence files of the checkpoints it started from
+
+Left behind: checkpoints, training curves, local paths, and the ids of studies and patients. Rows of a memory keep their
+texts and get new names (``case-1``), the same for one study in all memories; their patients get numbers. Salted hashes
+of the ids stay, so that an export refuses the study's own report as its run does (``HashedNames``). Words of the
+reports stay too: in those texts, in the reports to draft from (``drafting/``, which can be left out), and in the
+tokenizer's vocabulary.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
+
+from radweave.core.config import from_yaml, to_yaml
+from radweave.core.errors import InputError
+from radweave.core.escaping import Markdown, code, escaped
+from radweave.core.json_files import read_json_object, write_json
+from radweave.core.replacing import FolderKind
+from radweave.core.storage import remove_leftovers, sha256_file, sha256_json, write_folder, write_text
+from radweave.core.study import RESEARCH_ONLY, Record
+from radweave.data.augmentation import PREPROCESSING_VERSION
+from radweave.data.tokenizer import load_tokenizer
+from radweave.drafting.calibration import load_calibration, save_calibration
+from radweave.drafting.store import BANK as DRAFTING_BANK
+from radweave.engine.drafts import FOLDER as DRAFTING
+from radweave.engine.drafts import rows_of_memories
+from radweave.engine.restore import restore
+from radweave.engine.run_directory import named_files
+from radweave.engine.run_folder import (
+    RunCard,
+    StageFigures,
+    leaves,
+    licences_of,
+    read_card,
+    read_card_alone,
+    weight_sources,
+    write_card,
+)
+from radweave.inference.predictor import UNTRAINED
+from radweave.methods import load_method
+from radweave.methods.experiment import BuildContext, Experiment
+from radweave.metrics.result import FORMAT
+from radweave.metrics.result_tables import floor_table, language_table
+from radweave.metrics.tables import TextTable, markdown_tables
+from radweave.nn.memory.bank import Bank, load_bank, save_bank
+
+# The test scores of a model card: what ``radweave evaluate --out`` wrote, with intervals and floors, or none.
+
+
+def scores_page(path: Path) -> str:
+    """Scores with intervals, the floors beside them, and what a reader must not overlook, as Markdown.
+
+    Raises:
+        InputError: if the file is not one evaluation's.
+    """
+    result: Mapping[str, Any] = read_json_object(path)
+    if result.get("format") != FORMAT:
+        expected = "evaluation.json of 'radweave evaluate PREDICTIONS --out DIR', for one run"
+        raise InputError("not the scores of a run", file=path, got=result.get("format"), expected=expected)
+    try:
+        tables = [language_table({"": result}), *([floor_table(result)] if result["floors"] else [])]
+        if result["warnings"]:
+            tables.append(TextTable("Mind", notes=tuple(str(sentence) for sentence in result["warnings"])))
+        return markdown_tables(tables)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise InputError("not the scores of a run: parts of it are missing or changed", file=path) from None
+
+
+# The two pages that go with an exported model: what it is, and what its licences ask for.
+
+
+def model_card(
+    card: RunCard,
+    experiment: Experiment,
+    memories: Mapping[str, int],
+    files: Mapping[str, int],
+    holds: str,
+    measured: str = "",
+) -> str:
+    """The README of an exported model.
+
+    Args:
+        card: the run's card.
+        experiment: the run's experiment.
+        memories: rows of each memory.
+        files: bytes of each file.
+        holds: what it holds of training studies, in words.
+        measured: test scores with floors as Markdown, if there are any.
+    """
+    decoding = experiment.decoding
+    changed = decoding.model_dump(exclude_defaults=True)
+    return _page(
+        "model_card.md.j2",
+        card=card,
+        notice=RESEARCH_ONLY,
+        synthetic=card.dataset.name.startswith("phantom"),
+        best={stage: _best_figures(figures) for stage, figures in card.validation.items()},
+        data=experiment.data,
+        decoding=", ".join(f"{name} {value}" for name, value in changed.items()) or "greedy search",
+        memories=memories,
+        files=files,
+        holds=holds,
+        measured=Markdown(measured),
+    )
+
+
+def licence_notes(
+    card: RunCard, sources: Mapping[str, str], licences: Mapping[str, list[str]], memories: Mapping[str, int]
+) -> str:
+    """What is known of the licences of data and weights.
+
+    Args:
+        card: the run's card.
+        sources: part -> name of the checkpoint it started from.
+        licences: part -> licence files that were found beside it.
+        memories: rows of each memory.
+    """
+    found = {part: licences.get(part, []) for part in sources}
+    return _page("licenses.md.j2", dataset=card.dataset.name, sources=sources, licences=found, memories=memories)
+
+
+def _best_figures(figures: StageFigures) -> dict[str, Any] | None:
+    rows = figures.at_best()
+    if not rows:
+        return None
+    shown = {name: value for name, value in rows[-1].items() if name not in ("epoch", "step") and value is not None}
+    text = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
+    return {"step": figures.best_step, "figures": text}
+
+
+def _shown(value: object) -> object:
+    """Every value on a page comes from a run folder, which may be somebody else's."""
+    return value if isinstance(value, (Markdown, Undefined)) else escaped(str(value))
+
+
+def _page(template: str, **values: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader("radweave", "templates"),
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = code
+    return environment.get_template(template).render(**values).strip() + "\n"
+
+
+AS_THEY_ARE = ("weights.safetensors", "calibration.json", "tokenizer/", "parts/", "familiarity/", "licences/")
+
+
+def _files_of_export(folder: Path) -> list[str] | None:
+    """The files that an export's card names; None for a run, which has no numbers for other programs."""
+    files = named_files(folder)
+    return files if "preprocessing.json" in files else None
+
+
+_OUTPUT = FolderKind("an export", "run.json", _files_of_export)
+
+
+class Preprocessing(Record):
+    """``preprocessing.json``: from a decoded radiograph, grey values in [0, 1], to the model's input.
+
+    The image is scaled to fit a square of ``image_size`` pixels (bilinear, aspect ratio kept, black beside), rounded to
+    ``levels`` grey values and divided by ``levels - 1``. For scans ``ct`` says how they are resampled, cropped,
+    windowed (HU) and sized, in this order; the window is then rounded to ``levels`` and divided alike. ``thresholds``
+    are the numbers in the model's configuration that turn a probability into a yes.
+    """
+
+    version: int
+    modality: str
+    image_size: int
+    max_views: int
+    levels: int = 256
+    ct: dict[str, Any] | None = None
+    label_set: str
+    classes: tuple[str, ...]
+    thresholds: dict[str, float]
+
+
+def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, scores: Path | None = None) -> Path:
+    """Write a trained run as one self-contained folder, whole or not at all.
+
+    The folder is opened once before it gets its name, so that what is there can be loaded.
+
+    Without ``bank`` everything stays behind that is made of single training studies: the reports that a run drafts
+    from, and the memories of its method, whose parts that read them are absent then. Card, model card and every draft
+    say so. ``scores`` is the ``evaluation.json`` of its test predictions, for the model card.
+
+    Raises:
+        InputError: if the run is unfinished, untrained or damaged, ``scores`` are none, or ``out`` exists; or if
+            ``bank`` is not set and the method is nothing without its memory.
+    """
+    _refuse_overlap(run, out)
+    card = read_card(run)
+    if not card.is_trained:
+        raise InputError(UNTRAINED.split(":")[0], file=run)
+    measured = "" if scores is None else scores_page(scores)
+    kept = _kept(run, card, bank=bank)
+    # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
+    remove_leftovers(out.parent)
+    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as partial:
+        _fill(run, card, partial, kept, measured)
+        restore(partial)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an export holds of single training studies: ``reports`` whose words are in it, and ``studies`` at all."""
+
+    dataset: str
+    reports: int
+    studies: int
+    without: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """In words, for who is about to pass it on."""
+        if not self.studies:
+            return f"it holds no report of {self.dataset}, but for words of them in its tokenizer"
+        of = f"{self.reports} training reports" if self.reports else f"features of {self.studies} training studies"
+        return f"it holds {of} of {self.dataset}: data of its patients, to be passed on on its terms only"
+
+
+def held(folder: Path) -> Held:
+    """What an export holds."""
+    card = read_card_alone(folder)
+    drafting = folder / DRAFTING / DRAFTING_BANK
+    banks = [load_bank(drafting if name == DRAFTING else folder / "memories" / name) for name in card.memories]
+    return _held(banks, card)
+
+
+def _held(banks: Sequence[Bank], card: RunCard) -> Held:
+    rows = [row for bank in banks for row in bank.rows]
+    reports = {row["study_id"] for row in rows if row.get("text")}
+    return Held(card.dataset.name, len(reports), len({row["study_id"] for row in rows}), card.without)
+
+
+def _refuse_overlap(run: Path, out: Path) -> None:
+    ours, theirs = run.resolve(), out.resolve()
+    if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
+        raise InputError("an export cannot lie in its run folder, or around it", file=out)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The experiment of an export, whether its banks are kept, and what is lost where they are not."""
+
+    experiment: Experiment
+    bank: bool
+    lost: tuple[str, ...] = ()
+    heads_hold: bool = True
+
+
+def _kept(run: Path, card: RunCard, *, bank: bool) -> Kept:
+    experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), run / "config.yaml")
+    if bank:
+        return Kept(experiment, bank=True, lost=card.without)
+    try:
+        bare = experiment.model.without_memories()
+    except InputError as error:
+        raise InputError(error.reason, file=run, field=error.field) from None
+    lost = [*card.without, *bare.lost]
+    if experiment.decoding.kind == "expected_utility":
+        lost.append("drafts are not chosen among training reports; the method's own decoder writes them")
+    decoding = experiment.decoding.model_copy(update={"kind": "likelihood"})
+    experiment = experiment.model_copy(update={"model": bare.config, "decoding": decoding})
+    return Kept(experiment, bank=False, lost=tuple(dict.fromkeys(lost)), heads_hold=bare.heads_hold)
+
+
+def _banks(card: RunCard, place: str) -> list[str]:
+    return sorted({name.split("/")[1] for name in card.files if name.startswith(f"{place}/")})
+
+
+def _fill(run: Path, card: RunCard, folder: Path, kept: Kept, measured: str) -> None:
+    for name in card.files:
+        if name.startswith(AS_THEY_ARE):
+            _copy(run / name, folder / name, card.files[name])
+    banks = _copy_banks(run, card, folder) if kept.bank else {}
+    if not kept.bank:
+        _leave_behind(folder, card, kept)
+    public = _without_local_paths(kept.experiment)
+    rows = {name: len(bank) for name, bank in banks.items()}
+    write_text(folder / "config.yaml", to_yaml(public))
+    write_json(folder / "preprocessing.json", preprocessing(public, card).model_dump(mode="json"))
+    write_text(folder / "LICENSES.md", licence_notes(card, weight_sources(public), licences_of(card.files), rows))
+    card = card.model_copy(update={"without": kept.lost})
+    holds = _held(list(banks.values()), card).sentence
+    write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder), holds, measured))
+    files = {path.relative_to(folder).as_posix(): sha256_file(path) for path in _files(folder)}
+    values = {name: getattr(card, name) for name in type(card).model_fields}
+    ours = {"files": files, "memories": rows_of_memories(folder), "overrides": (), "validation": _best(card)}
+    write_card(folder, RunCard(**{**values, **ours}))
+
+
+def _leave_behind(folder: Path, card: RunCard, kept: Kept) -> None:
+    """Cut the weights down to the parts that are left, and say of the calibration whether it still holds."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    data = kept.experiment.data
+    context = BuildContext(tokenizer, data.image_size, card.classes, parts=folder / "parts", volume_size=data.ct.size)
+    with torch.device("meta"):
+        left = set(kept.experiment.model.build(context).state_dict())
+    path = folder / "weights.safetensors"
+    with safe_open(str(path), "pt") as file:
+        metadata = file.metadata()
+    tensors = {name: value for name, value in load_file(str(path)).items() if name in left}
+    save_file(tensors, str(path), metadata=metadata)
+    if not kept.heads_hold:
+        calibration = load_calibration(folder, card.classes)
+        save_calibration(calibration.model_copy(update={"holds": False}), folder)
+
+
+def preprocessing(experiment: Experiment, card: RunCard) -> Preprocessing:
+    """The numbers of a run."""
+    return Preprocessing(
+        version=PREPROCESSING_VERSION,
+        modality=card.dataset.modality,
+        image_size=experiment.data.image_size,
+        max_views=experiment.data.max_views,
+        ct=experiment.data.ct.model_dump(mode="json") if experiment.data.modality == "ct" else None,
+        label_set=experiment.data.label_set,
+        classes=card.classes,
+        thresholds={
+            path: value
+            for path, value in leaves(experiment.model.model_dump(mode="json"), "model")
+            if "threshold" in path.rsplit(".", 1)[-1] and isinstance(value, (int, float))
+        },
+    )
+
+
+def _copy(source: Path, target: Path, expected: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    if sha256_file(target) != expected:
+        raise InputError("file changed while it was copied", file=source)
+
+
+def _copy_banks(run: Path, card: RunCard, target: Path) -> dict[str, Bank]:
+    """Copy memories and what the run drafts from; names of rows are left behind. Returns each bank."""
+    # The same for every export of a run, so that an export can be made again byte for byte.
+    salt = sha256_json(["radweave export", card.files])[:32]
+    cases: dict[str, str] = {}
+    patients: dict[str, str] = {}
+    places = {name: f"memories/{name}" for name in _banks(card, "memories")}
+    if _banks(card, DRAFTING):
+        # The rest of that folder names rows by number.
+        for name in card.files:
+            if name.startswith(f"{DRAFTING}/") and not name.startswith(f"{DRAFTING}/{DRAFTING_BANK}/"):
+                _copy(run / name, target / name, card.files[name])
+        places["reports to draft from"] = f"{DRAFTING}/{DRAFTING_BANK}"
+    copied = {}
+    for name, place in places.items():
+        found = load_bank(run / place).renamed(salt, cases, patients)
+        save_bank(found, target / place)
+        copied[name] = found
+    return copied
+
+
+def _without_local_paths(experiment: Experiment) -> Experiment:
+    """The experiment with local checkpoint folders cut down to their names."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: Path(item).name if key == "path" and isinstance(item, str) and _is_local(item) else cut(item)
+                for key, item in value.items()
+            }
+        return [cut(item) for item in value] if isinstance(value, list) else value
+
+    return type(experiment).model_validate(cut(experiment.model_dump(mode="json")))
+
+
+def _is_local(path: str) -> bool:
+    return Path(path).is_absolute() or path.startswith((".", "~")) or Path(path).exists()
+
+
+def _best(card: RunCard) -> dict[str, StageFigures]:
+    """The validation figures of the weights that are handed on, not the whole curve."""
+    return {
+        stage: StageFigures(best_step=figures.best_step, epochs=figures.at_best())
+        for stage, figures in card.validation.items()
+    }
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in _files(folder)}

@@ -1,0 +1,451 @@
+"""Decode a PNG or JPEG. Runs in the reading process, like every parser of foreign bytes: image codecs crash too."""
+
+from __future__ import annotations
+
+import io
+import random
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from radweave.core.errors import InputError
+from radweave.io import worker
+
+# Does the data of a JPEG end where its image does? libjpeg only warns about it, and Pillow drops the warning.
+#
+# A decoder that runs out of data fills the rest of the image with grey; one that comes to the last block too early leaves
+# data over. Both are seen from outside, with any decoder: random bytes put behind the data change the picture only if the
+# decoder still wanted data, and other bits at its end change nothing only if they were left over. So a file is decoded
+# twice more, or once where ``jpeg_feed`` saw the second; the entropy-coded bytes are never walked through here. A changed
+# bit shifts all codes after it, so that blocks and data rarely end together, but JPEG has no checksum: damage that keeps
+# their number leaves no trace.
+#
+# Runs in the reading process. Markers and their order are those of ITU-T T.81, Annex B.
+
+
+BLOCK: Final = 8
+TAIL_BYTES: Final = 4
+TINY_BYTES: Final = 24
+# Any bytes but 0xFF, which would begin a marker.
+_MORE: Final = random.Random(81).randbytes(256).replace(b"\xff", b"\xfe")
+_PROGRESSIVE: Final = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_END, _SCAN, _INTERVAL = 0xD9, 0xDA, 0xDD
+
+LACKS_SCANS: Final = "the JPEG data lacks a part of its scans"
+LACKS_PART: Final = "the JPEG data lacks a part between its restart markers"
+ENDS_EARLY: Final = "the JPEG data ends before the image does"
+LEFT_OVER: Final = "the JPEG data does not end with the image"
+
+Decode = Callable[[bytes], worker.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the frame header says (T.81 B.2.2); ``kind`` is its marker, which names the coding process."""
+
+    kind: int
+    precision: int
+    rows: int
+    columns: int
+
+
+@dataclass(slots=True)
+class Layout:
+    """``parts``: first and last place (excluded) of each run of entropy-coded bytes, by scan.
+
+    ``interval``: MCUs between two restart markers, 0 for none. ``sampling``: of each component, across and down.
+    ``refined``: of each component's 64 coefficients, how many low bits are still missing (None: all of them).
+    ``end``: the place behind the end marker, None where there is none.
+    """
+
+    frame: Frame | None = None
+    parts: list[list[tuple[int, int]]] = field(default_factory=list)
+    restarts_in_order: bool = True
+    interval: int = 0
+    sampling: dict[int, tuple[int, int]] = field(default_factory=dict)
+    first_scan: bytes = b""
+    refined: dict[int, list[int | None]] = field(default_factory=dict)
+    end: int | None = None
+
+    @property
+    def is_progressive(self) -> bool:
+        return self.frame is not None and self.frame.kind in _PROGRESSIVE
+
+    def is_complete(self) -> bool:
+        """Whether a progressive image got all of its scans; another one needs each component once."""
+        if set(self.refined) < set(self.sampling):
+            return False
+        return not self.is_progressive or self.has_all_coefficients()
+
+    def has_all_coefficients(self) -> bool:
+        """Whether the scans bring all coefficients of the components they name, to the last bit."""
+        return all(left == 0 for bits in self.refined.values() for left in bits)
+
+    def mcu_size(self) -> tuple[int, int]:
+        """Rows and columns of the pixels of one MCU of the first scan (T.81 A.2)."""
+        across = max((h for h, _ in self.sampling.values()), default=1)
+        down = max((v for _, v in self.sampling.values()), default=1)
+        if len(self.first_scan) == 1:
+            own = self.sampling.get(self.first_scan[0], (1, 1))
+            return BLOCK * down // max(1, own[1]), BLOCK * across // max(1, own[0])
+        return BLOCK * down, BLOCK * across
+
+
+def stream_doubts(
+    data: bytes,
+    pixels: worker.Array,
+    decode: Decode,
+    *,
+    strict: bool = False,
+    needs_end: bool = False,
+    layout: Layout | None = None,
+) -> list[str]:
+    """What is odd about the data of a JPEG that decodes to ``pixels``, in words; ``decode`` decodes it anew.
+
+    Args:
+        decode: gives the pixels of a JPEG, and raises what it wants for a broken one.
+        strict: whether ``decode`` raises where libjpeg warns before the last block; then only the last end is tried.
+        needs_end: whether the image was seen to use its data to the end (``jpeg_feed``); 8 bytes may be left over.
+        layout: that of ``data``, where it is known.
+    """
+    layout = layout or layout_of(data)
+    if strict:
+        layout.parts, layout.interval = [parts[-1:] for parts in layout.parts], 0
+    found = []
+    if not layout.is_complete():
+        found.append(LACKS_SCANS)
+    used = _by_part(np.zeros(pixels.shape[:2], dtype=bool), layout)
+    tiny = _tiny(layout)
+    if not layout.restarts_in_order or len(used) != len(tiny):
+        found.append(LACKS_PART)
+        return found
+    if _changes(_with_more(data, layout), pixels, decode).any():
+        found.append(ENDS_EARLY)
+        return found
+    if needs_end:
+        return found
+    used |= tiny
+    for other in _other_ends(data, layout):
+        used |= _by_part(_changes(other, pixels, decode), layout)
+        if used.all():
+            break
+    else:
+        found.append(LEFT_OVER)
+    return found
+
+
+def _changes(data: bytes, pixels: worker.Array, decode: Decode) -> NDArray[np.bool_]:
+    """Where the picture (rows, columns) of the changed file differs; everywhere if that cannot be decoded."""
+    try:
+        changed = decode(data) != pixels
+    except Exception:  # a changed file can fail its decoder in any way; then nothing of it is as it was
+        changed = np.ones(pixels.shape, dtype=bool)
+    return np.asarray(changed.any(axis=2) if changed.ndim == 3 else changed)
+
+
+def _by_part(changed: NDArray[np.bool_], layout: Layout) -> NDArray[np.bool_]:
+    """Whether each run between two restart markers of the first scan holds a changed pixel."""
+    if not layout.interval:
+        return np.array([changed.any()])
+    high, wide = layout.mcu_size()
+    rows, columns = -(-changed.shape[0] // high), -(-changed.shape[1] // wide)
+    padded = np.zeros((rows * high, columns * wide), dtype=bool)
+    padded[: changed.shape[0], : changed.shape[1]] = changed
+    mcus = padded.reshape(rows, high, columns, wide).any(axis=(1, 3)).reshape(-1)
+    found: NDArray[np.bool_] = np.logical_or.reduceat(mcus, np.arange(0, len(mcus), layout.interval))
+    return found
+
+
+def _with_more(data: bytes, layout: Layout) -> bytes:
+    pieces, done = [], 0
+    for _, end in (part for parts in layout.parts for part in parts):
+        pieces += [data[done:end], _MORE]
+        done = end
+    return b"".join([*pieces, data[done:]])
+
+
+def _other_ends(data: bytes, layout: Layout) -> Iterator[bytes]:
+    """With other bytes, or none, at the end of each run of the first scan, which holds the mean of each block.
+
+    One of them shows if the bytes are used: a change may hide in rounding, or where the image is black already.
+    """
+    for end_of in (_nothing, _inverted, _other):
+        pieces, done = [], 0
+        for start, end in layout.parts[0] if layout.parts else []:
+            cut = max(start, end - TAIL_BYTES)
+            pieces += [data[done:cut], end_of(data[cut:end])]
+            done = end
+        yield b"".join([*pieces, data[done:]])
+
+
+def _tiny(layout: Layout) -> NDArray[np.bool_]:
+    """Runs of so few bytes that they may say nothing: blocks that are all like the one before them."""
+    return np.array([end - start < TINY_BYTES for start, end in layout.parts[0]] if layout.parts else [False])
+
+
+def _nothing(tail: bytes) -> bytes:
+    return b""
+
+
+def _inverted(tail: bytes) -> bytes:
+    return bytes(byte ^ 0xFF if byte else 0xFE for byte in tail)
+
+
+def _other(tail: bytes) -> bytes:
+    return _MORE[: 4 * len(tail)]
+
+
+def layout_of(data: bytes) -> Layout:
+    """Walk over the markers; a header that ends nowhere ends the walk."""
+    layout, position = Layout(), 2
+    marks = np.flatnonzero(np.frombuffer(data, np.uint8)[:-1] == 0xFF)
+    codes = np.frombuffer(data, np.uint8)[marks + 1]
+    # 0 stands for a data byte of 0xFF; 0xFF is a fill byte before a marker.
+    marks, codes = marks[(codes != 0) & (codes != 0xFF)], codes[(codes != 0) & (codes != 0xFF)]
+    while position + 2 <= len(data):
+        if data[position] != 0xFF:
+            break
+        marker = data[position + 1]
+        if marker == 0xFF:
+            position += 1
+            continue
+        if marker == _END:
+            layout.end = position + 2
+            break
+        body = data[position + 4 : position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")]
+        position += 4 + len(body)
+        if marker in _FRAMES and len(body) >= 6:
+            rows, columns = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+            layout.frame = Frame(marker, body[0], rows, columns)
+            parts = zip(body[6::3], body[7::3], strict=False)
+            layout.sampling = {name: (factors >> 4, factors & 15) for name, factors in parts}
+        if marker == _INTERVAL:
+            layout.interval = int.from_bytes(body[:2], "big")
+        if marker == _SCAN:
+            _note_scan(layout, body)
+            position = _note_parts(layout, position, marks, codes, len(data))
+    return layout
+
+
+def _note_parts(layout: Layout, start: int, marks: worker.Array, codes: worker.Array, size: int) -> int:
+    """Add the runs of entropy-coded bytes from ``start`` on; give the place of the marker that ends the scan."""
+    parts, expected = [], 0
+    for index in range(int(np.searchsorted(marks, start)), len(marks)):
+        place, code = int(marks[index]), int(codes[index])
+        parts.append((start, place))
+        if not 0xD0 <= code <= 0xD7:
+            layout.parts.append(parts)
+            return place
+        layout.restarts_in_order &= code == 0xD0 + expected
+        expected, start = (expected + 1) % 8, place + 2
+    layout.parts.append(parts)
+    return size
+
+
+def _note_scan(layout: Layout, body: bytes) -> None:
+    """Which coefficients of which components a scan brings, and to which bit (T.81 B.2.3, G.1.1.1)."""
+    if not body or len(body) < 4 + 2 * body[0]:
+        return
+    layout.first_scan = layout.first_scan or body[1 : 1 + 2 * body[0] : 2]
+    first, last, low = body[1 + 2 * body[0]], body[2 + 2 * body[0]], body[3 + 2 * body[0]] & 15
+    for component in body[1 : 1 + 2 * body[0] : 2]:
+        bits = layout.refined.setdefault(component, [None] * 64)
+        bits[first : last + 1] = [low] * len(bits[first : last + 1])
+
+
+# Decode a JPEG with its last byte held back for a moment, to see whether the image needs the end of its data.
+#
+# A decoder that is given all but the last byte and cannot finish the last row uses the data to its end. That costs
+# nothing, where decoding the file anew with other bytes at its end costs as much as decoding it. A decoder reads up to 8
+# bytes ahead of what it uses, so that 4 to 8 bytes left over are seen by decoding anew only. Such few are left by chance
+# alone, and damage to a large file leaves more: small ones are decoded anew, as are those that do not come row by row
+# (several scans, restart markers).
+#
+# Runs in the reading process.
+
+
+LARGE_BYTES: Final = 1 << 18
+HELD_BACK: Final = 1
+_SEQUENTIAL: Final = frozenset({0xC0, 0xC1})
+_MARKED: Final = 24
+_MODES: Final = ("L", "RGB")
+
+
+def load_jpeg(image: ImageFile.ImageFile, layout: Layout) -> bool:
+    """Decode an image that was opened; whether it was seen that it uses its data to the end."""
+    if not _comes_by_rows(image, layout):
+        image.load()
+        return False
+    marks = _mark_last_row(image)
+    seen: list[bool] = []
+    image.load_read = _holding_back(  # type: ignore[attr-defined]
+        image, layout.parts[0][0][1] - HELD_BACK, lambda: seen.append(_is_as_marked(image, marks))
+    )
+    image.load()
+    return seen == [True]
+
+
+def _comes_by_rows(image: ImageFile.ImageFile, layout: Layout) -> bool:
+    return (
+        image.mode in _MODES
+        and layout.frame is not None
+        and layout.frame.kind in _SEQUENTIAL
+        and [len(parts) for parts in layout.parts] == [1]
+        and layout.parts[0][0][1] >= LARGE_BYTES
+    )
+
+
+def _holding_back(image: ImageFile.ImageFile, stop: int, look: Callable[[], None]) -> Callable[[int], bytes]:
+    """Give the decoder the file up to ``stop``; look when it asks for more, then give it the rest."""
+    given = 0
+
+    def read(count: int) -> bytes:
+        nonlocal given
+        assert image.fp is not None
+        if given == stop:
+            look()
+        part = image.fp.read(min(count, stop - given) if given < stop else count)
+        given += len(part)
+        return part
+
+    return read
+
+
+def _mark_last_row(image: ImageFile.ImageFile) -> dict[tuple[int, int], Any]:
+    """Write values into the last row that no decoder would by chance; what was written, by place."""
+    image.load_prepare()
+    draw, (width, height) = random.Random(81), image.size
+    for place in ((x, height - 1) for x in range(min(width, _MARKED))):
+        image.im.putpixel(place, tuple(draw.randbytes(3)) if image.mode == "RGB" else draw.randrange(256))
+    return {(x, height - 1): image.im.getpixel((x, height - 1)) for x in range(min(width, _MARKED))}
+
+
+def _is_as_marked(image: ImageFile.ImageFile, marks: dict[tuple[int, int], Any]) -> bool:
+    """Whether the last row is not decoded yet."""
+    return all(image.im.getpixel(place) == value for place, value in marks.items())
+
+
+# Compare the checksum of each chunk of a PNG (ISO/IEC 15948, 5.3 and 5.5): Pillow leaves those of the pixels out.
+#
+# Runs in the reading process.
+
+
+SIGNATURE_BYTES: Final = 8
+
+
+def check_chunks(data: bytes) -> int:
+    """Walk over the chunks up to IEND; the place behind it, where the image ends.
+
+    Raises:
+        InputError: if one is cut or its checksum differs, or IEND is missing.
+    """
+    view, position = memoryview(data), SIGNATURE_BYTES
+    while position + 12 <= len(view):
+        end = position + 8 + int.from_bytes(view[position : position + 4], "big")
+        if end + 4 > len(view):
+            break
+        if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
+            raise InputError("the image data is damaged: a checksum of the PNG differs")
+        if bytes(view[position + 4 : position + 8]) == b"IEND":
+            return end + 4
+        position = end + 4
+    raise InputError("truncated: the PNG has no end")
+
+
+EXIF_ORIENTATION = 0x0112
+_BLOCK_BYTES = 16 << 20
+"""Pillow hands pixels over in blocks and joins them: in one block a copy of a full picture takes half the time."""
+_PADDING = b"\0\r\n "
+RASTER_MODES = ("1", "L", "LA", "I;16", "I;16B", "I", "P", "PA", "RGB", "RGBA")
+
+
+def parse_raster(request: dict[str, Any]) -> worker.Message:
+    """Stored values of the file ``path``: (height, width), or (height, width, channels) with a colour palette applied.
+
+    The size is checked in the header, before a pixel is decoded. The checksums of a PNG are compared; where the data of
+    a JPEG does not end with its image, ``doubts`` says so, unless the request says that it is not wanted.
+
+    Raises:
+        InputError: if the image is larger than ``max_side_px`` or ``max_pixels``, cut, damaged or of an unknown kind.
+    """
+    max_side, max_pixels = int(request["max_side_px"]), int(request["max_pixels"])
+    path = Path(request["path"])
+    Image.MAX_IMAGE_PIXELS = max_pixels
+    ImageFile.MAXBLOCK = _BLOCK_BYTES
+    warnings.simplefilter("error", Image.DecompressionBombWarning)
+    try:
+        with Image.open(path, formats=("PNG", "JPEG")) as image:
+            width, height = image.size
+            if max(width, height) > max_side or width * height > max_pixels or min(width, height) < 1:
+                raise InputError(
+                    "the image is too large",
+                    got=f"{width} x {height} pixels",
+                    expected=f"at most {max_side} a side and {max_pixels >> 20} million in all",
+                )
+            count = int(getattr(image, "n_frames", 1))
+            if count > 1:
+                raise InputError("the file holds several images", got=count, expected="one")
+            mode, kind = image.mode, str(image.format)
+            if mode not in RASTER_MODES:
+                raise InputError("the colour mode cannot be used", got=mode, expected="grey or RGB")
+            odd, decoded = _load(image, path, doubts=bool(request.get("doubts", True)))
+            orientation = int(image.getexif().get(EXIF_ORIENTATION, 1))
+            # A copy of a whole picture takes a third of the time of decoding it.
+            pixels = decoded if mode == "L" else stored_values(image)
+    except InputError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InputError("the image is too large", expected=f"at most {max_pixels >> 20} million pixels") from None
+    except UnidentifiedImageError:
+        raise InputError("not a PNG or JPEG image, or its header is damaged") from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        cut = "truncated" in str(error)
+        raise InputError("truncated: the image data ends too early" if cut else "the image data is damaged") from None
+    header = {"format": kind.lower(), "mode": mode, "bits": 16 if pixels.dtype.itemsize > 1 else 8}
+    return {**header, "orientation": orientation, "doubts": odd}, {"pixels": pixels}
+
+
+def _load(image: ImageFile.ImageFile, path: Path, *, doubts: bool) -> tuple[list[str], worker.Array]:
+    """Doubts and pixels. A PNG that its checksums tell to be damaged is refused, a JPEG is doubted, if anyone asks."""
+    if image.format == "PNG":
+        image.load()
+        data = path.read_bytes()
+        return _behind(data, check_chunks(data)), np.asarray(image)
+    if not doubts:
+        image.load()
+        return [], np.asarray(image)
+    data = path.read_bytes()
+    layout = layout_of(data)
+    needs_end = load_jpeg(image, layout)
+    decoded = np.asarray(image)
+    found = stream_doubts(data, decoded, _decode_jpeg, needs_end=needs_end, layout=layout)
+    return found + _behind(data, layout.end), decoded
+
+
+def _behind(data: bytes, end: int | None) -> list[str]:
+    """A doubt where more than padding lies behind the image: a second file, or parts of the first that were moved."""
+    rest = 0 if end is None else len(data[end:].strip(_PADDING))
+    return [f"{rest} bytes lie behind the end of the image"] if rest else []
+
+
+def _decode_jpeg(data: bytes) -> worker.Array:
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        return np.asarray(image)
+
+
+def stored_values(image: Image.Image) -> worker.Array:
+    """The stored values of an image of one of ``RASTER_MODES``: uint8 or uint16, palettes applied."""
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB")
+    if image.mode == "1":
+        image = image.convert("L")
+    pixels = np.asarray(image)
+    return pixels.astype(np.uint16 if pixels.dtype.itemsize > 1 else np.uint8, copy=False)

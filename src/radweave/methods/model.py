@@ -1,0 +1,480 @@
+"""A report model as the engine sees it: named parts, losses as terms, memories, reports.
+
+A method's model is a dataclass of its parts, which are its children in that order, and of what it needs beside them.
+Its losses stand in a table of terms; a term is a method of a lazy view of one batch (``Seen``), so that what several
+terms need is computed once:
+
+    class Seen:
+        @cached_property
+        def views(self) -> ViewTokens: ...
+        def disease(self) -> Tensor: ...
+
+    TERMS = {"disease": Term(reads=("vision_encoder", "disease_tokens"), loss=Seen.disease)}
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from radweave.core.batch import Batch, Generation, VisionEncoder
+from radweave.core.config import Config
+from radweave.core.errors import InputError
+from radweave.core.study import Split, Study
+from radweave.data.loader import Example, Features, StudyLoader
+from radweave.drafting.smoothers import Evidence
+from radweave.nn.connector import ViewTokens, encode_views
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written
+from radweave.nn.heads import WordPart
+from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.memory.bank import Bank, BankLayout
+from radweave.nn.prompt import PromptTemplate, Slot
+
+SeenT = TypeVar("SeenT", contravariant=True)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What the engine knows of a term: the parts that it reads.
+
+    No other part may change it: kept stages rely on that, and a contract test checks it. A ``common`` term is the same
+    function in every method that has it, and reads nothing of the model's record but its parts.
+    """
+
+    reads: tuple[str, ...]
+    common: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Term(Reads, Generic[SeenT]):
+    """A loss, and how it comes of a batch as its model sees it. A part that is absent makes it 0."""
+
+    loss: Callable[[SeenT], Tensor]
+
+
+def losses(known: Mapping[str, Term[SeenT]], seen: SeenT, asked: Sequence[str]) -> dict[str, Tensor]:
+    """The terms asked for, computed in the order of the table: random numbers are drawn in that order.
+
+    Raises:
+        InputError: for a term that the model does not have.
+    """
+    refuse_unknown("losses", asked, known)
+    return {name: term.loss(seen) for name, term in known.items() if name in asked}
+
+
+def refuse_unknown(field: str, asked: Sequence[str], known: Mapping[str, object]) -> None:
+    """Refuse a name that a model does not have.
+
+    Raises:
+        InputError: naming those that exist.
+    """
+    for name in asked:
+        if name not in known:
+            what = "loss" if field.endswith("losses") else "part"
+            raise InputError(f"the model has no such {what}", field=field, got=name, expected=f"of {', '.join(known)}")
+
+
+class ReportModel(nn.Module, ABC):
+    """What the engine asks of a method's model. No number is computed here.
+
+    One of its parts is a vision encoder; a model with none or several does not get past its first use.
+    """
+
+    terms: Mapping[str, Reads]
+    """The losses by name, in the order in which they are computed."""
+
+    def __new__(cls, *args: object, **parts: object) -> Self:
+        # A dataclass sets its fields in ``__init__``; torch wants to be ready before the first part is set.
+        model = super().__new__(cls)
+        nn.Module.__init__(model)
+        return model
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The one part that is a vision encoder; where it is frozen, what it gives may be computed once and kept."""
+        (encoder,) = (part for part in self.children() if isinstance(part, VisionEncoder))
+        return encoder
+
+    @abstractmethod
+    def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
+        """The scalar terms that are asked for, which are those the stage gives a weight.
+
+        Raises:
+            InputError: for a term that it does not have.
+        """
+
+    @abstractmethod
+    def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
+        """A report and its evidence for each study of the batch."""
+
+    def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
+        """The banks that are made before a stage, by name, from the training split alone; none unless a method says."""
+        return {}
+
+    def figures(self) -> Mapping[str, Mapping[str, float | None]]:
+        """What each of its sources of evidence is worth, by name, as its training found: shown with the run."""
+        return {}
+
+    def memory_layouts(self) -> Mapping[str, BankLayout]:
+        """What the banks that it cannot do without must look like, by name. A run that lacks one is refused."""
+        return {}
+
+    def asks_priors(self) -> bool:
+        """Whether a study's prior is given to it; without, a draft compares with nothing."""
+        return True
+
+    def set_memories(self, banks: Mapping[str, Bank]) -> None:
+        """Take the banks of a run, by name.
+
+        Raises:
+            InputError: if there are some and the method has no use for any.
+        """
+        if banks:
+            raise InputError("this method has no memories", got=", ".join(banks))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model is. One that has nothing to train still has buffers."""
+    for parameter in model.parameters():
+        return parameter.device
+    return next(model.buffers()).device
+
+
+def named_parts(model: nn.Module) -> dict[str, nn.Module]:
+    """The parts of a model by name: its children. A stage trains some of them, a term reads some of them."""
+    return dict(model.named_children())
+
+
+def encoder_name(model: ReportModel) -> str:
+    """The name of the part that reads the images."""
+    return next(name for name, part in named_parts(model).items() if part is model.encoder)
+
+
+class Saves(Protocol):
+    """What writes itself into a folder as transformers does: a model's shape, a tokenizer."""
+
+    def save_pretrained(self, save_directory: str) -> object: ...
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """A part whose shape is kept with a run, which then restores without a checkpoint; None if there is none."""
+
+    @property
+    def architecture(self) -> Saves | None: ...
+
+
+@runtime_checkable
+class Tokenizing(Protocol):
+    """A part with a tokenizer of its own, kept beside its shape."""
+
+    @property
+    def tokenizer(self) -> Saves: ...
+
+
+@runtime_checkable
+class PartlyUntrained(Protocol):
+    """A part of which a checkpoint lacked some parameters, named here: they train where only adapters do."""
+
+    @property
+    def untrained(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class LearnsTargets(Protocol):
+    """A part whose targets are found in the training split, by token ids and label states, before a stage trains it."""
+
+    def learn_targets(self, reports: Iterable[Sequence[int]], class_states: Tensor) -> None: ...
+
+
+@runtime_checkable
+class Classifying(Protocol):
+    """A model with heads for the classes: their logits (B, K), higher for likelier."""
+
+    def class_logits(self, batch: Batch) -> Tensor: ...
+
+
+@runtime_checkable
+class Witness(Protocol):
+    """A model that says itself how much each training study speaks for a study, in the order of the training split.
+
+    ``left_out`` is the same for the training studies, each without its patient's; it is asked once, after the memories
+    were built. ``speaks_log_odds`` says whether the scores are log-odds, or smoothed labels, about 0 to 1.
+    """
+
+    def testify(self, batch: Batch) -> list[Evidence]: ...
+
+    def left_out(self) -> list[Evidence]: ...
+
+    def speaks_log_odds(self) -> bool: ...
+
+
+@runtime_checkable
+class Proposing(Protocol):
+    """A witness with a language model that writes reports for each study, given what was said of it: they join what a
+    draft is chosen from.
+    """
+
+    def propose(self, batch: Batch, said: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]: ...
+
+
+@runtime_checkable
+class Varied(Protocol):
+    """A model of which something may be set anew for a trained run: experiments of a paper that train nothing.
+
+    ``settings`` is a record of what may be set, as the run has it. ``vary`` sets it otherwise in this process alone;
+    ``look`` opens a split of a data set, given its folder, or of the data set that is reported on.
+    """
+
+    @property
+    def settings(self) -> Config: ...
+
+    def vary(self, settings: Any, look: Look) -> None: ...
+
+
+def given(value: Value | None) -> Value:
+    """A field of the batch that this loss cannot do without; the loader fills it in training."""
+    assert value is not None
+    return value
+
+
+def written(
+    ids: list[list[int]], log_probs: list[list[float]], evidence: Sequence[Mapping[str, Any]] | None = None
+) -> Generation:
+    """What a language model wrote for each study, with the evidence."""
+    rows = [{}] * len(ids) if evidence is None else evidence
+    shown = [{"token_log_probs": values, **row} for values, row in zip(log_probs, rows, strict=True)]
+    return Generation(token_ids=ids, intermediates=shown)
+
+
+# A batch as a model sees it, and the losses that several methods have.
+
+
+ModelT = TypeVar("ModelT", bound=ReportModel)
+
+
+@dataclass
+class SeenBatch(Generic[ModelT]):
+    """One batch through a model. A method adds what its terms need, each computed once, when it is first asked for."""
+
+    model: ModelT
+    batch: Batch
+
+    @cached_property
+    def encoded(self) -> ViewTokens:
+        """The tokens of all views, as the encoder gives them."""
+        return encode_views(self.model.encoder, self.batch)
+
+    @cached_property
+    def views(self) -> ViewTokens:
+        """The tokens of all views, as the method reads them."""
+        return self.encoded
+
+    @cached_property
+    def told(self) -> Slot | None:
+        """What the language model is told of each study beside its images; None where it is told nothing of any."""
+        ids, mask = self.batch.told_ids, self.batch.told_mask
+        if ids is None or mask is None:
+            return None
+        model = cast(Writer, self.model)
+        return model.language_model.embed(ids), mask
+
+    def spliced(self, template: PromptTemplate, slots: Mapping[str, Slot]) -> Slot:
+        """The prompt with these slots, after what is told of each study: every method's prompts come from here."""
+        return template.splice(cast(Writer, self.model).language_model.embed, slots, self.told)
+
+
+class Writer(Protocol):
+    """A model with a causal language model."""
+
+    @property
+    def language_model(self) -> CausalLanguageModel: ...
+
+
+class Text(Protocol):
+    """A batch of a model that writes."""
+
+    @property
+    def model(self) -> Writer: ...
+    @property
+    def batch(self) -> Batch: ...
+
+
+class Prompted(Text, Protocol):
+    """A batch whose prompt is made of what was seen."""
+
+    @property
+    def prefix(self) -> Slot: ...
+
+
+class WordModel(Protocol):
+    """A model with a word head."""
+
+    @property
+    def word_head(self) -> WordPart: ...
+
+
+class Viewed(Protocol):
+    """A batch whose images were read, of a model with a word head."""
+
+    @property
+    def model(self) -> WordModel: ...
+    @property
+    def batch(self) -> Batch: ...
+    @property
+    def encoded(self) -> ViewTokens: ...
+
+
+def report_loss(seen: Prompted) -> Tensor:
+    """The report, per token, after the prompt."""
+    return prompted_loss(seen, seen.prefix)
+
+
+def prompted_loss(seen: Text, prefix: Slot) -> Tensor:
+    """The report, per token, after this prefix."""
+    batch = seen.batch
+    return seen.model.language_model.loss(*prefix, given(batch.input_ids), given(batch.labels))
+
+
+def text_loss(seen: Text) -> Tensor:
+    """The report, per token, after nothing."""
+    return seen.model.language_model.text_loss(given(seen.batch.input_ids), given(seen.batch.labels))
+
+
+def words_loss(seen: Viewed) -> Tensor:
+    """What the report says, off the image alone: its words, and with a dense head its classes too."""
+    views, batch = seen.encoded, seen.batch
+    return seen.model.word_head.loss(views.tokens, views.view_mask, given(batch.labels), batch.class_labels)
+
+
+WORDS_TERM: Term[Viewed] = Term(("vision_encoder", "word_head"), words_loss, common=True)
+"""The same for every method: a stage that trains by it alone is trained once for all of them."""
+
+
+# What a method may see of the data when it builds a memory: the training split and nothing else.
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingView:
+    """The training studies that are used, in the order of the manifest.
+
+    ``studies`` and ``examples`` run in parallel. There is no way from here to another split. ``open_other`` opens the
+    same split of another data set, given its folder; its studies carry that data set's name in ``origin``. Training
+    never makes a view of another ``split``: experiments at test time may, and say so (``radweave.engine.restore``).
+    """
+
+    studies: tuple[Study, ...]
+    examples: tuple[Example, ...]
+    classes: tuple[str, ...]
+    pad_id: int
+    seed: int
+    features: Features | None = None
+    origin: str | None = None
+    open_other: Callable[[Path], TrainingView] | None = None
+    split: Split = "train"
+
+    def __post_init__(self) -> None:
+        assert all(study.split == self.split for study in self.studies), "a training view holds training studies only"
+        assert [study.study_id for study in self.studies] == [example.study_id for example in self.examples]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def spread(self, most: int) -> TrainingView:
+        """At most so many of the studies, evenly spread over the split."""
+        if len(self) <= most:
+            return self
+        rows = [number * len(self) // most for number in range(most)]
+        return replace(
+            self, studies=tuple(self.studies[row] for row in rows), examples=tuple(self.examples[row] for row in rows)
+        )
+
+    def row_id(self, study_id: str) -> str:
+        """What a bank's row calls a study: its id, after the data set's name where that is another one."""
+        return study_id if self.origin is None else f"{self.origin}:{study_id}"
+
+    @property
+    def reports(self) -> list[str]:
+        """The target text of every study."""
+        return [example.report or "" for example in self.examples]
+
+    @property
+    def class_states(self) -> Int[Tensor, "studies classes"]:
+        """Label states as in ``Batch.class_labels``; -1 for a study without labels."""
+        absent = (-1,) * len(self.classes)
+        return torch.tensor([example.class_states or absent for example in self.examples])
+
+    def batches(self, batch_size: int = 32, *, pixels: bool = False) -> Iterator[Batch]:
+        """Every study once, unshuffled and unaugmented; features in place of pixels where they are there.
+
+        ``pixels`` asks for the images even then.
+        """
+        features = None if pixels else self.features
+        return StudyLoader(self.examples, batch_size, self.pad_id, features=features).epoch()
+
+
+Look = Callable[[str | None, Split], TrainingView]
+"""Opens a split of a data set by its folder; None is the data set that is reported on."""
+
+
+# Reports that a language model writes: a method says what stands before them, and what becomes of the words.
+#
+# def to_write(self, batch): return ToWrite(Prefixes(*Seen(self, batch).prefix), written)
+#
+# Batches are then written one after the other, and studies of the next take the places of those that are done
+# (``radweave.nn.decoding``). What was seen of a batch is kept until its last report is there.
+
+
+@dataclass(frozen=True, slots=True)
+class ToWrite:
+    """What stands before the reports of a batch, and what makes reports with evidence of ids and log-probabilities."""
+
+    prefixes: Prefixes
+    finish: Callable[[list[list[int]], list[list[float]]], Generation]
+
+
+@runtime_checkable
+class Writes(Protocol):
+    """A language model that writes batch after batch."""
+
+    def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]: ...
+
+
+@runtime_checkable
+class WritesByPrefix(Protocol):
+    """A model of which a language model writes all reports, where it has one."""
+
+    language_model: Any
+
+    def to_write(self, batch: Batch) -> ToWrite: ...
+
+
+def generations(model: ReportModel, batches: Iterator[Batch], decoding: DecodingConfig) -> Iterator[Generation]:
+    """What ``model.generate`` gives for each batch, in order. The next batch may be asked for before one is given."""
+    if not isinstance(model, WritesByPrefix) or not isinstance(model.language_model, Writes):
+        yield from (model.generate(batch, decoding) for batch in batches)
+        return
+    unfinished: deque[ToWrite] = deque()
+
+    def prefixes() -> Iterator[Prefixes]:
+        for batch in batches:
+            unfinished.append(model.to_write(batch))
+            yield unfinished[-1].prefixes
+
+    for ids, log_probs in model.language_model.write(prefixes(), decoding):
+        yield unfinished.popleft().finish(ids, log_probs)
+
+
+def generation(model: ReportModel, batch: Batch, decoding: DecodingConfig) -> Generation:
+    """The reports of one batch."""
+    return next(generations(model, iter([batch]), decoding))

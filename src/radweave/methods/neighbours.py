@@ -1,0 +1,162 @@
+"""What training studies that look alike say: smoothers over classical descriptors, in closed form, kept as a bank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from radweave.core.batch import Batch
+from radweave.core.errors import InputError
+from radweave.drafting.smoothers import FINDINGS, Evidence, Floats, Mask, Smoothers
+from radweave.methods.descriptors import DIM, NUM_VIEWS, Described, Distances, Looks, among, distances
+from radweave.nn.heads import POSITIVE
+from radweave.nn.memory.bank import ROWS, Bank, Column, report_rows
+
+if TYPE_CHECKING:
+    from radweave.methods.model import TrainingView
+
+# How alike what is told of studies is: bags of its tokens, and their part in the distance between two studies.
+
+
+Doubles = NDArray[np.float64]
+Singles = NDArray[np.float32]
+
+COLUMN: Final = "told"
+"""The tensor of a bank whose studies were told something."""
+BAGS: Final = 512
+"""Tokens share places in a bag by their number; two rarely meet in texts that are a line long."""
+SHARE: Final = 0.25
+"""What is told counts this much beside how studies look. It was not tuned."""
+
+
+def bags_of(batch: Batch) -> Singles | None:
+    """Bags (B, BAGS) of length 1, 0 of a study that is told nothing; None where none ever is."""
+    if batch.told_ids is None or batch.told_mask is None:
+        return None
+    bags = np.zeros((len(batch), BAGS), dtype=np.float32)
+    for row, (ids, mask) in enumerate(zip(batch.told_ids.tolist(), batch.told_mask.tolist(), strict=True)):
+        for token in {number for number, there in zip(ids, mask, strict=True) if there}:
+            bags[row, token % BAGS] = 1
+    return np.asarray(bags / np.maximum(np.linalg.norm(bags, axis=1, keepdims=True), 1))
+
+
+def kept_bags(bank: Bank) -> Singles | None:
+    """The bags (J, BAGS) of a bank; None where its studies were told nothing.
+
+    Raises:
+        InputError: if they are none.
+    """
+    tensor = bank.tensors.get(COLUMN)
+    if tensor is None:
+        return None
+    if tensor.shape != (len(bank), BAGS) or not bool(tensor.isfinite().all()):
+        got, expected = list(tensor.shape), [len(bank), BAGS]
+        raise InputError("the bank does not fit this model", field=COLUMN, got=got, expected=expected)
+    return tensor.float().numpy()
+
+
+def beside(looks: Doubles, left: Singles | None, right: Singles) -> Doubles:
+    """Squared distances (N, J) with what was told of each, about 1 where two are told other things."""
+    if left is None:
+        left = np.zeros((len(looks), BAGS), dtype=np.float32)
+    # One study at a time: alone and in any batch the same.
+    apart = np.stack([((row[None].astype(np.float64) - right) ** 2).sum(axis=1) for row in left]) / 2
+    return (looks + SHARE * apart) / (1 + SHARE)
+
+
+FOR_MEANS = 1000
+"""Studies that the mean images are made from."""
+
+
+def alike_columns(num_classes: int) -> Mapping[str, Column]:
+    """What a bank must have of each study: its descriptors, its findings, and its row of the smoothers' inverses."""
+    return {
+        "descriptors": Column("float", (NUM_VIEWS, DIM)),
+        "present": Column("flag", (NUM_VIEWS,)),
+        "labels": Column("flag", (num_classes,)),
+        "inverses": Column("float", (len(FINDINGS) + 1, ROWS)),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeStudies:
+    """The J training studies in use: how they look, what was fitted to them, and what was told of them, if anything."""
+
+    described: Described
+    smoothers: Smoothers
+    bags: NDArray[np.float32] | None = None
+
+    @classmethod
+    def of(cls, bank: Bank) -> AlikeStudies:
+        """From the bank of a run.
+
+        Raises:
+            InputError: if what was told of them is not what a run keeps of it.
+        """
+        tensors = bank.tensors
+        described = Described(tensors["descriptors"].float().numpy(), tensors["present"].numpy().astype(bool))
+        inverses = tensors["inverses"].double().numpy()
+        labels = tensors["labels"].double().numpy()
+        smoothers = Smoothers(labels, tuple(inverses[:, number] for number in range(len(FINDINGS) + 1)))
+        return cls(described, smoothers, kept_bags(bank))
+
+    def testify(self, looks: Looks, batch: Batch, barred: Mask) -> list[Evidence]:
+        """What they say of each study of a batch; those that are ``barred`` (B, J) say nothing."""
+        apart = _with_told(distances(looks, looks.describe(batch), self.described), bags_of(batch), self.bags)
+        return [
+            self.smoothers.testify(findings, wording, own)
+            for findings, wording, own in zip(apart.findings, apart.wording, barred, strict=True)
+        ]
+
+
+def _with_told(apart: Distances, left: NDArray[np.float32] | None, right: NDArray[np.float32] | None) -> Distances:
+    """The distances with what was told of both sides; as they are where the training studies were told nothing."""
+    if right is None:
+        return apart
+    return Distances(beside(apart.findings, left, right), beside(apart.wording, left, right))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedAlike:
+    """Fresh columns and rows of a bank, and what the others say of each of its studies, without its patient's."""
+
+    tensors: dict[str, Tensor]
+    rows: tuple[dict[str, Any], ...]
+    left_out: list[Evidence]
+
+
+def fit_alike(looks: Looks, training: TrainingView) -> FittedAlike:
+    """Describe the training studies, whose scales ``looks`` takes, and fit the smoothers to them."""
+    looks.fit_means(training.spread(FOR_MEANS).batches(pixels=True))
+    seen = Described.empty(len(training))
+    rows: list[dict[str, Any]] = []
+    told: list[NDArray[np.float32]] = []
+    for batch in training.batches(pixels=True):
+        looks.read(batch, seen, len(rows))
+        rows += report_rows(batch)
+        if (bags := bags_of(batch)) is not None:
+            told.append(bags)
+    looks.fit_scales(seen)
+    every = np.concatenate(told) if told else None
+    apart = _with_told(among(looks, seen), every, every)
+    labels: Floats = (training.class_states == POSITIVE).double().numpy()
+    smoothers = Smoothers.fit(apart.findings, apart.wording, labels)
+    patients = np.array([row["patient"] for row in rows])
+    left_out = [
+        smoothers.testify(apart.findings[row], apart.wording[row], patients == patients[row])
+        for row in range(len(rows))
+    ]
+    tensors = {
+        "descriptors": torch.from_numpy(seen.vectors).half(),
+        "present": torch.from_numpy(seen.present.astype(np.uint8)),
+        "labels": torch.from_numpy(smoothers.labels.astype(np.uint8)),
+        "inverses": torch.from_numpy(np.stack(smoothers.inverses, axis=1)).float(),
+        **({COLUMN: torch.from_numpy(every)} if every is not None else {}),
+    }
+    return FittedAlike(tensors, tuple(rows), left_out)

@@ -1,0 +1,164 @@
+"""What a training stage is: what trains, on which losses, for how long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from radweave.core.config import MAX_STEPS, Config, Open
+from radweave.core.errors import InputError
+from radweave.methods.model import PartlyUntrained, named_parts, refuse_unknown
+from radweave.nn.language_model import MARK, has_lora
+
+Trainability = Literal["full", "base", "lora", "frozen"]
+"""All of a part, all but its adapters, its adapters alone, nothing."""
+Precision = Literal["float32", "bfloat16", "auto"]
+Compiled = Literal["nothing", "encoder", "networks"]
+"""Nothing, the vision encoder, or that and the language model."""
+Selection = Literal["report", "loss", "BLEU_4", "CIDEr", "last"]
+REPORT = "report"
+"""The term of the reports, by which every method chooses its epoch."""
+
+
+class OptimizerConfig(Config):
+    """AdamW with linear warm-up and cosine decay to ``final_ratio`` of the learning rate."""
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    weight_decay: float = Field(default=0.05, ge=0)
+    betas: tuple[float, float] = (0.9, 0.98)
+    warmup_steps: int = Field(default=100, ge=0, le=MAX_STEPS)
+    final_ratio: float = Field(default=0.05, ge=0, le=1)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+
+class StageConfig(Config):
+    """One training stage.
+
+    ``finetune`` says how a part of the model trains; a part that it does not name is frozen. ``losses`` maps the terms
+    that are computed to their weights. ``select`` names the validation figure that decides the best epoch: ``report``,
+    the loss of the reports alone (of all terms, in a stage without reports), ``loss``, the weighted sum of all terms,
+    or a score of generated reports (higher is better). One rule holds for all methods, since sums of different terms
+    do not compare: a row with one loss more would choose by another figure. A stage of 0 epochs is passed over; one
+    without losses trains nothing: it is there for the memories that are built before it. Without
+    ``augment`` the stage sees the images as they are; where its vision encoder is frozen too, features are computed
+    only once. Of a mixture of data sets the stage sees those that ``mixture`` names, each with its share of an epoch,
+    and banks and validation are of them too; where it names none all are seen, as they come. With ``precision``
+    bfloat16 the losses are computed in mixed precision (autocast); what trains stays float32, and so does validation;
+    ``auto`` takes bfloat16 where the processor multiplies in it, else float32. ``compiled`` names the networks that
+    torch.compile translates for the updates: ``encoder``, or ``networks``, which adds the language model. With an
+    ``ema`` the stage validates and
+    leaves behind a running average of the weights, which keeps that share of itself at every update. ``patience`` ends
+    the stage after so many epochs without a better one.
+    """
+
+    finetune: Annotated[dict[str, Trainability], Open()]
+    losses: dict[str, float]
+    mixture: Annotated[dict[str, Annotated[float, Field(gt=0)]], Open()] = Field(default_factory=dict)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    epochs: int = Field(default=10, ge=0, le=1_000_000)
+    max_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)
+    patience: int | None = Field(default=None, ge=1, le=1_000_000)
+    batch_size: int = Field(default=16, ge=1, le=65_536)
+    augment: bool = True
+    precision: Precision = "float32"
+    compiled: Compiled = "nothing"
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    select: Selection = "report"
+    checkpoint_every: int = Field(default=200, ge=1, le=MAX_STEPS)
+    keep_checkpoints: int = Field(default=2, ge=1, le=10_000)
+    max_skipped_steps: int = Field(default=10, ge=0, le=MAX_STEPS)
+
+    @property
+    def selected_by(self) -> str | None:
+        """The validation figure that decides the best epoch; None where that is the last one."""
+        if self.select == "last":
+            return None
+        return "loss" if self.select == REPORT and REPORT not in self.losses else self.select
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether that figure is a loss."""
+        return self.selected_by in ("loss", REPORT)
+
+    @property
+    def trained(self) -> dict[str, Trainability]:
+        """The parts that train, and how."""
+        return {part: how for part, how in self.finetune.items() if how != "frozen"}
+
+
+def full(*parts: str) -> dict[str, Trainability]:
+    """These parts train as a whole."""
+    return dict.fromkeys(parts, "full")
+
+
+def apply_finetune(model: nn.Module, finetune: Mapping[str, Trainability]) -> None:
+    """Freeze all parts but those named to train; ``lora`` trains a part's adapters only, ``base`` all but them.
+
+    Raises:
+        InputError: for a part that the model does not have, or one that has no adapters to train.
+    """
+    parts = named_parts(model)
+    refuse_unknown("finetune", tuple(finetune), parts)
+    for name, part in parts.items():
+        how = finetune.get(name, "frozen")
+        if how != "lora":
+            part.requires_grad_(how in ("full", "base"))
+            for parameter_name, parameter in part.named_parameters():
+                if how == "base" and MARK in parameter_name:
+                    parameter.requires_grad_(False)
+            continue
+        if not has_lora(part):
+            raise InputError(
+                f"there are no adapters in it; set model.{name}.lora=lora", field=f"finetune.{name}", got="lora"
+            )
+        # What no checkpoint has filled trains as well: adapters on noise would be noise.
+        untrained = part.untrained if isinstance(part, PartlyUntrained) else frozenset()
+        for parameter_name, parameter in part.named_parameters():
+            parameter.requires_grad_(MARK in parameter_name or parameter_name in untrained)
+
+
+def set_train_mode(model: nn.Module, finetune: Mapping[str, Trainability]) -> None:
+    """Training mode for the parts that train; frozen parts stay in evaluation mode (their batch statistics too).
+
+    The model's own flag says that a step of training is under way, whichever parts are frozen.
+    """
+    model.training = True
+    for name, part in named_parts(model).items():
+        part.train(finetune.get(name, "frozen") != "frozen")
+
+
+def total_loss(terms: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
+    """Weighted sum of the terms the stage asked for."""
+    assert set(terms) == set(weights), "a model returns exactly the terms it was asked for"
+    if not terms:
+        return torch.zeros(())
+    return torch.stack([weights[name] * term for name, term in sorted(terms.items())]).sum()
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW over the trainable parameters; vectors (norms, biases) do not decay.
+
+    On a CUDA device all weights are updated by one kernel. Elsewhere the order of operations stays torch's default, by
+    which kept results were made.
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    fused = bool(trainable) and all(parameter.is_cuda for parameter in trainable)
+    return torch.optim.AdamW(groups, fused=fused or None, lr=config.learning_rate, betas=config.betas)
+
+
+def learning_rate(step: int, total_steps: int, config: OptimizerConfig) -> float:
+    """Learning rate of the update number ``step`` (from 0)."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return config.learning_rate * (config.final_ratio + (1 - config.final_ratio) * cosine)

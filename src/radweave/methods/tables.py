@@ -1,0 +1,164 @@
+"""Ablation tables as records: which rows are trained, and what the paper printed for them.
+
+A method's module holds ``TABLES: dict[str, Table]`` beside ``PRESETS`` and ``ABLATIONS``; ``radweave ablate`` runs one.
+
+    TABLES = {
+        "table4": Table(
+            title="Table 4: what each part adds",
+            reference="Baseline",
+            rows=(
+                Row("Baseline", method="baseline", headline=True, paper={"IU X-Ray": {"BLEU_4": 0.165}}),
+                Row("w/o memory", "w/o memory", paper={"IU X-Ray": {"BLEU_4": 0.171}}),
+                Row("Full", headline=True, paper={"IU X-Ray": {"BLEU_4": 0.180}}),
+                Row("Yi-1.5-9B", needs={"model.language_model.path": "Yi-1.5-9B"}, paper=...),
+                Row("R2Gen", printed=True, paper={"IU X-Ray": {"BLEU_4": 0.165}}),
+            ),
+        ),
+    }
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from radweave.core.errors import InputError
+from radweave.metrics.records import ClinicalAverage, Measure
+
+LANGUAGE_METRICS = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_1", "ROUGE_2", "ROUGE_L", "CIDEr")
+CLINICAL_METRICS: Mapping[str, tuple[ClinicalAverage, Measure]] = {
+    "CE_P": ("micro", "precision"),
+    "CE_R": ("micro", "recall"),
+    "CE_F1": ("micro", "f1"),
+    "CE_F1_macro": ("macro", "f1"),
+    "CE_P_example": ("example", "precision"),
+    "CE_R_example": ("example", "recall"),
+    "CE_F1_example": ("example", "f1"),
+}
+"""Name -> (average, measure): uncertain counts as negative, No Finding is left out where the labels have it."""
+FREQUENT_METRIC = "CE_F1_macro_5"
+"""Macro F1 over the findings with five positives or more in the references."""
+METRICS = (*LANGUAGE_METRICS, *CLINICAL_METRICS, FREQUENT_METRIC)
+
+Paper = Mapping[str, Mapping[str, float]]
+
+TableKind = Literal["main", "ablation", "ours"]
+"""Against other systems, what a paper's parts do, and tables that no paper prints."""
+
+
+def scored(names: Sequence[str], values: Sequence[float | None]) -> dict[str, float]:
+    """Metric -> the number printed for it; None where the paper has a dash or cannot be read."""
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table: a configuration that is trained over several seeds.
+
+    Attributes:
+        label: as the table prints it.
+        ablation: key of the method's ``ABLATIONS``; None for the preset as it is.
+        overrides: further overrides, applied after those of ``ablation``.
+        method: another method that this row trains; None for the table's own.
+        preset: another preset than the one the table is asked for, such as one that reads CT.
+        headline: trained over the larger number of seeds (the full model, the baseline).
+        paper: the paper's own numbers: data set -> metric of ``METRICS`` -> value, on the scale of
+            0 to 1 (CIDEr as printed).
+        needs: weights without which the row is skipped: field -> what belongs there, such as
+            ``{"model.text_encoder.path": "Bio_ClinicalBERT"}``. They come as ``ROW:field=PATH``, after the row's own
+            overrides, which may change the part's kind with any path in its place.
+        printed: a row of another system, which is not run: only the paper's numbers are shown.
+        run_of: label of the row whose trained runs this one takes: nothing is trained, they report again.
+        at_test: settings of those runs that are changed then (``key=value``, see ``radweave.engine.restore``). What such
+            a row ``needs`` is a setting, or ``dataset``: the folder of another data set to report on.
+        decoding: options of decoding that are changed then (``kind=expected_utility``).
+        draws: reports are written so often by the run of seed 0, with ``pairing_seed`` 0, 1, ...: the row's mean and
+            deviation are over draws, and say nothing of other trainings.
+    """
+
+    label: str
+    ablation: str | None = None
+    overrides: tuple[str, ...] = ()
+    method: str | None = None
+    preset: str | None = None
+    headline: bool = False
+    paper: Paper = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+    printed: bool = False
+    run_of: str | None = None
+    at_test: tuple[str, ...] = ()
+    decoding: tuple[str, ...] = ()
+    draws: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.slug:
+            raise InputError("a row's label needs a letter or digit", field="label", got=self.label)
+        configured = self.ablation or self.overrides or self.method or self.preset
+        if self.run_of is not None and (configured or self.printed):
+            raise InputError("a row that takes another's runs has no configuration", field="run_of", got=self.label)
+        if self.run_of is None and (self.at_test or self.decoding or self.draws):
+            raise InputError("whose runs report?", field="run_of", got=self.label)
+        if self.printed and (self.ablation or self.overrides or self.method or self.preset or self.needs):
+            raise InputError("a printed row is not run and has no configuration", field="printed", got=self.label)
+        if self.printed and not self.paper:
+            raise InputError("a printed row needs the paper's numbers", field="paper", got=self.label)
+        for name, values in self.paper.items():
+            unknown = [metric for metric in values if metric not in METRICS]
+            if unknown:
+                raise InputError(f"'{unknown[0]}' is no metric", field=f"paper.{name}", expected=", ".join(METRICS))
+
+    @property
+    def slug(self) -> str:
+        """The label as a folder name."""
+        text = self.label.lower().replace("w/o", "without").replace("w/", "with").replace("+", " plus ")
+        return re.sub(r"[^a-z0-9.=]+", "-", text).strip("-.")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows in the order of the paper, and which one the others are tested against.
+
+    ``reference`` is the label of a row that is run. ``metrics`` are the columns; ``note`` says what a reader must
+    know, such as how the paper's setting differs.
+    """
+
+    title: str
+    rows: tuple[Row, ...]
+    reference: str
+    metrics: tuple[str, ...] = ("BLEU_1", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr", "CE_P", "CE_R", "CE_F1")
+    note: str = ""
+    kind: TableKind = "ablation"
+
+    def __post_init__(self) -> None:
+        labels = [row.label for row in self.rows]
+        run = [row.label for row in self.rows if not row.printed]
+        if self.reference not in run:
+            raise InputError(
+                "the reference is no row that is run", field="reference", got=self.reference, expected=", ".join(run)
+            )
+        for row in self.rows:
+            if row.run_of is not None and not any(
+                row.run_of == other.label and not other.run_of for other in self.rows
+            ):
+                raise InputError("there is no such row that is trained", field="run_of", got=row.run_of)
+        if len({row.slug for row in self.rows}) < len(labels):
+            raise InputError("two rows share a folder name", field="rows", got=", ".join(row.slug for row in self.rows))
+        for metric in self.metrics:
+            if metric not in METRICS:
+                raise InputError("no such metric", field="metrics", got=metric, expected=", ".join(METRICS))
+
+    def trained(self, row: Row) -> Row:
+        """The row whose runs a row takes: itself, unless it names another."""
+        return row if row.run_of is None else next(other for other in self.rows if other.label == row.run_of)
+
+
+OURS = "a table of our own: no paper prints these rows"
+
+
+def parts_table(method: str, ablations: Iterable[str]) -> Table:
+    """A table of our own: the method as it is, and each of these ablations of it; ``full`` is the method."""
+    rows = (Row(name, name) for name in ablations if name != "full")
+    title = f"{method}: what its parts add"
+    return Table(title, (Row("full", headline=True), *rows), reference="full", note=OURS, kind="ours")

@@ -1,0 +1,381 @@
+"""Score a set of generated reports: one call, one result that says how it was made.
+
+    evaluation = evaluate_pairs([Pair("s1", "lungs are clear .", ("the lungs are clear .",)), ...])
+    evaluation.corpus["BLEU_4"].value
+
+Every result holds the protocol with its hash, corpus scores with intervals, the scores of each study, the floors, the
+honesty rows and the clinical table (``result``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.core.errors import InputError
+from radweave.core.study import PARTS, without_headings
+from radweave.labels import Labeler
+from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics, states_of
+from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
+from radweave.metrics.heads import HeadTable, head_table
+from radweave.metrics.honesty import honesty_rows
+from radweave.metrics.language import (
+    ONE_STUDY_CIDER,
+    definitions,
+    language_and_floors,
+    language_statistics,
+    second_opinions,
+)
+from radweave.metrics.laterality import read_sides
+from radweave.metrics.long_tail import ClassFrequencies, LongTailTable, long_tail_table
+from radweave.metrics.pairs import Pair, check_pairs
+from radweave.metrics.prepare import (
+    PreparedTexts,
+    are_parted,
+    of_section,
+    prepare,
+    prepare_hypotheses,
+    section_of,
+    wholes,
+)
+from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
+from radweave.metrics.radgraph import RADGRAPH_DEFINITIONS
+from radweave.metrics.records import FINDING_F1, Estimate, FloorScores, Json, Resampling, Score, number_or_none
+from radweave.metrics.result import Evaluation
+from radweave.metrics.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
+from radweave.metrics.tables import POLICY_NAMES, clinical_table, interval_name, sided_interval_name, sided_table
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is computed, apart from the protocol.
+
+    Attributes:
+        meteor: start Java for METEOR if it is there; without Java the row says unavailable.
+        radgraph: local folder with RadGraph's weights, for RadGraph-F1; None leaves its rows out.
+        floors: score the baselines.
+        second_opinions: let rouge-score and sacrebleu score the same texts.
+        resamples: bootstrap resamples; 0 for no intervals.
+        seed: of the resamples and of the shuffled and copied baselines.
+    """
+
+    meteor: bool = True
+    radgraph: Path | None = None
+    floors: bool = True
+    second_opinions: bool = False
+    resamples: int = RESAMPLES
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.resamples < 0:
+            raise InputError("not a number of resamples", field="resamples", got=self.resamples, expected="0 or more")
+        if self.seed < 0:
+            raise InputError("not a seed", field="seed", got=self.seed, expected="0 or more")
+
+
+def evaluate_pairs(
+    pairs: Iterable[Pair],
+    protocol: str | EvalProtocol = "full",
+    *,
+    labeler: Labeler | None = None,
+    train_texts: Sequence[str] | None = None,
+    frequencies: ClassFrequencies | None = None,
+    options: Options | None = None,
+    left_out: Mapping[str, int] | None = None,
+) -> Evaluation:
+    """Score generated reports against their references.
+
+    Reports of two parts (``Pair.target`` both) are scored as a whole without their headings, and by section.
+
+    Args:
+        pairs: one per study.
+        protocol: name or record of the scoring protocol.
+        labeler: reads findings for the clinical table and the honesty rows; None leaves both without findings.
+        train_texts: reports of the *training* split, for the baselines and a protocol's vocabulary.
+        frequencies: of the classes in the *training* split, for the scores of frequent and rare classes.
+        options: what is computed beside.
+        left_out: lines that were not usable, by reason, to stand in the result.
+
+    Raises:
+        InputError: for duplicate ids, a text that is none, an empty reference, or a protocol that needs Java where
+            there is none.
+    """
+    options = options or Options()
+    rules, checked = get_protocol(protocol), check_pairs(pairs)
+    if not are_parted(checked):
+        return _evaluate(checked, rules, labeler, train_texts, frequencies, options, left_out or {})
+    sections: dict[str, Evaluation] = {}
+    for name in PARTS:
+        if own := of_section(checked, name):
+            said = [own_text for text in train_texts or () if (own_text := section_of(text, name))]
+            none = {"reference has no such section": len(checked) - len(own)} if len(own) < len(checked) else {}
+            sections[name] = _evaluate(own, rules, labeler, said or None, None, options, none)
+    texts = None if train_texts is None else [without_headings(text) for text in train_texts]
+    whole = _evaluate(wholes(checked), rules, labeler, texts, frequencies, options, left_out or {})
+    return replace(whole, sections=sections)
+
+
+def _evaluate(
+    checked: tuple[Pair, ...],
+    rules: EvalProtocol,
+    labeler: Labeler | None,
+    train_texts: Sequence[str] | None,
+    frequencies: ClassFrequencies | None,
+    options: Options,
+    left_out: Mapping[str, int],
+) -> Evaluation:
+    """Scores of checked pairs, each a text without parts."""
+    vocabulary, prepared = _prepared(checked, rules, train_texts)
+    floors = build_floors(checked, rules, train_texts, options.seed, labeler) if options.floors else {}
+    statistics, floor_scores = language_and_floors(prepared, _prepared_floors(floors, rules), rules)
+    unavailable, versions = _add_meteor(statistics, prepared, options)
+    if options.radgraph is not None:
+        _add_radgraph(statistics, unavailable, versions, checked, options.radgraph)
+    labelled = label_pairs(checked, labeler) if labeler else None
+    clinical = clinical_statistics(labelled) if labelled else {}
+    sides = read_sides(checked)
+    sided = sided_statistics(sides.rows)
+    patients = tuple(pair.patient_id for pair in checked)
+    clusters = cluster_index(patients)
+    named = {interval_name(key): statistic for key, statistic in clinical.items()}
+    named.update({sided_interval_name(measure): statistic for measure, statistic in sided.items()})
+    intervals: dict[str, Interval] = {}
+    if options.resamples:
+        intervals = bootstrap({**statistics, **named}, clusters, resamples=options.resamples, seed=options.seed)
+    return Evaluation(
+        protocol=ProtocolRecord(rules, vocabulary, labelled.labeler if labelled else None, versions),
+        study_ids=tuple(pair.study_id for pair in checked),
+        patients=patients,
+        statistics=statistics,
+        clinical_statistics=clinical,
+        sided_statistics=sided,
+        corpus=_corpus(statistics, intervals, unavailable),
+        floors=_floor_table(floors, floor_scores, labelled, labeler),
+        honesty=honesty_rows(checked, prepared, labelled, sides),
+        clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
+        sided=sided_table(sided, intervals),
+        long_tail=_long_tail(labelled, frequencies, clusters, options),
+        heads=_heads(checked, labelled, clusters, options),
+        texts=prepared.effects,
+        resampling=Resampling(
+            unit="study" if all(patient is None for patient in patients) else "patient",
+            units=int(clusters.max()) + 1,
+            resamples=options.resamples,
+            seed=options.seed,
+        ),
+        definitions={**definitions(rules), **(RADGRAPH_DEFINITIONS if options.radgraph is not None else {})},
+        left_out=dict(left_out),
+        second_opinions=second_opinions(prepared, rules, statistics) if options.second_opinions else {},
+    )
+
+
+def wording_beside(
+    pairs: Sequence[Pair], protocol: str, *, train_texts: Sequence[str] | None = None, options: Options
+) -> Json:
+    """The language scores, without METEOR, by another protocol than that of an evaluation of the same pairs."""
+    rules = get_protocol(protocol)
+    if are_parted(pairs):
+        pairs = wholes(pairs)
+        train_texts = None if train_texts is None else [without_headings(text) for text in train_texts]
+    vocabulary, prepared = _prepared(pairs, rules, train_texts)
+    statistics = language_statistics(prepared, rules)
+    unavailable, versions = _add_meteor(statistics, prepared, replace(options, meteor=False))
+    clusters = cluster_index([pair.patient_id for pair in pairs])
+    intervals: dict[str, Interval] = {}
+    if options.resamples:
+        intervals = bootstrap(statistics, clusters, resamples=options.resamples, seed=options.seed)
+    return {
+        "protocol": ProtocolRecord(rules, vocabulary, None, versions).to_json(),
+        "corpus": {name: score.to_json() for name, score in _corpus(statistics, intervals, unavailable).items()},
+        "definitions": definitions(rules),
+        "texts": prepared.effects.to_json(),
+    }
+
+
+def _prepared(
+    pairs: Sequence[Pair], rules: EvalProtocol, train_texts: Sequence[str] | None
+) -> tuple[Vocabulary | None, PreparedTexts]:
+    """The texts by the protocol's rules, and its vocabulary where it has one."""
+    vocabulary = Vocabulary.of(train_texts, rules) if train_texts else None
+    return vocabulary, prepare(pairs, rules, vocabulary)
+
+
+def _add_meteor(
+    statistics: dict[str, Statistic], prepared: PreparedTexts, options: Options
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Add METEOR's statistics; return what is unavailable, with the reason, and the versions of programs used."""
+    unavailable = {} if "CIDEr" in statistics else {"CIDEr": ONE_STUDY_CIDER, "CIDEr_plain": ONE_STUDY_CIDER}
+    names = ("METEOR", "METEOR_segment_mean")
+    if not options.meteor:
+        return {**unavailable, **dict.fromkeys(names, "unavailable: not asked for")}, {}
+    from radweave.metrics.meteor import Unavailable, meteor_statistics
+
+    found = meteor_statistics(prepared.hyps, prepared.refs)
+    if isinstance(found, Unavailable):
+        return {**unavailable, **dict.fromkeys(names, f"unavailable: {found.reason}")}, {}
+    statistics.update(found.statistics)
+    return unavailable, {"meteor": found.version}
+
+
+def _add_radgraph(
+    statistics: dict[str, Statistic],
+    unavailable: dict[str, str],
+    versions: dict[str, str],
+    pairs: Sequence[Pair],
+    folder: Path,
+) -> None:
+    """Add RadGraph-F1 of the texts as they are given, or why there is none."""
+    from radweave.metrics.radgraph import Unavailable, radgraph_statistics
+
+    found = radgraph_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs], folder)
+    if isinstance(found, Unavailable):
+        unavailable |= dict.fromkeys(RADGRAPH_DEFINITIONS, f"unavailable: {found.reason}")
+        return
+    statistics.update(found.statistics)
+    versions["radgraph"] = found.version
+
+
+def _corpus(
+    statistics: Mapping[str, Statistic], intervals: Mapping[str, Interval], unavailable: Mapping[str, str]
+) -> dict[str, Score]:
+    scores = {}
+    for name, statistic in statistics.items():
+        value = number_or_none(statistic.corpus())
+        scores[name] = Score(value, intervals.get(name), None if value is not None else "undefined: no values")
+    scores.update({name: Score(None, None, reason) for name, reason in unavailable.items()})
+    return dict(sorted(scores.items()))
+
+
+def _prepared_floors(floors: Mapping[str, Floor], protocol: EvalProtocol) -> dict[str, list[str]]:
+    """The texts of those baselines that there is material for, by the protocol's rule."""
+    return {
+        name: prepare_hypotheses(floor.texts, protocol) for name, floor in floors.items() if floor.texts is not None
+    }
+
+
+def _floor_table(
+    floors: Mapping[str, Floor],
+    scores: Mapping[str, Mapping[str, float]],
+    labelled: LabelledPairs | None,
+    labeler: Labeler | None,
+) -> dict[str, FloorScores]:
+    """Each baseline's corpus scores; METEOR is left out of them, it takes Java's time for every one."""
+    found = {}
+    for name, floor in floors.items():
+        if floor.texts is None:
+            found[name] = FloorScores(floor.source)
+            continue
+        found[name] = FloorScores(
+            floor.source,
+            distinct_reports_share=len(set(floor.texts)) / len(floor.texts),
+            corpus={metric: number_or_none(value) for metric, value in scores[name].items()},
+            findings_f1=None if labelled is None or labeler is None else _f1(floor.texts, labelled, labeler),
+        )
+    return found
+
+
+def _f1(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> float | None:
+    """Micro F1 of the findings in texts for the references."""
+    as_if = replace(labelled, hyp=states_of(texts, labeler))
+    statistic = clinical_statistics(as_if).get(FINDING_F1)
+    return None if statistic is None else number_or_none(statistic.corpus())
+
+
+def _long_tail(
+    labelled: LabelledPairs | None, frequencies: ClassFrequencies | None, clusters: NDArray[np.int64], options: Options
+) -> LongTailTable | None:
+    if labelled is None or frequencies is None:
+        return None
+    return long_tail_table(labelled, frequencies, clusters, resamples=options.resamples, seed=options.seed)
+
+
+def _heads(
+    pairs: Sequence[Pair], labelled: LabelledPairs | None, clusters: NDArray[np.int64], options: Options
+) -> HeadTable | None:
+    if labelled is None:
+        return None
+    return head_table(pairs, labelled, clusters, resamples=options.resamples, seed=options.seed)
+
+
+# The model and the floors that came with its predictions, scored by the same program, side by side.
+
+
+MODEL = "model"
+FLOOR_NAMES = {
+    "constant": "one constant report",
+    FINDINGS: "constant report, best for findings",
+    WORDING: "constant report, best for wording",
+    "nearest_neighbour": "nearest training image",
+}
+
+
+def floor_pairs(pairs: Sequence[Pair], seed: int = 0) -> dict[str, list[Pair]]:
+    """The floors of a system as systems of their own: those that came with every prediction, and its own reports given
+    to other studies.
+    """
+    texts: dict[str, Sequence[str]] = {
+        f"floor: {name}": [pair.floors[key] for pair in pairs]
+        for key, name in FLOOR_NAMES.items()
+        if all(key in pair.floors for pair in pairs)
+    }
+    shuffled = shuffled_pairing(pairs, seed).texts
+    if shuffled is not None:
+        texts["floor: its reports, given to other studies"] = shuffled
+    return {
+        name: [dataclasses.replace(pair, hyp=hyp, floors={}) for pair, hyp in zip(pairs, hyps, strict=True)]
+        for name, hyps in texts.items()
+    }
+
+
+def score_systems(
+    pairs: Sequence[Pair], labeler: Labeler, protocol: str = "full", *, resamples: int = 1000
+) -> dict[str, Evaluation]:
+    """Evaluate the generated reports, and each floor that every prediction carries as if it were the model."""
+    systems = {MODEL: [pair.hyp for pair in pairs]}
+    for key, name in FLOOR_NAMES.items():
+        if all(key in pair.floors for pair in pairs):
+            systems[name] = [pair.floors[key] for pair in pairs]
+    options = Options(meteor=False, floors=False, resamples=resamples)
+    return {
+        name: evaluate_pairs(
+            [dataclasses.replace(pair, hyp=hyp, floors={}) for pair, hyp in zip(pairs, hyps, strict=True)],
+            protocol,
+            labeler=labeler,
+            options=options,
+        )
+        for name, hyps in systems.items()
+    }
+
+
+def finding_f1(evaluation: Evaluation) -> Estimate:
+    """Micro F1 of the findings with its interval, No Finding left out, uncertain as negative; None for 0/0.
+
+    The evaluation was made with a labeler.
+    """
+    assert evaluation.clinical is not None
+    table = evaluation.clinical.policies[POLICY_NAMES[FINDING_F1.policy]]
+    return table.groups[FINDING_F1.group][FINDING_F1.average].f1
+
+
+# Scores used while training and for choosing, not for reporting: no intervals, no floors, protocol ``full``.
+
+
+METRICS = ("BLEU_4", "ROUGE_L", "CIDEr")
+
+
+def corpus_scores(hyps: Mapping[str, str], refs: Mapping[str, str]) -> dict[str, float]:
+    """Corpus BLEU-4, ROUGE-L and CIDEr of the reports, paired by study id."""
+    protocol = get_protocol("full")
+    pairs = [Pair(study_id=study_id, hyp=hyps[study_id], refs=(ref,)) for study_id, ref in refs.items()]
+    statistics = language_statistics(prepare(pairs, protocol), protocol)
+    return {name: statistics[name].corpus() for name in METRICS if name in statistics}
+
+
+def best_constant(candidates: Sequence[str], references: Sequence[str]) -> str:
+    """The candidate with the highest BLEU-4 when it is given for every reference."""
+    return best_candidate(candidates, references, get_protocol("full"))

@@ -1,0 +1,260 @@
+"""What drafts' probabilities are worth, and what becomes of them: ranking, calibration, and F1 beside the draft's.
+
+AUROC and average precision say how well probabilities rank the studies of a class, whatever the threshold; the
+expected calibration error how far they are from what was seen; F1 of the heads, at the thresholds that came with the
+drafts, what a draft could have said. The share of it that a draft reaches is what is kept between seeing and saying.
+
+Sources: Hanley and McNeil, Radiology 1982 (AUROC); Davis and Goadrich, ICML 2006 (average precision without
+interpolation); Naeini, Cooper and Hauskrecht, AAAI 2015 (calibration error).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.labels import NO_FINDING
+from radweave.metrics.clinical import FEWEST_POSITIVES, LabelledPairs, is_positive
+from radweave.metrics.pairs import Pair
+from radweave.metrics.records import Estimate, Json, number_or_none
+from radweave.metrics.statistics import Floats, resampled_weights
+
+# How far probabilities are from what was seen: the reliability curve, and its distance from the diagonal.
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """Of ``count`` cases with a mean probability of ``said``, the share ``seen`` had the finding.
+
+    ``low`` is the smallest probability among them.
+    """
+
+    said: float
+    seen: float
+    count: int
+    low: float
+
+
+def reliability(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> list[ReliabilityBin]:
+    """Bins of equal count over the probabilities (N,) of one class; ties stay together, so that there may be fewer."""
+    if not len(probabilities):
+        return []
+    # By rank, that of the first for equal ones.
+    bins = np.searchsorted(np.sort(probabilities), probabilities) * num_bins // len(probabilities)
+    return [
+        ReliabilityBin(
+            float(probabilities[own].mean()), float(labels[own].mean()), int(own.sum()), float(probabilities[own].min())
+        )
+        for own in (bins == number for number in np.unique(bins))
+    ]
+
+
+def expected_calibration_error(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> float:
+    """Mean distance of what was said and what was seen, over bins of equal count (N,).
+
+    Source: Naeini, Cooper and Hauskrecht, AAAI 2015.
+    """
+    bins = reliability(probabilities, labels, num_bins=num_bins)
+    total = sum(one.count for one in bins)
+    return sum(one.count * abs(one.said - one.seen) for one in bins) / total if total else float("nan")
+
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRanking:
+    """One class. Values are None with fewer than five positives or negatives: of those nothing can be said.
+
+    ``bins`` are the reliability curve of a class that is calibrated, ``calibration_error`` its distance.
+    """
+
+    positives: int
+    threshold: float | None
+    auroc: Estimate
+    average_precision: Estimate
+    calibrated: bool
+    calibration_error: float | None
+    bins: tuple[ReliabilityBin, ...]
+
+    def to_json(self) -> Json:
+        return {
+            "positives": self.positives,
+            "threshold": self.threshold,
+            "auroc": self.auroc.to_json(),
+            "average_precision": self.average_precision.to_json(),
+            "calibrated": self.calibrated,
+            "calibration_error": self.calibration_error,
+            "reliability": [asdict(one) for one in self.bins],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTable:
+    """All classes that the drafts give probabilities of; No Finding counts in none of the means.
+
+    ``heads_f1`` and ``draft_f1`` are over the same findings, micro and macro over those with five positives or more;
+    ``share`` is draft over heads (micro). ``calibration_error`` is over all calibrated findings at once.
+    """
+
+    classes: Mapping[str, ClassRanking]
+    calibrated_on: str | None
+    micro_average_precision: Estimate
+    heads_f1: float | None
+    draft_f1: float | None
+    heads_macro_f1: float | None
+    draft_macro_f1: float | None
+    calibration_error: float | None
+    bins: tuple[ReliabilityBin, ...]
+
+    @property
+    def share(self) -> float | None:
+        return self.draft_f1 / self.heads_f1 if self.draft_f1 is not None and self.heads_f1 else None
+
+    def to_json(self) -> Json:
+        return {
+            "classes": {name: one.to_json() for name, one in self.classes.items()},
+            "calibrated_on": self.calibrated_on,
+            "micro_average_precision": self.micro_average_precision.to_json(),
+            "heads_f1": self.heads_f1,
+            "draft_f1": self.draft_f1,
+            "draft_share_of_heads": self.share,
+            "heads_macro_f1": self.heads_macro_f1,
+            "draft_macro_f1": self.draft_macro_f1,
+            "calibration_error": self.calibration_error,
+            "reliability": [asdict(one) for one in self.bins],
+        }
+
+
+def head_table(
+    pairs: Sequence[Pair], labelled: LabelledPairs, clusters: NDArray[np.int64], *, resamples: int, seed: int
+) -> HeadTable | None:
+    """The table of the classes that all drafts give a probability of; None where there is none."""
+    given = [pair.probabilities for pair in pairs]
+    if any(one is None for one in given):
+        return None
+    known = [one for one in given if one is not None]
+    names = [name for name in labelled.classes if all(name in one.values for one in known)]
+    findings = [k for k, name in enumerate(names) if name != NO_FINDING]
+    if not findings:
+        return None
+    columns = [labelled.classes.index(name) for name in names]
+    said = np.array([[one.values[name] for name in names] for one in known])
+    cuts = np.array([[one.threshold(name) for name in names] for one in known])
+    true = is_positive(labelled.ref, "negative")[:, columns]
+    draft = is_positive(labelled.hyp, "negative")[:, columns]
+    calibrated = [name for name in names if all(name in one.calibrated for one in known)]
+    draws = _Draws(clusters, resamples, seed)
+    counted = [k for k in findings if names[k] in calibrated]
+    frequent = [k for k in findings if true[:, k].sum() >= FEWEST_POSITIVES]
+    heads = said >= cuts
+    return HeadTable(
+        classes={
+            name: _ranking(
+                said[:, k],
+                true[:, k],
+                number_or_none(cuts[0, k]) if cuts[0, k] <= 1 else None,
+                name in calibrated,
+                draws,
+            )
+            for k, name in enumerate(names)
+        },
+        calibrated_on=known[0].split,
+        micro_average_precision=draws.estimate(said[:, findings], true[:, findings])[1],
+        heads_f1=_f1(heads[:, findings], true[:, findings]),
+        draft_f1=_f1(draft[:, findings], true[:, findings]),
+        heads_macro_f1=_macro_f1(heads, true, frequent),
+        draft_macro_f1=_macro_f1(draft, true, frequent),
+        calibration_error=_error(said[:, counted].ravel(), true[:, counted].ravel()),
+        bins=tuple(reliability(said[:, counted].ravel(), true[:, counted].ravel().astype(np.float64))),
+    )
+
+
+def _ranking(said: Floats, true: Flags, threshold: float | None, calibrated: bool, draws: _Draws) -> ClassRanking:
+    positives = int(true.sum())
+    enough = min(positives, len(true) - positives) >= FEWEST_POSITIVES
+    nothing = Estimate(None, None)
+    auroc, precision = draws.estimate(said[:, None], true[:, None]) if enough else (nothing, nothing)
+    shown = calibrated and enough
+    return ClassRanking(
+        positives=positives,
+        threshold=threshold,
+        auroc=auroc,
+        average_precision=precision,
+        calibrated=calibrated,
+        calibration_error=_error(said, true) if shown else None,
+        bins=tuple(reliability(said, true.astype(np.float64))) if shown else (),
+    )
+
+
+def _error(said: Floats, true: Flags) -> float | None:
+    return number_or_none(expected_calibration_error(said, true.astype(np.float64))) if len(said) else None
+
+
+def _f1(said: Flags, true: Flags) -> float | None:
+    both, total = int((said & true).sum()), int(said.sum() + true.sum())
+    return 2 * both / total if total else None
+
+
+def _macro_f1(said: Flags, true: Flags, columns: Sequence[int]) -> float | None:
+    """Every class has positives in the references, so that no F1 is undefined."""
+    each = [_f1(said[:, k], true[:, k]) for k in columns]
+    return float(np.mean([one for one in each if one is not None])) if each else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """Resamples of the studies, a patient's together, the same for every class."""
+
+    clusters: NDArray[np.int64]
+    resamples: int
+    seed: int
+
+    def estimate(self, said: Floats, true: Flags) -> tuple[Estimate, Estimate]:
+        """AUROC and average precision over all entries (N, K), with intervals."""
+        ones = np.ones((1, len(said)))
+        found = [float(values[0]) for values in ranking(said, true, ones)]
+        if not self.resamples or int(self.clusters.max()) < 1:
+            auroc, precision = (Estimate(number_or_none(value), None) for value in found)
+            return auroc, precision
+        chunks = [
+            ranking(said, true, weights) for weights in resampled_weights(self.clusters, self.resamples, self.seed)
+        ]
+        drawn = [np.concatenate([chunk[place] for chunk in chunks]) for place in range(2)]
+        auroc, precision = (
+            Estimate(number_or_none(value), _bounds(values)) for value, values in zip(found, drawn, strict=True)
+        )
+        return auroc, precision
+
+
+def _bounds(values: Floats) -> tuple[float, float] | None:
+    defined = values[~np.isnan(values)]
+    if not defined.size:
+        return None
+    low, high = np.quantile(defined, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def ranking(said: Floats, true: Flags, weights: Floats) -> tuple[Floats, Floats]:
+    """AUROC and average precision (R,) of entries (N, K) for each row of study weights (R, N); NaN where undefined.
+
+    Entries of equal probability come together: they count half in AUROC, and are one step of precision.
+    """
+    classes = said.shape[1]
+    order = np.argsort(-said.ravel(), kind="stable")
+    flat = said.ravel()[order]
+    ends = np.append(flat[1:] != flat[:-1], True)
+    drawn = weights[:, order // classes]
+    positive = true.ravel()[order]
+    hits = np.cumsum(drawn * positive, axis=1)[:, ends]
+    misses = np.cumsum(drawn * ~positive, axis=1)[:, ends]
+    new_hits, new_misses = (np.diff(side, axis=1, prepend=0.0) for side in (hits, misses))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        pairs = (new_misses * (hits - new_hits / 2)).sum(axis=1)
+        auroc = pairs / (hits[:, -1] * misses[:, -1])
+        steps = new_hits * np.nan_to_num(hits / (hits + misses))
+        precision = steps.sum(axis=1) / hits[:, -1]
+    return np.asarray(auroc), np.asarray(precision)

@@ -1,0 +1,370 @@
+"""Named scoring protocols: everything that decides a score, in one record with a hash.
+
+In this field the protocol moves scores more than the model does, so numbers of different hashes never share a column.
+``full`` is the default: whole references, nothing cut, no unknown words, our own Treebank-like tokens. The others are
+what papers did, kept to compare with them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import html
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from radweave.core.config import Config, Count, Tokens
+from radweave.core.errors import InputError
+from radweave.core.storage import sha256_json
+from radweave.core.study import Modality
+from radweave.data.targets import clean_r2gen_iu, clean_r2gen_mimic, clean_r2gengpt_mimic
+
+# Named text rules of the papers: how a report is cleaned and split before it is scored.
+#
+# Each rule is written from the described behaviour, with its oddities, because the oddities are in the published
+# numbers. Tokens are handed on as one string joined by blanks: the coco scorers split it again, BLEU and CIDEr on any
+# blank and ROUGE-L on every single blank, and that difference is part of the protocols too.
+
+
+CleanerName = Literal[
+    "none",
+    "lower",
+    "dots",
+    "r2gen_iu",
+    "r2gen_mimic",
+    "r2gengpt_mimic",
+    "r2gengpt_output",
+    "promptmrg_output",
+    "region_prefix",
+]
+TokenizerName = Literal["none", "words", "ptb_like", "ptb_coco"]
+
+UNKNOWN_WORD = "<unk>"
+# A private-use character stands for <unk> while a cleaner runs, which would strip its brackets.
+_UNKNOWN_MARK = "\ue000"
+
+
+def r2gengpt_output(text: str) -> str:
+    """Treat generated text as R2GenGPT does: up to the end mark, without unknown-word marks, else untouched."""
+    return text.split("</s>")[0].strip().replace(UNKNOWN_WORD, "")
+
+
+def promptmrg_output(text: str) -> str:
+    """Treat generated text as PromptMRG does; the blank at the end is one more token for ROUGE-L."""
+    return (text + " ").replace(". ", " . ").replace(" - ", "-")
+
+
+def dots(text: str) -> str:
+    """Set full stops off as tokens, squeeze blanks, nothing else (as RGRG and CvT2DistilGPT2 do)."""
+    return re.sub(" +", " ", text.replace(".", " ."))
+
+
+_REGION_PREFIX = re.compile(r"The region \d+ is [^:]*:\s*")
+
+
+def region_prefix(text: str) -> str:
+    """Drop "The region k is <name>: " as Reg2RG does before it scores."""
+    return _REGION_PREFIX.sub("", text)
+
+
+_CLEANERS: dict[CleanerName, Callable[[str], str]] = {
+    "none": str,
+    "lower": str.lower,
+    "dots": dots,
+    "r2gen_iu": clean_r2gen_iu,
+    "r2gen_mimic": clean_r2gen_mimic,
+    "r2gengpt_mimic": clean_r2gengpt_mimic,
+    "r2gengpt_output": r2gengpt_output,
+    "promptmrg_output": promptmrg_output,
+    "region_prefix": region_prefix,
+}
+
+
+def clean(text: str, cleaner: CleanerName) -> str:
+    """Apply a named cleaner; a generated ``<unk>`` survives it as one word."""
+    if cleaner == "r2gengpt_output" or UNKNOWN_WORD not in text:
+        return _CLEANERS[cleaner](text)
+    return _CLEANERS[cleaner](text.replace(UNKNOWN_WORD, _UNKNOWN_MARK)).replace(_UNKNOWN_MARK, UNKNOWN_WORD)
+
+
+# One alternative per kind of token: ideographs one by one; a number with its inner marks; letters with dots between
+# them ("p.m"); a word with inner hyphens, slashes and apostrophes; a symbol that carries meaning. Everything else
+# (punctuation, brackets) is dropped.
+_TOKEN = re.compile(
+    r"[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]"
+    r"|\d+(?:[.,:/]\d+)+\w*"
+    r"|(?:[^\W\d_]\.)+[^\W\d_]\b"
+    r"|[^\W\u3040-\u9fff\uac00-\ud7af]+(?:[-/'’][^\W\u3040-\u9fff\uac00-\ud7af]+)*"
+    r"|[%+<>=~&#@$°±×≤≥]"
+)
+_CLITIC = re.compile(r"^(.+?)(n['’]t|['’](?:s|re|ve|ll|d|m))$|^(can)(not)$")
+
+
+def ptb_like_tokens(text: str) -> list[str]:
+    """Split lower-cased text into words in the way of the Penn Treebank, without its punctuation.
+
+    Hyphenated words, decimals, fractions and ratios stay whole; clitics are split ("doesn't" -> "does", "n't"), and
+    "cannot" is two words.
+    Unlike coco's tokenizer brackets leave no "-lrb-" behind and an abbreviation loses its last full stop.
+    """
+    tokens: list[str] = []
+    for token in _TOKEN.findall(text.lower()):
+        clitic = _CLITIC.match(token) if "'" in token or "’" in token or token == "cannot" else None
+        tokens.extend(part for part in clitic.groups() if part) if clitic else tokens.append(token)
+    return tokens
+
+
+def rouge_score_tokens(text: str) -> list[str]:
+    """Tokens of the rouge-score package without stemming: lower case, runs of a-z and 0-9, all else dropped."""
+    return re.findall("[a-z0-9]+", text.lower())
+
+
+_13A_SPLIT = re.compile(r"([{-~\[-` -&(-+:-@/])")
+_13A_DOT_AFTER_NON_DIGIT = re.compile(r"([^0-9])([.,])")
+_13A_DOT_BEFORE_NON_DIGIT = re.compile(r"([.,])([^0-9])")
+_13A_DASH_AFTER_DIGIT = re.compile(r"([0-9])(-)")
+
+
+def tokens_13a(text: str) -> list[str]:
+    """Tokens of NIST's mteval-v13a: ASCII punctuation set off, inside numbers dots and commas stay; case is kept.
+
+    Source: the international tokenization rules of mteval-v13a, as sacrebleu and HF evaluate apply them.
+    """
+    text = text.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
+    if "&" in text:
+        for entity in ("&quot;", "&amp;", "&lt;", "&gt;"):
+            text = text.replace(entity, html.unescape(entity))
+    text = _13A_SPLIT.sub(r" \1 ", f" {text} ")
+    text = _13A_DOT_AFTER_NON_DIGIT.sub(r"\1 \2 ", text)
+    text = _13A_DOT_BEFORE_NON_DIGIT.sub(r" \1 \2", text)
+    return _13A_DASH_AFTER_DIGIT.sub(r"\1 \2 ", text).split()
+
+
+# Raised when a change of code changes a score; part of every protocol hash.
+IMPLEMENTATION = "radweave-metrics 1"
+
+Average = Literal["micro", "macro", "weighted", "example"]
+UncertainPolicy = Literal["negative", "positive"]
+
+
+# What does not touch a language score.
+_OF_THE_FINDINGS = ("clinical", "labeler", "deviations")
+
+
+class SideRule(Config):
+    """How one side's text becomes tokens. ``max_tokens`` cuts at blanks; None keeps the whole text."""
+
+    cleaner: CleanerName = "none"
+    tokenizer: TokenizerName = "none"
+    max_tokens: Tokens | None = None
+
+
+class ClinicalRule(Config):
+    """Which of the clinical averages the source of a protocol printed."""
+
+    average: Average = "micro"
+    uncertain: UncertainPolicy = "negative"
+
+
+class EvalProtocol(Config):
+    """A way to score reports. ``vocabulary_threshold``: words rarer than this in training references become <unk>."""
+
+    name: str
+    description: str
+    reference: SideRule = SideRule()
+    hypothesis: SideRule = SideRule()
+    metrics: Literal["coco", "hf"] = "coco"
+    vocabulary_threshold: Count | None = None
+    clinical: ClinicalRule | None = None
+    deviations: tuple[str, ...] = ()
+
+
+def _both(
+    name: str,
+    description: str,
+    rule: SideRule,
+    *,
+    metrics: Literal["coco", "hf"] = "coco",
+    clinical: ClinicalRule | None = None,
+    deviations: tuple[str, ...] = (),
+) -> EvalProtocol:
+    return EvalProtocol(
+        name=name,
+        description=description,
+        reference=rule,
+        hypothesis=rule,
+        metrics=metrics,
+        clinical=clinical,
+        deviations=deviations,
+    )
+
+
+_NO_VOCABULARY = "without training reports no vocabulary is built: no reference word becomes <unk>"
+_R2GEN_CLINICAL = ClinicalRule(average="macro", uncertain="negative")
+
+PROTOCOLS: dict[str, EvalProtocol] = {
+    protocol.name: protocol
+    for protocol in (
+        _both(
+            "full",
+            "whole references, Treebank-like tokens without punctuation, lower case",
+            SideRule(tokenizer="ptb_like"),
+            clinical=ClinicalRule(average="micro", uncertain="negative"),
+        ),
+        _both("ws", "raw text, split at blanks", SideRule()),
+        _both("ws_lower", "lower case, split at blanks", SideRule(cleaner="lower")),
+        _both("dots", "full stops set off, nothing else (RGRG style)", SideRule(cleaner="dots")),
+        _both("ptb", "Stanford's Treebank tokenizer as coco calls it; needs Java", SideRule(tokenizer="ptb_coco")),
+        _both(
+            "r2gen_iu",
+            "R2Gen's IU X-Ray cleaner on both sides, nothing cut",
+            SideRule(cleaner="r2gen_iu", tokenizer="words"),
+            clinical=_R2GEN_CLINICAL,
+        ),
+        _both(
+            "r2gen_mimic",
+            "R2Gen's MIMIC-CXR cleaner on both sides, nothing cut",
+            SideRule(cleaner="r2gen_mimic", tokenizer="words"),
+            clinical=_R2GEN_CLINICAL,
+        ),
+        EvalProtocol(
+            name="r2gen_iu_60",
+            description="R2Gen on IU X-Ray as published: references cut to 59 tokens, rare words <unk>",
+            reference=SideRule(cleaner="r2gen_iu", tokenizer="words", max_tokens=59),
+            hypothesis=SideRule(cleaner="r2gen_iu", tokenizer="words"),
+            vocabulary_threshold=3,
+            clinical=_R2GEN_CLINICAL,
+            deviations=(_NO_VOCABULARY,),
+        ),
+        EvalProtocol(
+            name="r2gen_mimic_100",
+            description="R2Gen on MIMIC-CXR as published: references cut to 99 tokens, rare words <unk>",
+            reference=SideRule(cleaner="r2gen_mimic", tokenizer="words", max_tokens=99),
+            hypothesis=SideRule(cleaner="r2gen_mimic", tokenizer="words"),
+            vocabulary_threshold=10,
+            clinical=_R2GEN_CLINICAL,
+            deviations=(_NO_VOCABULARY,),
+        ),
+        EvalProtocol(
+            name="r2gengpt_mimic",
+            description="R2GenGPT: its MIMIC-CXR cleaner (keeps ':') on references, generated text as it is",
+            reference=SideRule(cleaner="r2gengpt_mimic"),
+            hypothesis=SideRule(cleaner="r2gengpt_output"),
+            deviations=("references are not cut to 100 LLaMA tokens and decoded again",),
+        ),
+        EvalProtocol(
+            name="promptmrg",
+            description="PromptMRG: R2Gen's MIMIC-CXR cleaner and 100 words on references, its own rule on outputs",
+            reference=SideRule(cleaner="r2gen_mimic", max_tokens=100),
+            hypothesis=SideRule(cleaner="promptmrg_output"),
+            clinical=ClinicalRule(average="example", uncertain="negative"),
+        ),
+        _both(
+            "hf",
+            "Reg2RG: HF evaluate's smoothed sentence BLEU (13a tokens), rouge-score, CIDEr on raw text",
+            SideRule(cleaner="region_prefix"),
+            metrics="hf",
+            clinical=ClinicalRule(average="weighted", uncertain="negative"),
+            deviations=("the METEOR of nltk is not computed; METEOR here is always Java METEOR 1.5",),
+        ),
+    )
+}
+
+
+PUBLISHED_ON: Mapping[str, str] = {"iu-xray": "r2gen_iu_60"}
+"""The protocol of most papers on a data set, by the name that an import gives it."""
+
+
+def published_protocol(datasets: Iterable[str | None], modality: Modality) -> str:
+    """The papers' protocol for studies of these data sets: that of the one they are all of, else of their modality."""
+    names = set(datasets)
+    name = names.pop() if len(names) == 1 else None
+    return PUBLISHED_ON.get(name or "", "hf" if modality == "ct" else "r2gen_mimic")
+
+
+def get_protocol(protocol: str | EvalProtocol) -> EvalProtocol:
+    """Find a protocol by name.
+
+    Raises:
+        InputError: with the names there are.
+    """
+    if isinstance(protocol, EvalProtocol):
+        return protocol
+    if protocol not in PROTOCOLS:
+        close = difflib.get_close_matches(protocol, PROTOCOLS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise InputError(f"no protocol '{protocol}'{hint}", field="protocol", expected=", ".join(PROTOCOLS))
+    return PROTOCOLS[protocol]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words frequent enough in the training references."""
+
+    words: frozenset[str]
+    threshold: int
+
+    @classmethod
+    def of(cls, train_texts: Iterable[str], protocol: EvalProtocol) -> Vocabulary | None:
+        """Count the words of cleaned *training* reports; None if the protocol has no vocabulary."""
+        if protocol.vocabulary_threshold is None:
+            return None
+        counts = Counter(word for text in train_texts for word in clean(text, protocol.reference.cleaner).split())
+        kept = (word for word, count in counts.items() if count >= protocol.vocabulary_threshold)
+        return cls(frozenset(kept), protocol.vocabulary_threshold)
+
+    @cached_property
+    def sha256(self) -> str:
+        return sha256_json(sorted(self.words))
+
+    def to_json(self) -> dict[str, object]:
+        return {"size": len(self.words), "threshold": self.threshold, "sha256": self.sha256}
+
+
+@dataclass(frozen=True)
+class ProtocolRecord:
+    """The rules of a result with what else decided its scores. The versions of outside programs are noted beside.
+
+    ``hash`` covers the rules, the vocabulary, and the labeler with its version. ``language_hash`` covers what decides a
+    language score, so that the same rules with and without a labeler share a column.
+    """
+
+    rules: EvalProtocol
+    vocabulary: Vocabulary | None = None
+    labeler: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.rules.name
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            **self.rules.model_dump(mode="json", exclude={"name", "description"}),
+            "vocabulary": self.vocabulary.to_json() if self.vocabulary else None,
+            "labeler": self.labeler,
+            "implementation": IMPLEMENTATION,
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        return sha256_json(self._settings())[:16]
+
+    @cached_property
+    def language_hash(self) -> str:
+        settings = self._settings()
+        return sha256_json({name: settings[name] for name in settings if name not in _OF_THE_FINDINGS})[:16]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "hash": self.hash,
+            "language_hash": self.language_hash,
+            "description": self.rules.description,
+            "deviations": list(self.rules.deviations),
+            "settings": self._settings(),
+            "versions": dict(sorted(self.versions.items())),
+        }

@@ -1,0 +1,176 @@
+"""The result of an evaluation: records, which become JSON here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from radweave.metrics.heads import HeadTable
+from radweave.metrics.honesty import Honesty, InventedRow
+from radweave.metrics.language import Opinions
+from radweave.metrics.long_tail import LongTailTable
+from radweave.metrics.prepare import TextEffects
+from radweave.metrics.protocols import ProtocolRecord
+from radweave.metrics.records import ClinicalKey, FloorScores, Json, Measure, Resampling, Score, number_or_none
+from radweave.metrics.statistics import Statistic
+from radweave.metrics.tables import ClinicalTable, SidedTable
+
+# What a reader must not overlook, in sentences: made from the floors, the honesty rows and the clinical table.
+
+
+# Where a row becomes a sentence. They are set so that a set of reports written by people stays silent.
+_COLLAPSED_SHARE = 0.5
+_FEW_DISTINCT = 0.1
+_CONTRADICTED_SHARE = 0.25
+_LEAST_COMPARABLE = 5
+_INVENTED_SHARE = 0.5
+_INVENTING_REPORTS_SHARE = 0.5
+_NO_PRIOR_SHARE = 0.1
+_LENGTH_RATIO = (0.5, 2.0)
+
+
+def warnings(corpus: Mapping[str, Score], floors: Mapping[str, FloorScores], honesty: Honesty) -> list[str]:
+    """Sentences about collapse, scores that a floor reaches, invention, swapped sides, made-up comparisons."""
+    return [*_collapse(honesty), *_beaten_by_floors(corpus, floors), *_content(honesty)]
+
+
+def _collapse(honesty: Honesty) -> list[str]:
+    most, distinct = honesty.most_frequent_report_share, honesty.distinct_reports_share
+    found = []
+    if most.value > max(_COLLAPSED_SHARE, 2.0 * most.reference):
+        found.append(f"collapsed: {most.value:.0%} of the studies got one and the same report")
+    elif distinct.value < _FEW_DISTINCT * distinct.reference:
+        found.append(
+            f"nearly collapsed: {distinct.value:.1%} of the reports are distinct, {distinct.reference:.1%} of"
+            " the references"
+        )
+    length = honesty.length_ratio.value
+    if length is not None and not _LENGTH_RATIO[0] <= length <= _LENGTH_RATIO[1]:
+        found.append(f"the reports are {length:.2f} times as long as the references")
+    if honesty.empty_reports_share.value > 0:
+        found.append(f"{honesty.empty_reports_share.value:.1%} of the reports are empty")
+    return found
+
+
+def _beaten_by_floors(corpus: Mapping[str, Score], floors: Mapping[str, FloorScores]) -> list[str]:
+    found = []
+    for name, floor in floors.items():
+        reached = [metric for metric in ("BLEU_4", "ROUGE_L", "CIDEr") if _reaches(floor, corpus, metric)]
+        if reached:
+            found.append(f"no better than the baseline {name} in {', '.join(reached)}")
+    return found
+
+
+def _reaches(floor: FloorScores, corpus: Mapping[str, Score], metric: str) -> bool:
+    """Whether the baseline's score is as high; not where either has none."""
+    ours = corpus[metric].value if metric in corpus else None
+    theirs = (floor.corpus or {}).get(metric)
+    return ours is not None and theirs is not None and ours <= theirs
+
+
+def _content(honesty: Honesty) -> list[str]:
+    found = []
+    invented = honesty.hallucinated_findings_per_report
+    if isinstance(invented, InventedRow):
+        share = invented.share_of_stated_findings
+        if share is not None and share > _INVENTED_SHARE:
+            found.append(f"{share:.0%} of the findings stated as present are not in the reference")
+        if invented.share_of_reports > _INVENTING_REPORTS_SHARE:
+            found.append(
+                f"{invented.share_of_reports:.0%} of the reports state a finding that the reference does not have"
+            )
+    sides = honesty.left_right_contradiction_share
+    if sides.value is not None and sides.comparable_reports >= _LEAST_COMPARABLE and sides.value > _CONTRADICTED_SHARE:
+        found.append(
+            f"left and right contradict the reference in {sides.value:.0%} of the reports that can be compared"
+        )
+    comparison = honesty.comparison_without_prior_share
+    if comparison.value > _NO_PRIOR_SHARE:
+        found.append(f"{comparison.value:.0%} of the reports compare with an earlier study where there is none")
+    return found
+
+
+FORMAT = "radweave-evaluation"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The scores of one set of reports under one protocol.
+
+    ``statistics``, ``clinical_statistics`` and ``sided_statistics`` are what comparisons resample. ``clinical`` is None
+    without a labeler, ``long_tail`` without the frequencies of the training split, ``heads`` where drafts give no
+    probabilities; ``floors`` and ``second_opinions`` are empty where they were not asked for. ``sections`` has the same
+    of findings and impression alone, of reports that have both under headings.
+    """
+
+    protocol: ProtocolRecord
+    study_ids: tuple[str, ...]
+    patients: tuple[str | None, ...]
+    statistics: Mapping[str, Statistic]
+    clinical_statistics: Mapping[ClinicalKey, Statistic]
+    sided_statistics: Mapping[Measure, Statistic]
+    corpus: Mapping[str, Score]
+    floors: Mapping[str, FloorScores]
+    honesty: Honesty
+    clinical: ClinicalTable | None
+    sided: SidedTable
+    long_tail: LongTailTable | None
+    heads: HeadTable | None
+    texts: TextEffects
+    resampling: Resampling
+    definitions: Mapping[str, str]
+    left_out: Mapping[str, int]
+    second_opinions: Opinions
+    sections: Mapping[str, Evaluation] = field(default_factory=dict)
+
+    def warnings(self) -> list[str]:
+        """What a reader must not overlook."""
+        return warnings(self.corpus, self.floors, self.honesty)
+
+    def per_study(self) -> dict[str, dict[str, float | None]]:
+        """Study id -> metric -> score; None where a study by itself has none."""
+        columns = {name: statistic.per_study.tolist() for name, statistic in self.statistics.items()}
+        missing = {name: None for name in self.corpus if name not in columns}
+        return {
+            study: {**{name: number_or_none(values[i]) for name, values in columns.items()}, **missing}
+            for i, study in enumerate(self.study_ids)
+        }
+
+    def to_json(self, *, per_study: bool = True) -> Json:
+        sections = {name: evaluation.to_json(per_study=False) for name, evaluation in self.sections.items()}
+        opinions = {name: opinion.to_json() for name, opinion in self.second_opinions.items()}
+        return {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "protocol": self.protocol.to_json(),
+            "studies": len(self.study_ids),
+            "corpus": {name: score.to_json() for name, score in self.corpus.items()},
+            "definitions": dict(self.definitions),
+            "floors": {name: floor.to_json() for name, floor in self.floors.items()},
+            "honesty": self.honesty.to_json(),
+            "clinical": self._clinical_json(),
+            "texts": self.texts.to_json(),
+            "left_out": dict(self.left_out),
+            "resampling": self.resampling.to_json(),
+            "warnings": self.warnings(),
+            **({"heads": self.heads.to_json()} if self.heads is not None else {}),
+            **({"long_tail": self.long_tail.to_json()} if self.long_tail is not None else {}),
+            **({"second_opinions": opinions} if opinions else {}),
+            **({"sections": sections} if sections else {}),
+            **({"per_study": self.per_study()} if per_study else {}),
+        }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: scores with intervals, the floors beside them, and the warnings."""
+        from radweave.core.study import paragraph, shown, table
+        from radweave.metrics.result_tables import floor_table, language_table
+
+        result = self.to_json(per_study=False)
+        tables = [language_table({"": result}), *([floor_table(result)] if self.floors else [])]
+        parts = [part for one in tables for part in (table(one.columns, one.rows), *map(paragraph, one.notes))]
+        return shown(f"Evaluation by protocol {self.protocol.name}", *parts, warnings=self.warnings())
+
+    def _clinical_json(self) -> Json:
+        table = {"unavailable": "no labeler given"} if self.clinical is None else self.clinical.to_json()
+        return {**table, "sided_findings": self.sided.to_json()}

@@ -1,0 +1,378 @@
+"""Which tables an evaluation is shown as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from radweave.metrics.tables import DASH, TextTable, heads_table, number, score_cell
+
+# Order of the rows; metrics a protocol adds follow in the order of their names.
+_METRICS = (
+    "BLEU_1",
+    "BLEU_2",
+    "BLEU_3",
+    "BLEU_4",
+    "METEOR",
+    "METEOR_segment_mean",
+    "ROUGE_1",
+    "ROUGE_2",
+    "ROUGE_L",
+    "ROUGE_L_F1",
+    "CIDEr",
+    "CIDEr_plain",
+    "RadGraph_simple",
+    "RadGraph_partial",
+    "RadGraph_complete",
+)
+_SHOWN = {"CIDEr": "CIDEr (= CIDEr-D, as coco)", "ROUGE_L_F1": "ROUGE_L_F1 (rouge-score)"}
+_FLOOR_METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
+_GROUPS = {
+    "all": "all",
+    "without_no_finding": "without No Finding",
+    "chexpert5": "CheXpert-5",
+    "frequent": "5 positives or more",
+}
+_PRF = ("precision", "recall", "f1")
+
+Result = Mapping[str, Any]
+
+
+def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
+    """All tables of one or several runs (name -> evaluation JSON, optionally with ``beside``)."""
+    tables = (
+        [_warnings(runs), language_table(runs)]
+        if any(result["warnings"] for result in runs.values())
+        else [language_table(runs)]
+    )
+    for name, result in runs.items():
+        suffix = f" - {name}" if len(runs) > 1 else ""
+        if result["floors"]:
+            tables.append(floor_table(result, suffix))
+        if "sections" in result:
+            tables.append(_by_section(result, suffix))
+    tables.append(_honesty(runs))
+    for name, result in runs.items():
+        suffix = f" - {name}" if len(runs) > 1 else ""
+        if "policies" in result["clinical"]:
+            tables.extend([_clinical(result, suffix), _per_class(result, suffix)])
+        if "heads" in result:
+            tables.append(heads_table(result, suffix))
+        if "long_tail" in result:
+            tables.append(_long_tail(result, suffix))
+        if "second_opinions" in result:
+            tables.append(_second_opinions(result, suffix))
+    return tables
+
+
+def _warnings(runs: Mapping[str, Result]) -> TextTable:
+    sentences = [
+        f"{name}: {sentence}" if len(runs) > 1 else sentence
+        for name, result in runs.items()
+        for sentence in result["warnings"]
+    ]
+    return TextTable("Mind", notes=tuple(sentences))
+
+
+def _label(protocol: Mapping[str, Any]) -> str:
+    return f"{protocol['name']} {protocol['language_hash'][:8]}"
+
+
+def _ordered(names: set[str]) -> list[str]:
+    return [name for name in _METRICS if name in names] + sorted(names - set(_METRICS))
+
+
+def language_table(runs: Mapping[str, Result]) -> TextTable:
+    """Language scores with their intervals, a column for each run and protocol."""
+    columns: list[tuple[str, Mapping[str, Any]]] = []
+    notes: dict[str, None] = {}
+    for name, result in runs.items():
+        prefix = f"{name}: " if len(runs) > 1 else ""
+        columns.append((prefix + _label(result["protocol"]), result["corpus"]))
+        if "beside" in result:
+            columns.append((prefix + _label(result["beside"]["protocol"]), result["beside"]["corpus"]))
+            if result["corpus"]["METEOR"]["value"] is not None:
+                notes["METEOR is computed for the first protocol only"] = None
+            if "RadGraph_simple" in result["corpus"]:
+                notes["RadGraph-F1 reads the texts as given, under no protocol"] = None
+        notes[f"{prefix}{_studies(result)}"] = None
+        for protocol in (result["protocol"], result.get("beside", result)["protocol"]):
+            notes |= {f"{protocol['name']}: {text}": None for text in protocol["deviations"]}
+        for metric, score in result["corpus"].items():
+            if "unavailable" in score:
+                notes[f"{prefix}{metric}: {score['unavailable']}"] = None
+    rows = [
+        (
+            _SHOWN.get(metric, metric),
+            *(score_cell(corpus[metric]) if metric in corpus else DASH for _, corpus in columns),
+        )
+        for metric in _ordered({metric for _, corpus in columns for metric in corpus})
+    ]
+    return TextTable("Language", ("metric", *(head for head, _ in columns)), tuple(rows), tuple(notes))
+
+
+def _studies(result: Result) -> str:
+    resampling, texts = result["resampling"], result["texts"]
+    text = f"{result['studies']} studies"
+    if resampling["resamples"]:
+        text += (
+            f"; 95 % intervals, {resampling['resamples']} resamples by {resampling['unit']}, seed {resampling['seed']},"
+            " document frequencies of CIDEr kept"
+        )
+    left_out = sum(result["left_out"].values())
+    if left_out:
+        text += f"; {left_out} lines left out"
+    if texts["references_cut"] or texts["references_with_unknown_words"]:
+        text += (
+            f"; references cut: {texts['references_cut']}, with <unk>: {texts['references_with_unknown_words']}"
+            f" of {texts['references']}"
+        )
+    return text
+
+
+def floor_table(result: Result, suffix: str = "") -> TextTable:
+    """The run beside baselines that do not read the image."""
+    corpora = {"this run": {name: score["value"] for name, score in result["corpus"].items()}}
+    findings = {"this run": _findings_f1(result["clinical"])}
+    notes = []
+    for name, floor in result["floors"].items():
+        notes.append(f"{name}: {floor['source']}")
+        if floor["corpus"] is not None:
+            corpora[name] = floor["corpus"]
+            findings[name] = floor["findings_f1"]
+    rows = [
+        (name, *(number(corpus.get(metric)) for metric in _FLOOR_METRICS), number(findings[name], 3))
+        for name, corpus in corpora.items()
+    ]
+    title = f"Beside baselines that do not read the image{suffix}"
+    return TextTable(title, (_label(result["protocol"]), *_FLOOR_METRICS, "findings F1"), tuple(rows), tuple(notes))
+
+
+def _by_section(result: Result, suffix: str) -> TextTable:
+    """Language scores and findings of each section beside those of the whole report."""
+    results: dict[str, Result] = {"whole": result, **result["sections"]}
+    metrics = _ordered({metric for one in results.values() for metric in one["corpus"]})
+    rows = [
+        (
+            _SHOWN.get(name, name),
+            *(score_cell(one["corpus"][name]) if name in one["corpus"] else DASH for one in results.values()),
+        )
+        for name in metrics
+        if "unavailable" not in result["corpus"].get(name, {})
+    ]
+    rows.append(("findings F1", *(number(_findings_f1(one["clinical"]), 3) for one in results.values())))
+    notes = tuple(f"{name}: {_studies(one)}" for name, one in result["sections"].items())
+    title = f"By section, headings left out{suffix}"
+    return TextTable(title, (_label(result["protocol"]), *results), tuple(rows), notes)
+
+
+def _findings_f1(clinical: Mapping[str, Any]) -> float | None:
+    """Micro F1, uncertain as negative, No Finding left out."""
+    groups = clinical.get("policies", {}).get("uncertain_as_negative", {}).get("groups", {})
+    scores = groups.get("without_no_finding")
+    return None if scores is None else scores["micro"]["f1"]["value"]
+
+
+def _honesty(runs: Mapping[str, Result]) -> TextTable:
+    meanings: dict[str, str] = {}
+    for result in runs.values():
+        meanings.update({name: row["meaning"] for name, row in result["honesty"].items()})
+    head = ["row"]
+    for name in runs:
+        head.extend([name, f"{name}: reference"] if len(runs) > 1 else ["generated", "reference"])
+    rows = []
+    for row_name in meanings:
+        cells = [row_name]
+        for result in runs.values():
+            row = result["honesty"].get(row_name, {})
+            cells.extend([number(row.get("value")), number(row.get("reference"))])
+        rows.append(tuple(cells))
+    notes = [f"{name}: {meaning}" for name, meaning in meanings.items()]
+    for name, result in runs.items():
+        sides = result["honesty"]["left_right_contradiction_share"]
+        prefix = f"{name}: " if len(runs) > 1 else ""
+        notes.append(f"{prefix}left/right could be compared in {sides['comparable_reports']} reports")
+    return TextTable("Honesty", tuple(head), tuple(rows), tuple(notes))
+
+
+def _clinical(result: Result, suffix: str) -> TextTable:
+    """Every average under both policies; the one that the protocol's source prints is marked with *."""
+    clinical = result["clinical"]
+    policies = list(clinical["policies"])
+    marked = clinical["marked"]
+    rows = []
+    for group, averages in clinical["policies"][policies[0]]["groups"].items():
+        for average in averages:
+            cells = [f"{_GROUPS[group]} / {average}"]
+            for policy in policies:
+                scores = clinical["policies"][policy]["groups"][group][average]
+                star = " *" if marked == {"average": average, "policy": policy, "group": group} else ""
+                cells.extend(number(scores[measure]["value"], 3) for measure in ("precision", "recall"))
+                cells.append(number(scores["f1"]["value"], 3) + star)
+            rows.append(tuple(cells))
+    sided = clinical["sided_findings"]
+    rows.append(("findings with their side / micro", *(number(sided[m]["value"], 3) for m in _PRF), *(DASH,) * 3))
+    notes = [
+        f"labels: {clinical['labeler']}; reference: {clinical['reference_labels']}",
+        "left: uncertain counts as negative; right: uncertain counts as positive (u+)",
+    ]
+    frequent, asserted = clinical["frequent"], clinical["asserted"]
+    notes.append(
+        f"{frequent['number']} classes have {frequent['positives']} positives or more in the references:"
+        f" {', '.join(frequent['classes']) or 'none'}"
+    )
+    notes.append(
+        f"findings ever asserted: {asserted['number']} of {asserted['of']} classes"
+        f" ({', '.join(asserted['classes']) or 'none'})"
+    )
+    if marked:
+        scores = clinical["policies"][marked["policy"]]["groups"][marked["group"]][marked["average"]]
+        notes.append(f"* what the protocol's source prints: F1 {score_cell(scores['f1'])}")
+    head = ("classes / average", "P", "R", "F1", "P u+", "R u+", "F1 u+")
+    return TextTable(f"Clinical efficacy{suffix}", head, tuple(rows), tuple(notes))
+
+
+def _per_class(result: Result, suffix: str) -> TextTable:
+    policy = (result["clinical"]["marked"] or {"policy": "uncertain_as_negative"})["policy"]
+    content = result["clinical"]["policies"][policy]
+    rows = sorted(content["per_class"].items(), key=lambda item: -item[1]["support"])
+    undefined = content["undefined"]["f1"]["number"]
+    notes = [f"{policy.replace('_', ' ')}; {undefined} classes undefined (no positive on either side)"]
+    columns = ("class", "P", "R", "F1", "reference", "generated")
+    cells: Sequence[tuple[str, ...]] = [
+        (
+            name,
+            number(scores["precision"], 3),
+            number(scores["recall"], 3),
+            number(scores["f1"], 3),
+            str(scores["support"]),
+            str(scores["predicted"]),
+        )
+        for name, scores in rows
+    ]
+    return TextTable(f"Findings by class{suffix}", columns, tuple(cells), tuple(notes))
+
+
+def _long_tail(result: Result, suffix: str) -> TextTable:
+    """Head, middle and tail, each followed by its classes."""
+    table = result["long_tail"]
+    training = table["training"]
+    policy = (result["clinical"]["marked"] or {"policy": "uncertain_as_negative"})["policy"]
+    content, per_class = table["policies"][policy], result["clinical"]["policies"][policy]["per_class"]
+    rows = []
+    for group, names in table["groups"].items():
+        macro, micro = content[group]["macro"], content[group]["micro"]
+        cells = [number(macro[measure]["value"], 3) for measure in ("precision", "recall")]
+        rows.append((group, "", *cells, score_cell(macro["f1"]), score_cell(micro["f1"]), ""))
+        for name in names:
+            scores, count = per_class[name], training["classes"][name]
+            shown = f"{count['positives']} ({100 * count['share']:.1f} %)"
+            cells = [number(scores[measure], 3) for measure in _PRF]
+            rows.append((f"  {name}", shown, *cells, "", str(scores["support"])))
+    notes = (
+        f"thirds of the classes by positives among {training['studies']} training studies ({training['labels']})",
+        f"{policy.replace('_', ' ')}; a third's P, R and F1 are macro averages, 0/0 is 0 in them",
+    )
+    columns = ("class", "in training", "P", "R", "F1", "micro F1", "reference")
+    return TextTable(f"Frequent and rare classes{suffix}", columns, tuple(rows), notes)
+
+
+def _second_opinions(result: Result, suffix: str) -> TextTable:
+    rows = []
+    notes = []
+    for name, opinion in result["second_opinions"].items():
+        if "unavailable" in opinion:
+            notes.append(f"{name}: {opinion['unavailable']}")
+            continue
+        cells = (number(opinion["ours"], 6), number(opinion["theirs"], 6), f"{opinion['difference']:+.1e}")
+        rows.append((name, *cells))
+    return TextTable(f"Second opinions{suffix}", ("metric", "ours", "theirs", "difference"), tuple(rows), tuple(notes))
+
+
+# Which tables a comparison is shown as.
+
+
+def comparison_tables(record: Mapping[str, Any]) -> list[TextTable]:
+    """Tables of a comparison over studies (one per run) or over seeds, and of the judge."""
+    if record["kind"] == "seeds":
+        return [_seeds(record)]
+    runs = list(dict.fromkeys(row["run"] for row in record["comparisons"]))
+    tables = [_compared_studies(record, run) for run in runs]
+    return tables + [_judge(record, run, found) for run, found in record.get("judge", {}).items()]
+
+
+def _p(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2e}" if value < 0.001 else f"{value:.4f}"
+
+
+def _compared_studies(record: Mapping[str, Any], run: str) -> TextTable:
+    rows = []
+    notes: dict[str, None] = {}
+    for row in record["comparisons"]:
+        if row["run"] != run:
+            continue
+        interval = DASH if row["low"] is None else f"[{row['low']:+.3f}, {row['high']:+.3f}]"
+        difference = DASH if row["difference"] is None else f"{row['difference']:+.4f}"
+        p_values = (_p(row[name]) for name in ("p_randomisation", "p_holm"))
+        rows.append((row["metric"], number(row["a"]), number(row["b"]), difference, interval, *p_values))
+        if row["note"]:
+            notes[f"{row['metric']}: {row['note']}"] = None
+    resampling = record["resampling"]
+    notes[
+        f"protocol {record['protocol']['name']} {record['protocol']['hash'][:8]}; {record['studies']} studies;"
+        f" {resampling['resamples']} resamples, seed {resampling['seed']}; interval: paired bootstrap;"
+        f" p: approximate randomisation, two-sided; Holm over {resampling['tests']} tests"
+    ] = None
+    head = ("metric", record["baseline"], run, "difference", "95 % interval", "p", "p Holm")
+    return TextTable(f"{run} against {record['baseline']}", head, tuple(rows), tuple(notes))
+
+
+def _seeds(record: Mapping[str, Any]) -> TextTable:
+    first, second = record["runs"]
+    rows = [
+        (
+            row["metric"],
+            f"{row['a_mean']:.4f} ± {row['a_std']:.4f}",
+            f"{row['b_mean']:.4f} ± {row['b_std']:.4f}",
+            f"{row['difference']:+.4f}",
+            _p(row["p"]),
+            _p(row["p_holm"]),
+        )
+        for row in record["comparisons"]
+    ]
+    counts = " and ".join(str(len(group)) for group in record["seeds"])
+    notes = [
+        f"protocol {record['protocol']['name']} {record['protocol']['hash'][:8]}; {record['studies']} studies;"
+        f" {counts} seeds; {record['test']}; standard deviation with ddof {record['std_ddof']};"
+        f" Holm over {len(rows)} tests",
+        "a test over seeds says nothing about other studies; compare two runs for that",
+    ]
+    notes.extend(f"{row['metric']}: {row['note']}" for row in record["comparisons"] if row["note"])
+    return TextTable(
+        f"{second} against {first} over seeds",
+        ("metric", first, second, "difference", "p", "p Holm"),
+        tuple(rows),
+        tuple(notes),
+    )
+
+
+def _judge(record: Mapping[str, Any], run: str, found: Mapping[str, Any]) -> TextTable:
+    rows = []
+    for name, row in found["dimensions"].items():
+        interval = DASH if row["interval"] is None else f"[{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]"
+        flips = (str(row["flipped_with_order"]),) if found["both_orders"] else ()
+        rows.append((name, number(row["b_win_rate"], 3), interval, _p(row["p"]), _p(row["p_holm"]), *flips))
+    head = (
+        "dimension",
+        f"{run} wins",
+        "95 % Wilson",
+        "p sign test",
+        "p Holm",
+        *(("flipped",) if found["both_orders"] else ()),
+    )
+    notes = (
+        f"judge {found['judge']}, prompt {found['prompt_version']}, seed {found['seed']}:"
+        f" {found['valid']} of {found['asked']} answers valid; first report chosen in"
+        f" {number(found['first_slot_share'], 3)} of choices",
+    )
+    return TextTable(f"Judge: {run} against {record['baseline']}", head, tuple(rows), notes)

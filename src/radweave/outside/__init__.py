@@ -1,1 +1,0 @@
-"""Files that others wrote: the one door through which they come in."""

@@ -1,1 +1,0 @@
-"""From a method and overrides to a trained run folder, and back to a model."""

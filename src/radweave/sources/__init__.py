@@ -1,1 +1,0 @@
-"""Sources of evidence that several methods have: how studies look, and what training studies that look alike say."""

@@ -1,1 +1,0 @@
-"""The training engine: stages, optimiser, loop, checkpoints."""

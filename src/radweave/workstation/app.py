@@ -1,0 +1,368 @@
+"""The application: routes, what refusals look like, and the start and stop of all that runs beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import resource
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import uvicorn
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from sqlalchemy.exc import OperationalError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.staticfiles import StaticFiles
+
+from radweave import __version__
+from radweave.core.errors import CannotWriteError, InputError, printable
+from radweave.core.study import RESEARCH_ONLY
+from radweave.workstation import access, api, images_api, store
+from radweave.workstation import api as accounts
+from radweave.workstation import api as prior_api
+from radweave.workstation import api as template_api
+from radweave.workstation.access import Guard, Here, client_of, current_user, error, let_in, probes_only, tries
+from radweave.workstation.connections import Connections, Proxies, handshakes, protocol, tls_context
+from radweave.workstation.disk import BusyError, NoRoomError
+from radweave.workstation.drafts import ConflictError
+from radweave.workstation.events import JsonHandler, say_failure
+from radweave.workstation.openid import (
+    BACK,
+    NOT_BEGUN,
+    TRY_S,
+    NoProviderError,
+    NoRoleError,
+    RefusedError,
+    end_access,
+    user_of,
+)
+from radweave.workstation.settings import LOOPBACK, Limits, Settings
+from radweave.workstation.station import KnownError, QueueFullError, Station, alone
+from radweave.workstation.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, User
+
+# The pages: frames that scripts of ours fill over the interface. Nothing that a file or a user says is put in here.
+#
+# Who is not logged in comes to the login; a study that is not theirs is not there. Frames, scripts and styles lie in the
+# package: nothing is loaded from elsewhere, and nothing stands inline, which the content security policy forbids.
+
+
+router = APIRouter(include_in_schema=False)
+_HOME = "/studies"
+_TRY = "radweave_openid"
+
+
+@lru_cache(maxsize=1)
+def _frames() -> Environment:
+    loader = PackageLoader("radweave.workstation", "templates")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def _page(name: str, here: Station, *, user: User | None, status: int = 200, **values: Any) -> HTMLResponse:
+    """A frame with what all have: the notice, who looks at it, and what drafts here."""
+    text = _frames().get_template(f"{name}.html.j2").render(
+        notice=RESEARCH_ONLY, user=user, model=here.model, version=__version__, page=name, **values
+    )  # fmt: skip
+    return HTMLResponse(text, status)
+
+
+def _looking(request: Request, here: Station) -> User | None:
+    """Who is logged in with a browser: pages know no tokens of programs."""
+    try:
+        user = current_user(request, here)
+    except HTTPException:
+        return None
+    return user if user.csrf is not None else None
+
+
+def _to_login(request: Request) -> Response:
+    """To the login, which comes back: our own paths hold nothing that needs to be quoted."""
+    return RedirectResponse(f"/login?next={request.url.path}", 303)
+
+
+@router.get("/")
+def home() -> Response:
+    return RedirectResponse(_HOME, 303)
+
+
+@router.get("/login")
+def login(request: Request, here: Here) -> Response:
+    if _looking(request, here) is not None:
+        return RedirectResponse(_HOME, 303)
+    return _page("login", here, user=None, has_provider=here.provider is not None)
+
+
+@router.get("/login/openid")
+def to_provider(request: Request, here: Here, next: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """To the provider, with what this browser must bring back."""
+    if here.provider is None:
+        raise HTTPException(404)
+    try:
+        url, kept = here.provider.begin(next)
+    except NoProviderError:
+        return _no_provider(here)
+    answer = RedirectResponse(url, 303)
+    _keep(answer, request, kept)
+    return answer
+
+
+@router.get(BACK)
+def from_provider(
+    request: Request,
+    here: Here,
+    state: Annotated[str, Query(max_length=200)] = "",
+    code: Annotated[str, Query(max_length=4_000)] = "",
+) -> Response:
+    """Whom the provider sent back, let in or refused."""
+    if here.provider is None:
+        raise HTTPException(404)
+    client, counted = client_of(request), tries(request)
+    cookie = request.cookies.get(_TRY, "")
+    if not here.provider.began(cookie, state):  # any site makes a browser ask for this: that is no try to log in
+        return _page("problem", here, user=None, status=403, reason=f"You were not logged in: {NOT_BEGUN}.")
+    # Nothing is guessed here: the count bounds what one client has the provider asked, apart from that of passwords.
+    keys = {f"provider {client}": 4 * counted.most}
+    claims: dict[str, Any] = {}
+    try:
+        counted.begin(keys)
+        claims, wanted = here.provider.finish(cookie, state, code)
+        with here.database.writing() as connection:
+            user = user_of(connection, here.provider, claims)
+            answer = _page("entered", here, user=None, wanted=wanted)
+            let_in(request, answer, here, connection, user)
+        counted.succeed(keys)
+    except NoProviderError:
+        counted.succeed(keys)
+        answer = _no_provider(here)
+    except RefusedError as error:
+        if isinstance(error, NoRoleError):
+            with here.database.writing() as connection:
+                end_access(connection, here.provider, claims)
+        counted.note(here, client, None)
+        answer = _page("problem", here, user=None, status=403, reason=f"You were not logged in: {error}.")
+    _keep(answer, request, "", seconds=0)
+    return answer
+
+
+def _no_provider(here: Station) -> HTMLResponse:
+    reason = "The service that logs you in does not answer. With a name and a password of this server you can log in."
+    return _page("problem", here, user=None, status=503, reason=reason)
+
+
+def _keep(answer: Response, request: Request, kept: str, *, seconds: int = TRY_S) -> None:
+    """A cookie that comes back with the provider's answer, which another site sends: so it is not strict."""
+    answer.set_cookie(
+        _TRY, kept, max_age=seconds, httponly=True, samesite="lax", path="/login/openid",
+        secure=request.url.scheme == "https",
+    )  # fmt: skip
+
+
+@router.get("/studies")
+def studies(request: Request, here: Here) -> Response:
+    user = _looking(request, here)
+    if user is None:
+        return _to_login(request)
+    limits: Limits = here.settings.limits
+    return _page("studies", here, user=user, limits=limits, modality=here.modality)
+
+
+@router.get("/studies/{study}")
+def study(study: str, request: Request, here: Here) -> Response:
+    user = _looking(request, here)
+    if user is None:
+        return _to_login(request)
+    with here.database.reading() as connection:
+        found = store.find(connection, study, user)
+    if found is None:
+        return _page("problem", here, user=user, status=404, reason="There is no such study, or it is not yours.")
+    return _page("study", here, user=user, study=found.id, limits=here.settings.limits)
+
+
+@router.get("/account")
+def account(request: Request, here: Here) -> Response:
+    user = _looking(request, here)
+    if user is None:
+        return _to_login(request)
+    return _page("account", here, user=user, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD)
+
+
+@router.get("/log")
+def log(request: Request, here: Here) -> Response:
+    user = _looking(request, here)
+    if user is None:
+        return _to_login(request)
+    if not user.is_admin:
+        return _page("problem", here, user=user, status=403, reason="The log is for admins.")
+    return _page("log", here, user=user)
+
+
+def problem_page(request: Request, status: int, reason: str) -> HTMLResponse | None:
+    """A refusal as a page, where a browser asked for one; None where a program did."""
+    if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
+        return None
+    here: Station = request.app.state.station
+    return _page("problem", here, user=_looking(request, here), status=status, reason=reason)
+
+
+def add_pages(app: FastAPI) -> None:
+    """The pages, and the files that they load."""
+    app.include_router(router)
+    app.mount(
+        "/static", StaticFiles(packages=[("radweave.workstation", "static"), ("radweave.io", "static")]), name="static"
+    )
+
+
+RETRY_S = 10
+BUSY_S = 2
+
+
+def create_app(station: Station) -> FastAPI:
+    """The application of a workstation, which it starts and stops."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(station.start)
+        try:
+            yield
+        finally:
+            await run_in_threadpool(station.stop)
+
+    app = FastAPI(
+        title="Radweave workstation", version=__version__, description=RESEARCH_ONLY, lifespan=lifespan,
+        openapi_url="/api/v1/openapi.json",
+        # Their pages load scripts from elsewhere.
+        docs_url=None, redoc_url=None,
+    )  # fmt: skip
+    app.state.station = station
+    app.state.tries = access.Tries(station.settings.logins)
+    for part in (access, accounts, api, prior_api, template_api, images_api):
+        app.include_router(part.router)
+    app.include_router(api.probes)
+    add_pages(app)
+    app.add_exception_handler(StarletteHTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(InputError, _input)
+    app.add_exception_handler(QueueFullError, _full)
+    app.add_exception_handler(BusyError, _busy)
+    app.add_exception_handler(NoRoomError, _no_room)
+    app.add_exception_handler(OperationalError, _away)
+    app.add_middleware(Guard, settings=station.settings, metrics=station.metrics, room=station.room)
+    return app
+
+
+def _reply(status: int, content: object, headers: Mapping[str, str] | None = None) -> Response:
+    # In ASCII, for what was sent may be named here, and need not be text.
+    return Response(json.dumps(content), status, headers, "application/json")
+
+
+async def _http(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, StarletteHTTPException)
+    page = await run_in_threadpool(problem_page, request, problem.status_code, str(problem.detail))
+    if page is not None:
+        return page
+    return _reply(problem.status_code, error(str(problem.detail)), problem.headers)
+
+
+async def _invalid(request: Request, problem: Exception) -> Response:
+    """A body or a query of another form: which fields and why, without what was sent."""
+    assert isinstance(problem, RequestValidationError)
+    fields = [{"field": ".".join(map(str, row["loc"])), "reason": row["msg"]} for row in problem.errors()]
+    return _reply(422, error("the request has not the form it must have", fields=fields))
+
+
+async def _input(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, InputError)
+    status = 409 if isinstance(problem, ConflictError | KnownError) else 400
+    if isinstance(problem, CannotWriteError):
+        return _reply(507, error("the server cannot keep the files"))
+    got, expected = (None if value is None else str(value) for value in (problem.got, problem.expected))
+    return _reply(status, error(problem.reason, field=problem.field, got=got, expected=expected))
+
+
+async def _full(request: Request, problem: Exception) -> Response:
+    return _reply(503, error("as many studies wait as may; try again later"), {"Retry-After": str(RETRY_S)})
+
+
+async def _busy(request: Request, problem: Exception) -> Response:
+    return _reply(503, error("the server is busy; try again"), {"Retry-After": str(BUSY_S)})
+
+
+async def _no_room(request: Request, problem: Exception) -> Response:
+    return _reply(507, error("the workstation has no room for more files; an admin must make some"))
+
+
+async def _away(request: Request, problem: Exception) -> Response:
+    say_failure("database-failed", problem)
+    return _reply(503, error("the database does not answer; try again later"), {"Retry-After": str(RETRY_S)})
+
+
+# From settings to a listening server.
+
+
+_FILES: Final = 8_192
+"""Open files and connections, where the system lets a process have so many."""
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT; what is being drafted then is finished first.
+
+    Raises:
+        InputError: as ``Station``, or if another server works on the same state.
+    """
+    tls_context(settings.tls_cert, settings.tls_key)
+    _raise_files()
+    with alone(settings):
+        station = Station(settings)
+        _greet(settings, station.token)
+        listener(settings, station).run()
+
+
+def listener(settings: Settings, station: Station) -> uvicorn.Server:
+    """What listens, with the limits of connections; nothing runs yet."""
+    logger = logging.getLogger("uvicorn")
+    logger.handlers, logger.propagate = [JsonHandler(logging.WARNING)], False
+    limits, context = settings.limits, tls_context(settings.tls_cert, settings.tls_key)
+    proxies = Proxies(settings.behind_proxy)
+    connections = Connections(limits.connections, limits.connections_of_one, proxies, station.metrics.count)
+    http: Any = protocol(settings.head_s, connections, probes_only)
+    if context is not None:
+        http = handshakes(http, context, settings.head_s, connections)
+    config = uvicorn.Config(
+        create_app(station), host=settings.host, port=settings.port, log_config=None, access_log=False,
+        server_header=False, timeout_keep_alive=10, ws="none", loop="asyncio",
+        timeout_graceful_shutdown=int(settings.drain_s), proxy_headers=False, http=http,
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def _raise_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _greet(settings: Settings, token: str | None) -> None:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    scheme = "http" if settings.tls_cert is None else "https"
+    place = f"{settings.public_url or f'{scheme}://{host}:{settings.port}'}/"
+    print(f"workstation: {place}", flush=True)
+    print(f"state: {printable(settings.state)}", flush=True)
+    if token is not None:
+        # Behind #, which no browser sends: the token stands in no request's line and in no log.
+        print(f"first user, shown this once: {place}login#token={token}", flush=True)
+    print(RESEARCH_ONLY, flush=True)
+    if settings.host not in LOOPBACK and settings.tls_cert is None and not settings.behind_proxy:
+        print(
+            "WARNING: THIS SERVER LISTENS TO OTHER MACHINES, WITHOUT ENCRYPTION. Whoever is on the way reads images, "
+            "reports and tokens. Give it --tls-cert and --tls-key, put a proxy with TLS before it (--behind-proxy), or "
+            "listen on 127.0.0.1.",
+            flush=True,
+        )  # fmt: skip

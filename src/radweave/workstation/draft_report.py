@@ -1,0 +1,102 @@
+"""From a draft with its evidence to the record that writers write from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from radweave.core.study import Report
+from radweave.core.study import sections_of as parts_of
+from radweave.data.targets import parse_sections
+from radweave.engine.restore import Run
+from radweave.engine.run_folder import RunCard
+from radweave.inference.explain import subject_of
+from radweave.inference.explain.support import FLAGGED, Support, find_support, unchecked_note
+from radweave.inference.pictures import Picture as ReadPicture
+from radweave.inference.pictures import covered_by_map, view_of
+from radweave.inference.predictor import Predictor
+from radweave.labels import get_labeler
+from radweave.workstation.finished import (
+    Finding,
+    FinishedReport,
+    Flagged,
+    Model,
+    Picture,
+    Section,
+    SectionKind,
+    model_facts,
+    model_from,
+    writable,
+)
+from radweave.workstation.identity import read_identities
+from radweave.workstation.map_objects import heat_maps
+
+NAMELESS = "some of the images are no DICOM files and say nothing of whose they are"
+
+
+def finished_report(
+    run: Run, predictor: Predictor, report: Report, views: Sequence[tuple[Path, ReadPicture]]
+) -> FinishedReport:
+    """The record of a draft about the ``views`` that ``Predictor.read_views`` gave.
+
+    Raises:
+        InputError: if a DICOM header says of a patient or study what cannot be taken over.
+    """
+    report = replace(report, text=writable(report.text))
+    sources, warnings = read_identities([path for path, _ in views])
+    if sources and any(not path.is_dir() for path, _ in views) and len(sources) < len(views):
+        warnings = (*warnings, NAMELESS)
+    subjects = [
+        subject_of(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, 1)
+    ]
+    support = find_support(report, get_labeler(run.experiment.data.label_set))
+    findings = _findings(support)
+    covers = [covered_by_map(picture, image_size=predictor.image_size, ct=predictor.ct) for _, picture in views]
+    named = [(subject.title, picture) for subject, (_, picture) in zip(subjects, views, strict=True)]
+    return FinishedReport(
+        study_id=report.study_id,
+        text=report.text,
+        sections=sections_of(report.text, run.card.dataset.target),
+        findings=findings,
+        flagged=tuple(
+            Flagged("".join(part for part, _ in line.parts), line.words)
+            for line in support.sentences
+            if line.verdict in FLAGGED
+        ),
+        warnings=(*report.warnings, *warnings, *unchecked_note([line.not_checked for line in support.sentences])),
+        model=model_of(run.card),
+        written=datetime.now().astimezone().replace(microsecond=0),
+        sources=sources,
+        pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
+        maps=heat_maps({**report.evidence, "views": [{"covers": cover} for cover in covers]}, named, findings),
+    )
+
+
+def model_of(card: RunCard) -> Model:
+    """What wrote a draft, with a digest over all files of its run."""
+    return model_from(model_facts(card))
+
+
+def sections_of(text: str, target: str) -> tuple[Section, ...]:
+    """A draft by section: as its own headings say, or as one section by what the run was trained to write.
+
+    A word that would stand in neither section keeps the draft whole: nothing of it may be lost.
+    """
+    if target == "both":
+        parts = parts_of(text, target)
+        kinds: tuple[SectionKind, ...] = ("findings", "impression")
+        return tuple(Section(kind, parts[kind]) for kind in kinds if kind in parts)
+    found = parse_sections(text)
+    findings, impression = found.findings or "", found.impression or ""
+    headings = 2
+    if findings and impression and len(f"{findings} {impression}".split()) + headings == len(text.split()):
+        return (Section("findings", findings), Section("impression", impression))
+    whole = text.strip()
+    return (Section("impression" if target == "impression" else "findings", whole),) if whole else ()
+
+
+def _findings(support: Support) -> tuple[Finding, ...]:
+    rows = [Finding(row.name, row.probability, row.threshold, row.said, row.flag) for row in support.findings]
+    return tuple(sorted(rows, key=lambda row: -1.0 if row.probability is None else row.probability, reverse=True))

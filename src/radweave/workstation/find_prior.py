@@ -1,0 +1,303 @@
+"""Asking an archive for the study of the same patient before one, and taking it only where it is that beyond doubt.
+
+What the archive's index says chooses; what the headers of the objects say decides, for an index may be wrong.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydicom.dataset import Dataset
+
+from radweave.core.errors import InputError
+from radweave.core.same_patient import Reason, newest_first, why_no_prior
+from radweave.core.storage import write_folder
+from radweave.core.study import View
+from radweave.io import worker
+from radweave.io.dicom import read_dicom
+from radweave.io.dicom_parse import dataset_of
+from radweave.io.sandbox import Sandbox
+from radweave.io.worker import Task
+from radweave.workstation.archive import CT, WILDCARDS, Archive, Asked, Count, FoundSeries, FoundStudy, scan_of
+from radweave.workstation.hospital_plan import Priors, Route, may_hold
+from radweave.workstation.identity import READ_TIMEOUT_S, Identity, read_identities
+
+# The patient's study before one, as it was found: its files and its signed report, or why there is none.
+
+
+Outcome = Literal["found", "none", "late", "failed", "refused"]
+_SAID = {
+    "late": "no prior was looked at: the archive did not answer in time",
+    "failed": "no prior was looked at: the archive could not be asked",
+    "refused": "no prior was looked at: an earlier study under this id may be another patient's",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What came of looking for a prior: ``days`` is how much earlier it is, ``reason`` why another one was refused.
+
+    Of ``files`` a folder stands for a scan.
+    """
+
+    outcome: Outcome
+    files: tuple[str, ...] = ()
+    report: str | None = None
+    days: int | None = None
+    reason: str | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What readers of the draft must know of it."""
+        if self.outcome not in _SAID:
+            return ()
+        return (_SAID[self.outcome] + (f" ({self.reason.replace('_', ' ')})" if self.reason else ""),)
+
+    def as_json(self) -> dict[str, Any] | None:
+        """What the inference process gets of it; None where there is none."""
+        return {"files": list(self.files), "report": self.report, "days": self.days} if self.files else None
+
+
+def copied(prior: Prior, folder: Path) -> Prior:
+    """The prior with its files in ``folder``, under names of ours."""
+    with write_folder(folder) as partial:
+        names = [f"prior{number:05}{'' if Path(file).is_dir() else '.dcm'}" for number, file in enumerate(prior.files)]
+        for file, name in zip(prior.files, names, strict=True):
+            if Path(file).is_dir():
+                shutil.copytree(file, partial / name)
+            else:
+                shutil.copyfile(file, partial / name)
+    return replace(prior, files=tuple(str(folder / name) for name in names))
+
+
+SERIES: Final = 4
+STUDIES: Final = 5
+"""How many are looked through at most: of reports, of images, and of studies."""
+_REPORT: Final = "SR"
+_UNTOLD: Final = "too_little_identity"
+_TIMES: Final[tuple[Reason, ...]] = ("same_study", "no_date", "not_earlier", "too_old")
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A file of an earlier study, and whose it is."""
+
+    path: Path
+    identity: Identity
+
+
+class _OtherPatientError(Exception):
+    """What came is not the earlier study of the same patient."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
+
+
+def find_prior(archive: Archive, study: Identity, plan: Priors, folder: Path, asked: Asked, count: Count) -> Prior:
+    """The newest earlier study of the same patient that has a fitting image, laid into ``folder``.
+
+    ``count`` is told why studies under the same id were refused, and of objects that cannot be read.
+
+    Raises:
+        NotAnsweredError: if the archive does not answer.
+    """
+    keys = _keys(study, plan)
+    if keys is None:
+        return Prior("none")
+    refused: list[Reason] = []
+    candidates: list[FoundStudy] = []
+    for found in newest_first(archive.studies(keys, asked)):
+        why = why_no_prior(study, found, most_years=plan.most_years)
+        # What an index does not say, the headers may.
+        if why is None or why == _UNTOLD:
+            candidates.append(found)
+        elif why not in _TIMES:
+            refused.append(why)
+    prior = None
+    for number, found in enumerate(candidates[:STUDIES]):
+        try:
+            prior = _taken(archive, study, found, plan, folder / str(number), asked, count)
+        except _OtherPatientError as error:
+            refused.append(error.reason)
+        if prior is not None:
+            break
+    for reason in refused:
+        count(f"priors_refused_{reason}", 1)
+    if prior is not None:
+        return prior
+    return Prior("refused", reason=refused[0]) if refused else Prior("none")
+
+
+def _keys(study: Identity, plan: Priors) -> dict[str, str] | None:
+    """What is asked for; None where the study says too little, or its id would ask for other patients too."""
+    wanted = study.patient_id.strip()
+    if WILDCARDS.intersection(wanted) or why_no_prior(study, study.model_copy(update={"study_instance_uid": ""})) in (
+        "no_patient_id", "no_date", _UNTOLD,
+    ):  # fmt: skip
+        return None
+    today = date.fromisoformat(study.study_date)
+    first = today - timedelta(days=min(366 * plan.most_years, (today - date.min).days))
+    return {"PatientID": wanted, "StudyDate": f"{first:%Y%m%d}-{today:%Y%m%d}"}
+
+
+def _taken(
+    archive: Archive, study: Identity, found: FoundStudy, plan: Priors, folder: Path, asked: Asked, count: Count
+) -> Prior | None:
+    """The study's fitting images and its signed report; None where it has no such image."""
+    series = list(dict.fromkeys(archive.series(found.study_instance_uid, asked)))
+    wanted = [one for one in series if one.modality in plan.modality and may_hold(plan.routes, one.body_part)]
+    if not wanted:
+        return None
+    folder.mkdir(parents=True)
+    for one in _first(wanted):
+        archive.fetch(found.study_instance_uid, one.uid, folder, asked)
+    images = _objects(folder, study, found, plan, asked, count)
+    views = [(view, one) for one in images if (view := _view(one, plan.routes)) is not None]
+    if not views:
+        return None
+    is_scan = any(one.identity.modality == CT for _, one in views)
+    reports = folder / "reports"
+    reports.mkdir()
+    for one in [each for each in series if each.modality == _REPORT][:SERIES]:
+        archive.fetch(found.study_instance_uid, one.uid, reports, asked)
+    report = _signed(_objects(reports, study, found, plan, asked, count))
+    views.sort(key=lambda pair: (not pair[0].is_frontal, pair[1].path.name))
+    this, then = (date.fromisoformat(day) for day in (study.study_date, views[0][1].identity.study_date))
+    files = [one.path for _, one in views]
+    if is_scan:
+        files = [_laid(scan_of(files), folder / "scan")]
+    return Prior("found", files=tuple(map(str, files)), report=report, days=(this - then).days)
+
+
+def _first(series: Sequence[FoundSeries]) -> Sequence[FoundSeries]:
+    """Those that are fetched: of CT the one with most slices, where the archive says how many each has."""
+    if any(one.modality == CT for one in series) and all(one.instances is not None for one in series):
+        return sorted(series, key=lambda one: (one.modality == CT, one.instances or 0, one.uid))[-1:]
+    return series[:SERIES]
+
+
+def _laid(files: Sequence[Path], folder: Path) -> Path:
+    """The folder that stands for a series of these slices."""
+    folder.mkdir()
+    for file in files:
+        file.rename(folder / file.name)
+    return folder
+
+
+def _objects(
+    folder: Path, study: Identity, found: FoundStudy, plan: Priors, asked: Asked, count: Count
+) -> list[_Object]:
+    """The readable files of a folder.
+
+    Raises:
+        _OtherPatientError: if one of them is not of this earlier study of the same patient.
+        NotAnsweredError: if there is no time to read them all.
+    """
+    objects = []
+    for file in sorted(folder.glob("*.dcm")):
+        asked.refuse_late()
+        try:
+            (identity,), _ = read_identities([file])
+        except (InputError, ValueError):
+            count("objects_unreadable", 1)
+            continue
+        why = why_no_prior(study, identity, most_years=plan.most_years)
+        if why is not None:
+            raise _OtherPatientError(why)
+        if identity.study_instance_uid != found.study_instance_uid:
+            count("objects_unreadable", 1)  # nobody asked for it
+            continue
+        objects.append(_Object(file, identity))
+    return objects
+
+
+def _view(one: _Object, routes: Iterable[Route]) -> View | None:
+    """The view of an image that fits; None where it does not."""
+    try:
+        header = read_dicom(one.path, pixels=False).header
+    except InputError:
+        return None
+    view = header.view or "UNKNOWN"
+    fits = any(route.fits(header.modality or "", header.body_part or "", view) for route in routes)
+    return View(view) if fits else None
+
+
+def _signed(reports: Sequence[_Object]) -> str | None:
+    """The text of the report that was signed last."""
+    said: list[tuple[str, str]] = []
+    for one in reports:
+        try:
+            found, _ = _child().call("signed", {"path": str(one.path.absolute())}, timeout_s=READ_TIMEOUT_S)
+        except InputError:
+            continue
+        if found.get("text"):
+            said.append((str(found.get("time", "")), str(found["text"])))
+    return max(said)[1] if said else None
+
+
+@lru_cache(maxsize=1)
+def _child() -> Sandbox:
+    child = Sandbox("radweave.workstation.find_prior", size=1)
+    atexit.register(child.close)
+    return child
+
+
+# The text of a structured report that a person signed, for drafts that compare. Runs in the reading process.
+#
+# Only what is VERIFIED is a report: a model that reads its own drafts again as reports would confirm itself.
+
+
+LONGEST: Final = 20_000
+"""Characters of a report."""
+_DEEPEST: Final = 12
+_SECTIONS: Final[dict[str, str]] = {
+    "121070": "findings", "121071": "findings", "59776-5": "findings", "18782-3": "findings",
+    "121072": "impression", "121073": "impression", "19005-8": "impression",
+    "55107-7": "addendum", "121078": "addendum",
+}  # fmt: skip
+"""Codes of PS3.16 and LOINC that stand over findings, impressions and addenda, and over single ones of these."""
+_COMMENT: Final = "121106"
+"""In an addendum: who signed it, which is no part of its text."""
+
+
+def parse_signed(request: dict[str, Any]) -> worker.Message:
+    """Findings, impression and addenda of the report in ``path``: its ``text``, "" where nobody signed, and ``time``.
+
+    Raises:
+        InputError: if the file is no DICOM file or damaged.
+    """
+    dataset = dataset_of(Path(request["path"]))
+    said: dict[str, list[str]] = {"findings": [], "impression": [], "addendum": []}
+    if str(dataset.get("Modality", "")) == "SR" and str(dataset.get("VerificationFlag", "")) == "VERIFIED":
+        for section, text in _texts(dataset, None, 0):
+            said[section].append(text)
+    whole = " ".join(" ".join(dict.fromkeys(each)) for each in said.values() if each)
+    when = f"{dataset.get('ContentDate', '')}{dataset.get('ContentTime', '')}"
+    return {"text": " ".join(whole.split())[:LONGEST], "time": when}, {}
+
+
+def _texts(item: Dataset, section: str | None, depth: int) -> Iterator[tuple[str, str]]:
+    """Text items that are, or stand in, findings or impressions."""
+    if depth > _DEEPEST:
+        return
+    for child in item.get("ContentSequence") or ():
+        names = child.get("ConceptNameCodeSequence") or ()
+        code = str(names[0].get("CodeValue", "")) if names else ""
+        here = None if (section, code) == ("addendum", _COMMENT) else _SECTIONS.get(code, section)
+        if child.get("ValueType") == "TEXT" and here is not None and child.get("RelationshipType") == "CONTAINS":
+            text = str(child.get("TextValue", ""))
+            if text.strip() and "\ufffd" not in text:
+                yield here, text
+        if child.get("ValueType") == "CONTAINER":
+            yield from _texts(child, here, depth + 1)
+
+
+TASKS: Final[dict[str, Task]] = {"signed": parse_signed}

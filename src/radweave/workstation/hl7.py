@@ -1,0 +1,173 @@
+"""HL7 version 2.5.1: an unsolicited observation result, ORU^R01, of one report.
+
+    MSH  PID  ORC  OBR  OBX ...
+
+Text goes in FT fields, whose lines may be broken by ``\\.br\\`` (in TX that means nothing: HL7 2.5.1 Sec. 2.7.6),
+probabilities in NM fields. What a name or a report holds of the message's own signs is escaped (Sec. 2.7), so that no
+text can begin a field or a segment. A signed report is the same order of ours as its draft, and takes its place.
+With an addendum it is sent whole, as a correction (C): the record replaces a final result (tables 0085 and 0123).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState
+from radweave.workstation import structured_reports
+from radweave.workstation.finished import (
+    MAKER,
+    FinishedReport,
+    Signature,
+    addendum_lines,
+    caution_lines,
+    evidence_lines,
+    named_uuid,
+    report_key,
+    report_uid,
+)
+from radweave.workstation.identity import Identity
+from radweave.workstation.structured_reports import Code, free_code_of
+
+_ESCAPES: Final = str.maketrans({"\\": "\\E\\", "|": "\\F\\", "^": "\\S\\", "&": "\\T\\", "~": "\\R\\"})
+_LINE_BREAK: Final = "\\.br\\"
+_SECTION_CODES: Final = {
+    "indication": structured_reports.INDICATION_TEXT, "technique": structured_reports.TECHNIQUE_TEXT, "comparison": structured_reports.COMPARISON_TEXT,
+    "findings": structured_reports.FINDINGS_TEXT, "impression": structured_reports.IMPRESSION_TEXT,
+}  # fmt: skip
+_NOTE_CODE: Final = Code("NOTE", "L", "Note")
+# HL7 table 0465: the groups of a DICOM name (PS3.5 Sec. 6.2.1.1) are alphabetic, ideographic and phonetic.
+_WRITINGS: Final = ("A", "I", "P")
+# HL7 table 0078: what is said of a class.
+_FLAGS: Final = {LabelState.POSITIVE: "POS", LabelState.NEGATIVE: "NEG", LabelState.UNCERTAIN: "IND"}
+
+
+def write_hl7(report: FinishedReport) -> bytes:
+    """The message in UTF-8, segments end with a carriage return.
+
+    Raises:
+        InputError: if the report's images do not say whose it is.
+    """
+    patient = report.patient
+    if not patient.patient_id:
+        raise InputError("is missing in the images; to a receiver the message would be nobody's", field="PatientID")
+    segments = [_header(report), _patient(patient), _order(report), _request(report), *_observations(report)]
+    return "".join("|".join(fields).rstrip("|") + "\r" for fields in segments).encode()
+
+
+def escaped(text: str) -> str:
+    """A text as the value of a field: no sign of it is one of the message's; lines are broken by ``\\.br\\``."""
+    lines = text.translate(_ESCAPES).splitlines()
+    return _LINE_BREAK.join("".join(sign for sign in line if sign.isprintable()) for line in lines)
+
+
+def _component(*values: str) -> str:
+    return "^".join(escaped(value) for value in values).rstrip("^")
+
+
+def _coded(code: Code) -> str:
+    """A code as CE: identifier, text, name of the system."""
+    return _component(code.value, code.meaning, code.scheme)
+
+
+def _time(report: FinishedReport) -> str:
+    return report.released.strftime("%Y%m%d%H%M%S%z")
+
+
+def _status(report: FinishedReport) -> str:
+    """Table 0085 and 0123: preliminary, final, or a correction that takes the place of what was final."""
+    if report.addenda:
+        return "C"
+    return "F" if report.is_final else "P"
+
+
+def _header(report: FinishedReport) -> list[str]:
+    # Twenty characters are all that MSH-10 holds.
+    control = named_uuid("message", *report_key(report)).hex[:20].upper()
+    return [
+        "MSH", "^~\\&", MAKER.upper(), "", "", "", _time(report), "", "ORU^R01^ORU_R01", control, "P", "2.5.1",
+        "", "", "", "", "", "UNICODE UTF-8",
+    ]  # fmt: skip
+
+
+def _patient(patient: Identity) -> list[str]:
+    issuer = _component("", "", "", patient.issuer_of_patient_id, "PI")
+    identifier = escaped(patient.patient_id) + issuer
+    groups = zip(patient.patient_name.split("="), _WRITINGS, strict=False)
+    names = "~".join(_name(group, writing) for group, writing in groups)
+    sex = {"M": "M", "F": "F", "O": "O"}.get(patient.patient_sex, "U")
+    return ["PID", "1", "", identifier, "", names, "", patient.patient_birth_date, sex]
+
+
+def _name(group: str, writing: str) -> str:
+    """A group of a DICOM name as XPN: family, given, middle, suffix, prefix, and how it is written."""
+    if not group:
+        return ""
+    family, given, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    return _component(family, given, middle, suffix, prefix, "", "", writing)
+
+
+def _order(report: FinishedReport) -> list[str]:
+    return ["ORC", "RE", escaped(report.patient.accession_number), _filler(report)]
+
+
+def _filler(report: FinishedReport) -> str:
+    return _component(report_uid(report), MAKER)
+
+
+def _request(report: FinishedReport) -> list[str]:
+    """OBR-25 is the status; OBR-32 the reader who signed."""
+    patient, signature = report.patient, report.signature
+    fields = [""] * 33
+    fields[:5] = ["OBR", "1", escaped(patient.accession_number), _filler(report), _coded(structured_reports.REPORT)]
+    fields[7] = patient.study_date + patient.study_time.split(".")[0] if patient.study_date else ""
+    fields[22] = _time(report)
+    fields[25] = _status(report)
+    if signature is not None:
+        fields[32] = "&".join(_person(signature)).rstrip("&")
+    return fields
+
+
+def _person(signature: Signature) -> list[str]:
+    """Number (none), family, given, middle, suffix and prefix of who signed."""
+    family, given, middle, prefix, suffix = [*signature.name.split("=")[0].split("^"), *[""] * 4][:5]
+    return [escaped(part) for part in ("", family, given, middle, suffix, prefix)]
+
+
+def _observations(report: FinishedReport) -> Iterator[list[str]]:
+    rows: list[tuple[str, Code, str, str]] = []
+    signers: dict[int, str] = {}
+    rows += [("FT", _NOTE_CODE, line, "") for line in caution_lines(report)]
+    rows += [("FT", _SECTION_CODES[section.kind], section.text, "") for section in report.sections]
+    for (heading, text), one in zip(addendum_lines(report), report.addenda, strict=True):
+        rows.append(("FT", structured_reports.ADDENDUM, f"{heading}\n{text}", ""))
+        signers[len(rows)] = "^".join(_person(one.signature)).rstrip("^")
+    rows += [("FT", _NOTE_CODE, line, "") for line in evidence_lines(report)]
+    for finding in report.findings:
+        if finding.probability is not None:
+            free = free_code_of(finding.name)
+            rows.append(("NM", free, f"{finding.probability:.4f}", _FLAGS.get(finding.said, "")))
+    if study := report.patient.study_instance_uid:
+        rows.append(("ST", Code("113014", "DCM", "Study"), study, ""))
+    alike: Counter[Code] = Counter()
+    for number, (kind, code, value, flag) in enumerate(rows, start=1):
+        alike[code] += 1
+        unit = "1^no units^UCUM" if kind == "NM" else ""
+        yield [
+            "OBX", str(number), kind, _coded(code), str(alike[code]), escaped(value), unit, "", flag, "", "",
+            _status(report), "", "", _time(report), "", signers.get(number, ""), "",
+            _component(MAKER, report.model.method),
+        ]  # fmt: skip
+
+
+# The report as text: sections, what must be looked at, probabilities, who wrote it. It names no patient.
+
+
+def write_text(report: FinishedReport) -> bytes:
+    """The report as UTF-8, lines end with a line feed."""
+    sections = [f"{section.title.upper()}\n{section.text}" for section in report.sections]
+    sections += [f"{heading.upper()}\n{text}" for heading, text in addendum_lines(report)]
+    before, after = "\n".join(caution_lines(report)), "\n".join(evidence_lines(report))
+    return ("\n\n".join([report.study_id, before, *sections, after]) + "\n").encode()

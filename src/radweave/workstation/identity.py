@@ -1,0 +1,133 @@
+"""Whose images a report is about, as their DICOM headers say. None of it is ever printed, logged or quoted."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from radweave.core.errors import InputError
+from radweave.core.study import Record
+from radweave.io.images import sniff
+from radweave.io.sandbox import Sandbox
+from radweave.io.volumes import series_files
+
+PARSERS = "radweave.workstation.identity_parse"
+READ_TIMEOUT_S = 30.0
+_ONE_PATIENT = ("patient_id", "patient_name", "issuer_of_patient_id", "study_instance_uid")
+
+
+class Identity(Record):
+    """The patient, study and instance of one DICOM file; "" where it says nothing.
+
+    Fields are named after the attributes of PS3.6. Names are in DICOM's form (Family^Given^Middle^Prefix^Suffix, in up
+    to three groups of signs). The values are hidden where the record is printed.
+    """
+
+    patient_name: str = Field(repr=False)
+    patient_id: str = Field(repr=False)
+    issuer_of_patient_id: str = Field(repr=False)
+    patient_birth_date: str = Field(repr=False)
+    patient_sex: str = Field(repr=False)
+    patient_age: str = Field(repr=False)
+    patient_identity_removed: str = Field(repr=False)
+    deidentification_method: str = Field(repr=False)
+    study_instance_uid: str = Field(repr=False)
+    study_id: str = Field(repr=False)
+    study_date: str = Field(repr=False)
+    study_time: str = Field(repr=False)
+    study_description: str = Field(repr=False)
+    accession_number: str = Field(repr=False)
+    referring_physician_name: str = Field(repr=False)
+    series_instance_uid: str = Field(repr=False)
+    modality: str = Field(repr=False)
+    body_part_examined: str = Field(repr=False)
+    sop_class_uid: str = Field(repr=False)
+    sop_instance_uid: str = Field(repr=False)
+    frame_of_reference_uid: str = Field(default="", repr=False)
+    rows: int | None
+    columns: int | None
+
+
+KEYWORDS = {
+    "patient_name": "PatientName",
+    "patient_id": "PatientID",
+    "issuer_of_patient_id": "IssuerOfPatientID",
+    "patient_birth_date": "PatientBirthDate",
+    "patient_sex": "PatientSex",
+    "patient_age": "PatientAge",
+    "patient_identity_removed": "PatientIdentityRemoved",
+    "deidentification_method": "DeidentificationMethod",
+    "study_instance_uid": "StudyInstanceUID",
+    "study_id": "StudyID",
+    "study_date": "StudyDate",
+    "study_time": "StudyTime",
+    "study_description": "StudyDescription",
+    "accession_number": "AccessionNumber",
+    "referring_physician_name": "ReferringPhysicianName",
+    "series_instance_uid": "SeriesInstanceUID",
+    "modality": "Modality",
+    "body_part_examined": "BodyPartExamined",
+    "sop_class_uid": "SOPClassUID",
+    "sop_instance_uid": "SOPInstanceUID",
+    "frame_of_reference_uid": "FrameOfReferenceUID",
+    "rows": "Rows",
+    "columns": "Columns",
+}
+"""Field of ``Identity`` -> keyword of PS3.6."""
+
+
+def read_identities(files: Sequence[Path]) -> tuple[tuple[Identity, ...], tuple[str, ...]]:
+    """The identities of the DICOM files of one study, and warnings; a folder stands for a series.
+
+    Files of other kinds name nobody and are left out.
+
+    Raises:
+        InputError: for a header that cannot be taken over as it is, or files of several patients or studies.
+    """
+    dicom = [file for path in files for file in _dicom_files(path)]
+    if not dicom:
+        return (), ()
+    identities: list[Identity] = []
+    warnings: dict[str, None] = {}
+    for file in dicom:
+        identity, said = _read(file, _child())
+        identities.append(identity)
+        warnings |= dict.fromkeys(said)
+    for field in _ONE_PATIENT:
+        values = {getattr(identity, field) for identity in identities}
+        if len(values) > 1:
+            raise InputError(
+                "the images belong to different patients or studies; ask for one report per study",
+                file=dicom[0].parent,
+                field=KEYWORDS[field],
+                got=f"{len(values)} different values",
+                expected="one",
+            )
+    return tuple(identities), tuple(warnings)
+
+
+@lru_cache(maxsize=1)
+def _child() -> Sandbox:
+    """One process that stays: starting it takes longer than reading hundreds of headers."""
+    child = Sandbox(PARSERS, size=1)
+    atexit.register(child.close)
+    return child
+
+
+def _dicom_files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return series_files(path)
+    return [path] if sniff(path) == "dicom" else []
+
+
+def _read(file: Path, pool: Sandbox) -> tuple[Identity, list[str]]:
+    found, _ = pool.call("identity", {"path": str(file.absolute())}, timeout_s=READ_TIMEOUT_S)
+    warnings = [str(text) for text in found.pop("warnings", ())]
+    try:
+        return Identity(**{field: found.get(keyword) for field, keyword in KEYWORDS.items()}), warnings
+    except ValidationError:
+        raise InputError("the reader gave no sensible answer", file=file) from None

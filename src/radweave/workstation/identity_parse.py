@@ -1,0 +1,153 @@
+"""Whose image a DICOM file is, in words: for reports that go back to the same patient. Runs in the reading process.
+
+Everywhere else a header leaves that process as numbers and known codes. Here names and ids do, because a report without
+them would be filed under nobody. What is no valid value of its field is refused where it identifies, and left out with
+a word about it where it only describes: a name that was cut or guessed is worse than none.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from pydicom.charset import python_encoding
+from pydicom.dataset import Dataset
+from pydicom.multival import MultiValue
+
+from radweave.core.errors import InputError
+from radweave.io import worker
+from radweave.io.dicom_parse import dataset_of
+from radweave.io.worker import Task
+
+UID: Final = re.compile(r"[1-9]\d*|0|(?:(?:[1-9]\d*|0)\.)+(?:[1-9]\d*|0)", re.ASCII)
+_AGE: Final = re.compile(r"\d{3}[DWMY]", re.ASCII)
+_DATE: Final = re.compile(r"(\d{4})\.?(0[1-9]|1[0-2])\.?(0[1-9]|[12]\d|3[01])", re.ASCII)
+_TIME: Final = re.compile(r"([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d|60)(\.\d{1,6})?)?)?", re.ASCII)
+
+IDENTIFYING: Final = {
+    "PatientName": 64, "PatientID": 64, "IssuerOfPatientID": 64, "AccessionNumber": 16,
+    "StudyInstanceUID": 64, "SeriesInstanceUID": 64, "SOPInstanceUID": 64, "SOPClassUID": 64,
+}  # fmt: skip
+"""Field -> the most characters that PS3.5 Table 6.2-1 allows; of a name, in each of its three groups."""
+DESCRIBING: Final = {
+    "PatientBirthDate": 8, "PatientSex": 16, "PatientAge": 4, "StudyID": 16, "StudyDate": 8, "StudyTime": 16,
+    "ReferringPhysicianName": 64, "StudyDescription": 64, "Modality": 16, "BodyPartExamined": 16,
+    "PatientIdentityRemoved": 16, "DeidentificationMethod": 64, "FrameOfReferenceUID": 64,
+}  # fmt: skip
+_NAMES: Final = ("PatientName", "ReferringPhysicianName")
+_NUMBERS: Final = ("Rows", "Columns")
+
+
+def parse_identity(request: dict[str, Any]) -> worker.Message:
+    """The identity in the header of the file ``path``: field -> text, and ``warnings``.
+
+    Raises:
+        InputError: if an identifying field cannot be taken over as it is, naming the field and never its value.
+    """
+    dataset = dataset_of(Path(request["path"]))
+    unstated = _charset(dataset)
+    found: dict[str, Any] = {}
+    warnings: list[str] = []
+    for keyword, longest in IDENTIFYING.items():
+        text = _text(dataset, keyword)
+        problem = _problem(keyword, text, longest)
+        if problem:
+            raise InputError(f"{problem}; no report is written for it", field=keyword)
+        found[keyword] = text
+    for keyword, longest in DESCRIBING.items():
+        text = _text(dataset, keyword)
+        text, problem = _usual(keyword, text), _problem(keyword, _usual(keyword, text), longest)
+        if problem:
+            warnings.append(f"{keyword} {problem}; it is left out")
+        found[keyword] = "" if problem else text
+    if unstated and not all(str(value).isascii() for value in found.values()):
+        warnings.append("the file states no character set for its names; they are taken as Latin-1")
+    for keyword in _NUMBERS:
+        value = dataset.get(keyword)
+        found[keyword] = value if isinstance(value, int) and 0 < value < 1 << 16 else None
+    return {**found, "warnings": warnings}, {}
+
+
+def _charset(dataset: Dataset) -> bool:
+    """Whether the file states no character set.
+
+    Raises:
+        InputError: if it states one that there is not.
+    """
+    stated = dataset.get("SpecificCharacterSet") or ""
+    names = [str(name) for name in stated] if isinstance(stated, (list, MultiValue)) else [str(stated)]
+    if any(name not in python_encoding for name in names):
+        raise InputError("is none that DICOM defines; no report is written for it", field="SpecificCharacterSet")
+    return not any(names)
+
+
+def _text(dataset: Dataset, keyword: str) -> str:
+    try:
+        value = dataset.get(keyword)
+    except Exception:  # pydicom converts on access, and a damaged value may raise nearly anything
+        raise InputError("cannot be read; no report is written for it", field=keyword) from None
+    if isinstance(value, MultiValue):
+        return "\\".join(map(str, value))
+    return "" if value is None else str(value).strip(" \0")
+
+
+def _usual(keyword: str, text: str) -> str:
+    """Dates and times of older standards as those of today."""
+    if keyword.endswith("Date") and (found := _DATE.fullmatch(text)):
+        return "".join(found.groups())
+    if keyword.endswith("Time") and (found := _TIME.fullmatch(text)):
+        return "".join(part or "" for part in found.groups())
+    return text
+
+
+_SHAPES: Final[Mapping[str, Callable[[str], object]]] = {
+    "PatientSex": ("M", "F", "O").__contains__,
+    "PatientAge": _AGE.fullmatch,
+    "PatientIdentityRemoved": ("YES", "NO").__contains__,
+    "Modality": re.compile("[A-Z0-9 _]+").fullmatch,
+    "BodyPartExamined": re.compile("[A-Z0-9 _]+").fullmatch,
+}
+
+
+def _problem(keyword: str, text: str, longest: int) -> str | None:
+    """What is wrong with a value; None where nothing is."""
+    if not text:
+        return None
+    if "\ufffd" in text:
+        return "cannot be read in the character set that the file states"
+    if any(unicodedata.category(sign) in ("Cc", "Cs", "Cn") for sign in text):
+        return "holds control characters"
+    if "\\" in text:
+        return "holds several values"
+    parts = text.split("=") if keyword in _NAMES else [text]
+    if len(parts) > 3:
+        return "holds more than three groups"
+    if any(len(part) > longest for part in parts):
+        return f"is longer than DICOM allows ({max(map(len, parts))} characters, at most {longest})"
+    return None if _has_shape(keyword, text) else "is not a value of its kind"
+
+
+def _has_shape(keyword: str, text: str) -> bool:
+    if keyword.endswith("UID"):
+        return UID.fullmatch(text) is not None
+    if keyword.endswith("Date"):
+        return _is_day(text)
+    if keyword.endswith("Time"):
+        return _TIME.fullmatch(text) is not None
+    return keyword not in _SHAPES or bool(_SHAPES[keyword](text))
+
+
+def _is_day(text: str) -> bool:
+    """Whether a calendar has it: FHIR and HL7 refuse the 30th of February."""
+    found = _DATE.fullmatch(text)
+    try:
+        return found is not None and bool(date(*map(int, found.groups())))
+    except ValueError:
+        return False
+
+
+TASKS: Final[dict[str, Task]] = {"identity": parse_identity}

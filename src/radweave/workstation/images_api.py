@@ -1,0 +1,301 @@
+"""A study's images, maps and prior over the interface, under ``/api/v1/studies/ID``."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+import numpy as np
+import sqlalchemy as sa
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import Path as InPath
+from fastapi.responses import StreamingResponse
+from numpy.typing import NDArray
+
+from radweave.core.errors import InputError, printable
+from radweave.core.map_kinds import kind_of
+from radweave.core.storage import sha256_json
+from radweave.core.study import RESEARCH_ONLY, Study, View
+from radweave.io import viewer
+from radweave.workstation import drafts, log, related, store
+from radweave.workstation import drafts as anyway
+from radweave.workstation.access import Asking, Here
+from radweave.workstation.api import find_study
+from radweave.workstation.disk import Entry, Make
+from radweave.workstation.map_objects import on_grid, stack
+from radweave.workstation.station import Station
+from radweave.workstation.users import User
+
+# The maps that a method gave with its draft, small, in 256 steps, with where they lie on the images.
+#
+# A map says where the model looked. It is no outline of a lesion, and there is one for absent findings too.
+
+
+Grid = NDArray[np.uint8]
+
+
+def names(evidence: Mapping[str, Any]) -> list[str]:
+    """The findings that have a map which fits the study's images."""
+    return [name for name in evidence.get("attention_maps") or {} if stack(evidence, name) is not None]
+
+
+def read_maps(evidence: Mapping[str, Any], name: str, method: str) -> dict[str, Any] | None:
+    """A map as JSON values: for each image its values, 0 to 255 of ``peak``, and what of the image they lie over.
+
+    ``covers`` is (start, extent) along each axis, in shares of the image's size.
+    """
+    found = stack(evidence, name)
+    if found is None:
+        return None
+    grids = [
+        {"image": view["image"], "shape": list(grid.shape), "covers": view["covers"], "values": grid.ravel().tolist()}
+        for view, grid in zip(evidence["views"], _steps(found), strict=False)
+    ]
+    peak = max(float(values.max()) for values in found)
+    return {"name": name, "method": method, "note": kind_of(evidence).note, "peak": peak, "grids": grids}
+
+
+def on_scan(
+    evidence: Mapping[str, Any], name: str, affine: NDArray[np.float64], shape: tuple[int, int, int]
+) -> tuple[Grid, NDArray[np.float64]] | None:
+    """A map (z, y, x) of a scan, and its affine (voxel x, y, z to mm) where that of the scan is ``affine``.
+
+    It has ``FINE`` voxels along each axis, linear between the middles of the map's cells, for viewers show each voxel
+    as a block.
+
+    Args:
+        affine: of the scan. ``shape``: its voxels (z, y, x).
+    """
+    found = stack(evidence, name)
+    if found is None or found[0].ndim != 3:
+        return None
+    fine, placed = on_grid(found[0], evidence["views"][0]["covers"], shape)
+    return np.rint(fine * (255 / float(found[0].max()))).astype(np.uint8), affine @ placed
+
+
+def _steps(maps: list[NDArray[np.float64]]) -> list[Grid]:
+    peak = max(float(values.max()) for values in maps) or 1.0
+    return [np.rint(values * (255 / peak)).astype(np.uint8) for values in maps]
+
+
+images_router = APIRouter(prefix="/api/v1", tags=["images"])
+
+FORMAT: Final = 1
+"""Part of every key; raise it when what is kept changes."""
+PRIOR: Final = "prior-"
+PRIOR_CALLED: Final = "prior"
+Name = Annotated[str, InPath(pattern=r"^(prior-)?\d{1,5}$")]
+_AT_ONCE = 1 << 20
+_LOOKED: Final = "images opened"
+_HEADERS: Final = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
+"""A browser may keep them, and asks each time: who has logged out sees them no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An image file: its name in the interface, what it was called, where it lies, how it was stretched."""
+
+    name: str
+    called: str
+    path: Path
+    view: View = View.UNKNOWN
+    original_size_wh: tuple[int, int] | None = None
+
+
+@images_router.get("/studies/{study}/images")
+def list_images(study: str, user: Asking, here: Here) -> dict[str, Any]:
+    """The images of a study and of the one before it, with all that a viewer needs; which findings have a map.
+
+    Where a file cannot be shown, ``problem`` says why. A scan is described with its ``volume``.
+    """
+    with here.database.reading() as connection:
+        row = find_study(connection, study, user)
+        own, prior = _sources(here, connection, row)
+        given = drafts.read_evidence(connection, study) or {}
+    log.note_first(here.database, _LOOKED, user=user.id, study=study)
+    evidence = given.get("evidence") or {}
+    views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
+    most = here.settings.limits.images
+    return {
+        "images": [_described(here, study, one, views.get(one.name)) for one in own[:most]],
+        "prior": [_described(here, study, one, None) for one in prior[:most]],
+        "left_out": max(0, len(own) - most),
+        "maps": names(evidence), "map_note": kind_of(evidence).note,
+        "method": (given.get("model") or {}).get("method"), "notice": RESEARCH_ONLY,
+    }  # fmt: skip
+
+
+@images_router.get("/studies/{study}/images/{name}/pixels")
+def read_pixels(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
+    """The stored values of a radiograph: unsigned 16-bit little-endian words, row by row from the top.
+
+    The list of images says what a word stands for.
+    """
+    return _part(study, name, "words", user, here, request)
+
+
+@images_router.get("/studies/{study}/images/{name}/table")
+def read_table(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
+    """The file's own table from values to grey (VOI LUT), where it has one: unsigned 16-bit little-endian words."""
+    return _part(study, name, "table", user, here, request)
+
+
+@images_router.get("/studies/{study}/images/{name}/volume")
+def read_volume(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
+    """A CT scan in Hounsfield units as a NIfTI-1 file, turned upright, no voxel resampled but for a gantry's tilt."""
+    return _part(study, name, "volume", user, here, request)
+
+
+@images_router.get("/studies/{study}/maps/{finding:path}")
+def read_map(study: str, finding: str, user: Asking, here: Here, form: str = "json") -> Any:
+    """The map of a finding. ``form=nifti`` gives that of a scan as a gzipped NIfTI-1 file that lies over its volume."""
+    with here.database.reading() as connection:
+        row = find_study(connection, study, user)
+        given = drafts.read_evidence(connection, study)
+        own, _ = _sources(here, connection, row)
+    found = given and read_maps(given["evidence"], finding, str(given["model"].get("method")))
+    if not given or not found:
+        raise HTTPException(404, "no such map")
+    log.note_first(here.database, _LOOKED, user=user.id, study=study)
+    if form != "nifti":
+        return {**found, "notice": RESEARCH_ONLY}
+    scan = next((one for one in own if one.name == str(found["grids"][0]["image"])), None)
+    if here.modality != "ct" or scan is None:
+        raise HTTPException(404, "no map of a scan")
+    about = _entry(here, study, scan).about
+    laid = on_scan(given["evidence"], finding, np.array(about["affine_ras"]), tuple(about["shape_zyx"]))
+    assert laid is not None, "a scan's map has three axes"
+    return Response(viewer.nifti_bytes(*laid), media_type="application/gzip")
+
+
+def _part(study: str, name: str, part: str, user: User, here: Station, request: Request) -> Response:
+    with here.database.reading() as connection:
+        row = find_study(connection, study, user)
+        sources = [one for both in _sources(here, connection, row) for one in both]
+    source = next((one for one in sources if one.name == name), None)
+    if source is None:
+        raise HTTPException(404, "no such image")
+    log.note_first(here.database, _LOOKED, user=user.id, study=study)
+    packed = part != "volume" and _takes_gzip(request)
+    tag = f'"{_key(source)}-{part}{"-gzip" if packed else ""}"'
+    if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
+        return Response(status_code=304, headers={**_HEADERS, "ETag": tag})
+    entry = _entry(here, study, source)
+    try:
+        file = entry.parts[part].open("rb")
+    except KeyError:
+        raise HTTPException(404, f"this image has no {part}") from None
+    except FileNotFoundError:  # others' images needed its place a moment ago
+        file = _entry(here, study, source).parts[part].open("rb")
+    headers = {**_HEADERS, "ETag": tag}
+    if packed:
+        headers["Content-Encoding"] = "gzip"
+    if packed or part == "volume":
+        headers["Content-Length"] = str(file.seek(0, 2))
+        file.seek(0)
+        return StreamingResponse(_chunks(file), media_type=_media(part), headers=headers)
+    return StreamingResponse(_chunks(gzip.open(file)), media_type=_media(part), headers=headers)
+
+
+def _media(part: str) -> str:
+    return "application/gzip" if part == "volume" else "application/octet-stream"
+
+
+def _takes_gzip(request: Request) -> bool:
+    given = (one.replace(" ", "").lower() for one in request.headers.get("accept-encoding", "").split(","))
+    return any(one.split(";")[0] in ("gzip", "*") and not one.endswith((";q=0", ";q=0.0")) for one in given)
+
+
+def _chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+    with closing(file):
+        while chunk := file.read(_AT_ONCE):
+            yield chunk
+
+
+def _sources(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> tuple[list[Source], list[Source]]:
+    """The files of a study, and those of the one before it; none of a refused study that cannot be shown."""
+    if row.state == "refused" and not anyway.shows_images(connection, row.id):
+        return [], []
+    if row.dataset_study is None:
+        return _of_upload(connection, row.id), _before(connection, row.id)
+    study, before = here.dataset_studies(row.dataset_study)
+    return _of_dataset(here, study, ""), _of_dataset(here, before, PRIOR)
+
+
+def _before(connection: sa.Connection, study: str) -> list[Source]:
+    """The prior's files: those of a study that is here have their names."""
+    prior, here = store.prior_of(connection, study), related.prior_of(connection, study)
+    if prior is None:
+        return []
+    own = [] if here is None else _of_upload(connection, here.id, PRIOR)
+    if tuple(str(one.path) for one in own) == prior.files:
+        return own
+    return [Source(f"{PRIOR}{number}", PRIOR_CALLED, Path(path)) for number, path in enumerate(prior.files)]
+
+
+def _of_upload(connection: sa.Connection, study: str, prefix: str = "") -> list[Source]:
+    pairs = zip(store.uploaded(connection, study), store.file_names(connection, study), strict=True)
+    return [Source(f"{prefix}{number}", called, Path(path)) for number, (path, called) in enumerate(pairs)]
+
+
+def _of_dataset(here: Station, study: Study | None, prefix: str) -> list[Source]:
+    found = []
+    for number, ref in enumerate(() if study is None else study.images):
+        if ref.modality == here.modality and here.dataset is not None:
+            path = here.dataset.path / ref.path
+            found.append(Source(f"{prefix}{number}", path.name, path, ref.view, ref.original_size_wh))
+    return found
+
+
+def _described(here: Station, study: str, source: Source, view: str | None) -> dict[str, Any]:
+    """An image for the list. A scan is not decoded for that."""
+    known = {"name": source.name, "file": printable(source.called)}
+    known["kind"] = "volume" if here.modality == "ct" else "radiograph"
+    if here.modality == "ct":
+        return {**known, "presets": [*viewer.SCAN_PRESETS]}
+    try:
+        about = _entry(here, study, source).about
+    except InputError as error:
+        return {**known, "problem": error.reason}
+    if view is None and source.view is not View.UNKNOWN:
+        view = source.view.value
+    return {**known, **about, "view": view or about["view"]}
+
+
+def _key(source: Source) -> str:
+    """Of a file as it is now; a series' folder changes where a slice comes or goes."""
+    try:
+        state = source.path.stat()
+    except OSError:
+        raise InputError("the image is not there any more") from None
+    return sha256_json([FORMAT, str(source.path), state.st_mtime_ns, state.st_size, source.original_size_wh])[:32]
+
+
+def _entry(here: Station, study: str, source: Source) -> Entry:
+    make: Make = partial(_scan if here.modality == "ct" else _radiograph, here, source)
+    return here.kept.get(study, _key(source), make)
+
+
+def _path(here: Station, source: Source) -> Path:
+    """The file; one of a data set is looked at first, as its readers do."""
+    if here.dataset is None or not source.path.is_relative_to(here.dataset.path):
+        return source.path
+    return here.dataset.image_path(source.path.relative_to(here.dataset.path).as_posix())
+
+
+def _radiograph(here: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    read = viewer.read_words(_path(here, source), original_size_wh=source.original_size_wh)
+    writers = {"words": partial(viewer.write_words, read.words)}
+    if read.table is not None:
+        writers["table"] = partial(viewer.write_words, read.table)
+    return read.about, writers
+
+
+def _scan(here: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    volume, about = viewer.read_scan(_path(here, source))
+    return about, {"volume": partial(viewer.write_nifti, volume.hu, viewer.affine_ras(volume))}

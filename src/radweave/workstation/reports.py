@@ -1,0 +1,315 @@
+"""A study's draft, or its signed report, as the record that writers of other systems' formats write from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from radweave.core.errors import InputError
+from radweave.core.escaping import csv_line
+from radweave.core.study import LabelState
+from radweave.inference.explain.maps import shown
+from radweave.inference.explain.support import unchecked_note, verdict_words
+from radweave.workstation import drafts, outbox, store
+from radweave.workstation import drafts as signed
+from radweave.workstation import drafts as signed_reports
+from radweave.workstation.database import drafts as drafts_table
+from radweave.workstation.database import evidence, sentences, signoffs, studies, users
+from radweave.workstation.drafts import drafted_version
+from radweave.workstation.finished import (
+    Addendum,
+    Finding,
+    FinishedReport,
+    Flagged,
+    HeatMap,
+    Picture,
+    Section,
+    Signature,
+    model_from,
+    person_name,
+)
+from radweave.workstation.identity import Identity, read_identities
+from radweave.workstation.map_objects import heat_maps
+
+if TYPE_CHECKING:
+    from radweave.io.images import Radiograph
+    from radweave.io.volumes import Volume
+
+ORGANIZATION = "not stated"
+_SHOWN_HU = (-1000, 400)
+"""Lungs and soft tissue on one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A version of a study's draft, the files it is about, and the model's evidence: all but the images."""
+
+    report: FinishedReport
+    files: list[Path]
+    evidence: Mapping[str, Any]
+
+
+def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *, event: str | None = None) -> Stored:
+    """A version of a study's draft; ``with_images`` reads its images, outside of a transaction.
+
+    Args:
+        event: what of it, as in the outbox: ``drafted`` has no signature, ``signed`` no addenda, ``addendum 1`` the
+            first of them; ``rejected`` is the notice in its place. None is all that there is.
+
+    Raises:
+        InputError: if there is no such version.
+        AlteredError: if it is not what was signed.
+        ConflictError: if the study was rejected, and for a notice where it was not.
+    """
+    if event != "drafted":
+        signed.check(connection, study.id)
+    is_rejected = connection.execute(sa.select(studies.c.state).where(studies.c.id == study.id)).scalar() == "rejected"
+    if (event == "rejected") != is_rejected and event != "drafted":
+        reason = "the draft was rejected: it is no report" if is_rejected else "the draft is not rejected"
+        raise signed.ConflictError(reason, field="state")
+    draft, given = drafts.read(connection, study.id, version), drafts.read_evidence(connection, study.id)
+    assert given is not None, "a draft has its evidence"
+    made = connection.execute(
+        sa.select(drafts_table.c.created).where(drafts_table.c.study_id == study.id, drafts_table.c.version == version)
+    ).scalar_one()
+    report = FinishedReport(
+        study_id=study.name,
+        text=draft["text"],
+        sections=_sections(draft["sentences"]),
+        findings=tuple(_finding(row) for row in given["findings"]),
+        flagged=tuple(
+            Flagged(row["text"], verdict_words(row["verdict"], row["checked"], row["not_checked"]))
+            for row in draft["sentences"]
+            if row["flagged"]
+        ),
+        warnings=(*given["warnings"], *unchecked_note([row["not_checked"] for row in draft["sentences"]])),
+        model=model_from(given["model"]),
+        written=made.replace(microsecond=0).astimezone(),
+    )
+    if event == "rejected":
+        report = _notice(connection, study.id, report)
+    elif event != "drafted":
+        signature = _signature(connection, study.id, version)
+        if signature is None and event is not None:
+            raise signed.ConflictError("is not the version that was signed", field="version", got=version)
+        added = [] if signature is None else signed.of_study(connection, study.id)
+        most = len(added) if event is None else int(event.removeprefix("addendum ")) if event != "signed" else 0
+        shown = tuple(Addendum(row.text, _signature_of(row.name, row.time)) for row in added[:most])
+        report = replace(report, signature=signature, addenda=shown)
+    return Stored(report, [Path(path) for path in store.uploaded(connection, study.id)], given["evidence"])
+
+
+def to_send(connection: sa.Connection, study: sa.Row[Any], row: sa.Row[Any]) -> Stored:
+    """What a row of the outbox sends, with the version before it that its target has.
+
+    Raises:
+        InputError: as ``stored_report``.
+    """
+    stored, before = (
+        stored_report(connection, study, row.version, event=row.event), outbox.predecessor(connection, row)
+    )  # fmt: skip
+    if before is None:
+        return stored
+    report = replace(stored.report, predecessor=to_send(connection, study, before).report)
+    return replace(stored, report=report)
+
+
+def _notice(connection: sa.Connection, study: str, draft: FinishedReport) -> FinishedReport:
+    """That a draft was rejected, and why, in place of all that it says."""
+    reason = connection.execute(sa.select(studies.c.reason).where(studies.c.id == study)).scalar()
+    entry = drafts.rejection(connection, study)
+    assert entry is not None, "a rejected study was rejected"
+    name = connection.execute(sa.select(users.c.name).where(users.c.id == entry.user_id)).scalar_one()
+    text = f"The draft of this study was rejected by a reader and is no report. Reason: {reason}"
+    rejected = Signature(person_name(name), ORGANIZATION, entry.time)
+    return replace(
+        draft, text=text, sections=(Section("impression", text),), findings=(), flagged=(), rejected=rejected
+    )
+
+
+def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
+    """The report with whose images they are, the radiographs as pictures, and the maps if they are asked for.
+
+    Raises:
+        InputError: as ``read_identities``.
+    """
+    report, files = stored.report, stored.files
+    sources, warnings = read_identities(files)
+    return replace(_of(report, sources, warnings), pictures=tuple(_pictures(files)), maps=_maps(stored) if maps else ())
+
+
+def _of(report: FinishedReport, sources: tuple[Identity, ...], warnings: tuple[str, ...]) -> FinishedReport:
+    """The report, and those before it, with whose images they are."""
+    before = None if report.predecessor is None else _of(report.predecessor, sources, warnings)
+    return replace(report, sources=sources, warnings=(*report.warnings, *warnings), predecessor=before)
+
+
+def _maps(stored: Stored) -> tuple[HeatMap, ...]:
+    """The maps over the images that they are about; none of a study whose images cannot be laid below them."""
+    from radweave.inference.pictures import read_scan
+    from radweave.io.images import read_radiograph
+
+    named: list[tuple[str, Radiograph | Volume]] = []
+    for number, view in enumerate(stored.evidence.get("views") or (), start=1):
+        place = view.get("image")
+        if not isinstance(place, int) or not 0 <= place < len(stored.files):
+            return ()
+        is_scan = len(view.get("covers") or ()) == 3
+        file = stored.files[place]
+        named.append((f"View {number}, {view['view']}", read_scan(file) if is_scan else read_radiograph(file)))
+    return heat_maps(stored.evidence, named, stored.report.findings)
+
+
+def _pictures(files: Sequence[Path]) -> list[Picture]:
+    """Radiographs, and of scans three slices; what cannot be read as either has none."""
+    pictures: list[Picture] = []
+    for number, file in enumerate(files, start=1):
+        for read in (_slices,) if file.is_dir() else (_radiograph, _slices):
+            with suppress(InputError):
+                pictures += read(number, file)
+                break
+    return pictures
+
+
+def _radiograph(number: int, file: Path) -> list[Picture]:
+    from radweave.io.images import read_radiograph
+
+    radiograph = read_radiograph(file)
+    return [Picture(f"View {number}, {radiograph.view.value.lower()}", shown(radiograph.pixels))]
+
+
+def _slices(number: int, file: Path) -> list[Picture]:
+    from radweave.data.ct import CtPreprocessing
+    from radweave.inference.explain import scan_subject
+    from radweave.inference.pictures import read_scan
+
+    subject = scan_subject(read_scan(file), CtPreprocessing(window_hu=_SHOWN_HU))
+    return [Picture(panel.title, panel.grey) for panel in subject.panels()]
+
+
+def _sections(sentences: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
+    texts = {kind: " ".join(row["text"] for row in sentences if row["section"] == kind) for kind in signed.SECTIONS}
+    return tuple(Section(kind, text) for kind, text in texts.items())
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    return Finding(row["name"], row["probability"], row["threshold"], LabelState(row["said"]), row["flag"])
+
+
+def _signature(connection: sa.Connection, study: str, version: int) -> Signature | None:
+    asked = sa.select(users.c.name, signoffs.c.time).join(users, users.c.id == signoffs.c.user_id)
+    row = connection.execute(asked.where(signoffs.c.study_id == study, signoffs.c.version == version)).first()
+    return None if row is None else _signature_of(row.name, row.time)
+
+
+def _signature_of(name: str, time: datetime) -> Signature:
+    return Signature(person_name(name), ORGANIZATION, time)
+
+
+# What a reader study asks of signed studies: how long each took, how much was changed, what was kept of the draft.
+#
+# A study is its number of ours: no name of a file, a patient or a data set stands in the table.
+
+
+@dataclass(frozen=True, slots=True)
+class SignedStudy:
+    """A signature. ``seconds`` is the time for which the study was seen; sentences and words are counted.
+
+    ``words_changed`` is the edit distance between the model's draft and what was signed; ``sentences_accepted`` are
+    those of the draft that were signed as they were; ``sentences_flagged`` those that had to be looked at.
+    """
+
+    study: str
+    reader: str
+    signed: str
+    seconds: float
+    versions: int
+    words_changed: int
+    words_drafted: int
+    sentences_drafted: int
+    sentences_accepted: int
+    sentences_signed: int
+    sentences_flagged: int
+    method: str
+    weights: str
+
+
+def signed_studies(connection: sa.Connection) -> list[SignedStudy]:
+    """All that were signed, in the order in which they were.
+
+    Raises:
+        AlteredError: if one of them is not what was signed.
+    """
+    asked = sa.select(signoffs, users.c.name, evidence.c.model).join(users).join(
+        evidence, evidence.c.study_id == signoffs.c.study_id
+    )  # fmt: skip
+    return [_row(connection, row) for row in connection.execute(asked.order_by(signoffs.c.time)).all()]
+
+
+def _row(connection: sa.Connection, signed: sa.Row[tuple[object, ...]]) -> SignedStudy:
+    signed_reports.check(connection, signed.study_id)
+    wanted = sa.select(sentences.c.text, sentences.c.flagged).where(sentences.c.study_id == signed.study_id)
+    first = drafted_version(connection, signed.study_id)
+    drafted = connection.execute(wanted.where(sentences.c.version == first)).all()
+    kept = connection.execute(wanted.where(sentences.c.version == signed.version)).all()
+    return SignedStudy(
+        study=signed.study_id,
+        reader=signed.name,
+        signed=signed.time.isoformat(timespec="seconds"),
+        seconds=round(signed.seconds, 1),
+        versions=signed.version,
+        words_changed=signed.edit_distance_words,
+        words_drafted=sum(len(row.text.split()) for row in drafted),
+        sentences_drafted=signed.draft_sentences,
+        sentences_accepted=signed.accepted_sentences,
+        sentences_signed=len(kept),
+        sentences_flagged=sum(row.flagged for row in drafted),
+        method=str(signed.model.get("method")),
+        weights=str(signed.model.get("weights") or ""),
+    )
+
+
+def as_csv(rows: Sequence[SignedStudy]) -> str:
+    """A line for each study, the names of the columns first."""
+    names = [field.name for field in fields(SignedStudy)]
+    return "".join([csv_line(names), *(csv_line([str(getattr(row, name)) for name in names]) for row in rows)])
+
+
+def as_table(rows: Sequence[SignedStudy]) -> str:
+    """A line for each reader and one for all: how many, how long, how much was changed, how much was accepted."""
+    if not rows:
+        return "no study was signed yet"
+    readers = {name: [row for row in rows if row.reader == name] for name in sorted({row.reader for row in rows})}
+    lines = [_HEADS, *(_summary(name, own) for name, own in readers.items())]
+    if len(readers) > 1:
+        lines.append(_summary("all", rows))
+    widths = [max(len(line[place]) for line in lines) for place in range(len(_HEADS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in enumerate(pairs))
+        for pairs in (zip(line, widths, strict=True) for line in lines)
+    )
+
+
+_HEADS = ("reader", "studies", "median s", "least s", "most s", "words changed", "per study", "sentences accepted")
+
+
+def _summary(name: str, rows: Sequence[SignedStudy]) -> tuple[str, ...]:
+    seconds = [row.seconds for row in rows]
+    changed, words = sum(row.words_changed for row in rows), sum(row.words_drafted for row in rows)
+    accepted, drafted = sum(row.sentences_accepted for row in rows), sum(row.sentences_drafted for row in rows)
+    times = (median(seconds), min(seconds), max(seconds))
+    return (
+        name, str(len(rows)), *(f"{time:.0f}" for time in times), f"{changed} of {words}",
+        f"{changed / len(rows):.1f}", f"{accepted} of {drafted} ({_percent(accepted, drafted)})",
+    )  # fmt: skip
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "none"

@@ -1,0 +1,159 @@
+"""What a workstation is started with, and the limits of what it takes in. Nothing here imports more than the base."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from radweave.core.errors import InputError
+from radweave.core.study import Record, Split
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def network(text: str) -> str:
+    """An address or a network in its usual spelling.
+
+    Raises:
+        InputError: for anything else.
+    """
+    expected = "addresses or networks: 10.0.0.5,fd00::/8"
+    try:
+        found = ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        raise InputError("is no address", field="--behind-proxy", got=text, expected=expected) from None
+    if not found.prefixlen:
+        raise InputError("trusts everybody", field="--behind-proxy", got=text, expected=expected)
+    return str(found)
+
+
+def origin(text: str) -> str:
+    """A URL of a scheme, a host and perhaps a port.
+
+    Raises:
+        InputError: for anything else.
+    """
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_one = is_one and parts.path in ("", "/") and not (parts.query or parts.fragment or "@" in parts.netloc)
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise InputError("is no address of a server", field="--public-url", got=text, expected="https://HOST[:PORT]")
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+Network = Annotated[str, AfterValidator(network)]
+
+
+class Limits(Record):
+    """The most of everything that comes from outside; a refusal names the one that was passed."""
+
+    body_bytes: int = Field(default=1 << 30, ge=1)
+    json_bytes: int = Field(default=1 << 20, ge=1)
+    files: int = Field(default=2_000, ge=1)
+    archive_bytes: int = Field(default=2 << 30, ge=1)
+    archive_ratio: int = Field(default=200, ge=1)
+    waiting: int = Field(default=256, ge=1)
+    sentences: int = Field(default=200, ge=1)
+    sentence_characters: int = Field(default=2_000, ge=1)
+    draft_characters: int = Field(default=20_000, ge=1)
+    page: int = Field(default=200, ge=1)
+    images: int = Field(default=16, ge=1)
+    views: int = Field(default=32, ge=1)
+    kept_bytes: int = Field(default=4 << 30, ge=1)
+    state_bytes: int | None = Field(default=None, ge=1)
+    free_bytes: int = Field(default=256 << 20, ge=0)
+    connections: int = Field(default=512, ge=1)
+    connections_of_one: int = Field(default=128, ge=1)
+
+    @property
+    def most_kept(self) -> int:
+        """The most of decoded images, which leave room for the files themselves."""
+        return self.kept_bytes if self.state_bytes is None else min(self.kept_bytes, self.state_bytes // 4)
+
+
+class OpenId(Record):
+    """The provider whose users may log in.
+
+    ``claim`` names the groups of a user; who is in one of ``readers`` or ``admins`` is let in, and nobody else.
+    ``secret_file`` holds the client's secret; without one it is the environment's RADWEAVE_OIDC_SECRET, or there is
+    none and the client is a public one.
+    """
+
+    issuer: str
+    client_id: str = Field(min_length=1)
+    secret_file: Path | None = None
+    claim: str = Field(default="groups", min_length=1)
+    readers: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    scopes: str = "openid profile"
+
+
+class Settings(Record):
+    """A workstation: its run, its places, its address, and the times it waits.
+
+    ``state`` is the folder that holds the database (unless ``database`` gives a URL) and the uploaded files. Times are
+    in seconds: ``study_s`` is the most a draft may take, ``drain_s`` what a stop waits for drafts that are being
+    written, ``session_s`` how long a login lasts, ``head_s`` how long a request's head may take, ``body_s`` a body
+    that does not come.
+
+    ``behind_proxy`` are the addresses whose forwarded headers are trusted, ``public_url`` is what browsers call the
+    server, ``tls_cert`` and ``tls_key`` are PEM files.
+    """
+
+    run: Path
+    state: Path
+    data: Path | None = None
+    split: Split = "test"
+    watch: Path | None = None
+    hospital: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=8765, ge=0, le=65_535)
+    database: str | None = None
+    untrained: bool = False
+    batch: int = Field(default=8, ge=1)
+    tries: int = Field(default=3, ge=1)
+    study_s: float = Field(default=120.0, gt=0)
+    start_s: float = Field(default=300.0, gt=0)
+    drain_s: float = Field(default=30.0, gt=0)
+    session_s: float = Field(default=12 * 3600.0, gt=0)
+    head_s: float = Field(default=10.0, gt=0)
+    body_s: float = Field(default=30.0, gt=0)
+    logins: int = Field(default=5, ge=1)
+    behind_proxy: tuple[Network, ...] = ()
+    public_url: Annotated[str, AfterValidator(origin)] | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    openid: OpenId | None = None
+    limits: Limits = Limits()
+
+    @property
+    def files(self) -> Path:
+        """Where uploaded files lie, a folder for each upload."""
+        return self.state / "files"
+
+    @property
+    def incoming(self) -> Path:
+        """Where images that an archive sends lie until their study is whole."""
+        return self.state / "incoming"
+
+    @property
+    def asked(self) -> Path:
+        """Where what an archive was asked for lies until all of it came."""
+        return self.state / "asked"
+
+    @property
+    def pixels(self) -> Path:
+        """Where decoded images are kept, a folder for each study."""
+        return self.state / "pixels"
+
+    @property
+    def url(self) -> str:
+        """Where the database is, as SQLAlchemy spells it."""
+        return self.database or f"sqlite:///{(self.state / 'workstation.db').absolute()}"

@@ -1,0 +1,583 @@
+"""DICOM Basic Text SR (PS3.3 A.35.1, template TID 2000): sections as text, which every archive and viewer shows."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+from highdicom.sr import (
+    AlgorithmIdentification,
+    CodedConcept,
+    DeviceObserverIdentifyingAttributes,
+    LanguageOfContentItemAndDescendants,
+    Measurement,
+    MeasurementReport,
+    MeasurementsAndQualitativeEvaluations,
+    ObservationContext,
+    ObserverContext,
+    QualitativeEvaluation,
+    SourceImageForMeasurementGroup,
+    TrackingIdentifier,
+)
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import UID, BasicTextSRStorage, Comprehensive3DSRStorage, ExplicitVRLittleEndian
+
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState
+from radweave.workstation.finished import (
+    CAUTION,
+    MAKER,
+    Finding,
+    FinishedReport,
+    Signature,
+    addendum_lines,
+    caution_lines,
+    device_uid,
+    evidence_lines,
+    instance_uid,
+    report_key,
+    series_uid,
+    uid,
+)
+from radweave.workstation.identity import KEYWORDS, Identity
+
+# Codes, and where each is from.
+#
+# SNOMED CT codes are those that the DICOM standard itself lists (PS3.16), which DICOM's users may use in DICOM without a
+# licence of their own; they stand in DICOM objects only. Codes of DICOM (DCM) and LOINC are free everywhere. A class
+# that has none of these gets a code of ours, ``99RADWEAVE``; RadLex codes are not used, since no code of a chest finding
+# could be held against a list of them. A test asks the standard's dictionary, as pydicom has it, for each code here.
+
+
+OURS: Final = "99RADWEAVE"
+OURS_NAME: Final = "Classes of findings of Radweave's label sets"
+
+
+class Code(NamedTuple):
+    """A coded concept: PS3.3 Sec. 8.8."""
+
+    value: str
+    scheme: str
+    meaning: str
+
+
+REPORT: Final = Code("18748-4", "LN", "Diagnostic Imaging Report")
+INDICATION_TEXT: Final = Code("18785-6", "LN", "Indications for Procedure")
+TECHNIQUE_TEXT: Final = Code("55111-9", "LN", "Current Procedure Descriptions")
+COMPARISON_TEXT: Final = Code("18834-2", "LN", "Previous Findings")
+FINDINGS_TEXT: Final = Code("59776-5", "LN", "Findings")
+IMPRESSION_TEXT: Final = Code("19005-8", "LN", "Impressions")
+ADDENDUM: Final = Code("55107-7", "LN", "Addendum")
+"""Of HL7's fields: LOINC, as PS3.16 CID 7001 lists it for the headings of a diagnostic imaging report."""
+INDICATIONS: Final = Code("121109", "DCM", "Indications for Procedure")
+HISTORY: Final = Code("121060", "DCM", "History")
+PROCEDURES: Final = Code("121064", "DCM", "Current Procedure Descriptions")
+PROCEDURE: Final = Code("121065", "DCM", "Procedure Description")
+PREVIOUS_PROCEDURES: Final = Code("121066", "DCM", "Prior Procedure Descriptions")
+FINDINGS: Final = Code("121070", "DCM", "Findings")
+FINDING: Final = Code("121071", "DCM", "Finding")
+IMPRESSIONS: Final = Code("121072", "DCM", "Impressions")
+IMPRESSION: Final = Code("121073", "DCM", "Impression")
+ADDENDUM_TEXT: Final = Code("121078", "DCM", "Addendum")
+SUMMARY: Final = Code("121111", "DCM", "Summary")
+COMMENT: Final = Code("121106", "DCM", "Comment")
+KEY_IMAGES: Final = Code("121180", "DCM", "Key Images")
+MEASUREMENT_REPORT: Final = Code("126000", "DCM", "Imaging Measurement Report")
+EVALUATIONS: Final = Code("C0034375", "UMLS", "Qualitative Evaluations")
+IMAGE_LIBRARY: Final = Code("111028", "DCM", "Image Library")
+IMAGE_LIBRARY_GROUP: Final = Code("126200", "DCM", "Image Library Group")
+MODALITY: Final = Code("121139", "DCM", "Modality")
+LANGUAGE: Final = Code("121049", "DCM", "Language of Content Item and Descendants")
+ENGLISH: Final = Code("en-US", "RFC5646", "English (United States)")
+OBSERVER_TYPE: Final = Code("121005", "DCM", "Observer Type")
+DEVICE: Final = Code("121007", "DCM", "Device")
+DEVICE_UID: Final = Code("121012", "DCM", "Device Observer UID")
+DEVICE_NAME: Final = Code("121013", "DCM", "Device Observer Name")
+DEVICE_MAKER: Final = Code("121014", "DCM", "Device Observer Manufacturer")
+DEVICE_MODEL: Final = Code("121015", "DCM", "Device Observer Model Name")
+DEVICE_SERIAL: Final = Code("121016", "DCM", "Device Observer Serial Number")
+PROCESSED_SOURCE: Final = Code("121322", "DCM", "Source image for image processing operation")
+PROCESSING: Final = Code("109102", "DCM", "Processing Equipment")
+CHEST_IMAGING: Final = Code("413815006", "SCT", "Chest imaging")
+PROBABILITY: Final = Code("122157", "DCM", "Probability")
+IN_THE_REPORT: Final = Code("STATED", OURS, "Stated in the report")
+NO_UNITS: Final = Code("1", "UCUM", "no units")
+
+_MODALITIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "CR": "Computed Radiography",
+        "DX": "Digital Radiography",
+        "RG": "Radiographic imaging",
+        "CT": "Computed Tomography",
+        "XA": "X-Ray Angiography",
+        "OT": "Other Modality",
+    }
+)
+PRESENCE: Final[Mapping[LabelState, Code]] = MappingProxyType(
+    {
+        LabelState.POSITIVE: Code("52101004", "SCT", "Present"),
+        LabelState.NEGATIVE: Code("272519000", "SCT", "Absent"),
+        LabelState.UNCERTAIN: Code("373068000", "SCT", "Undetermined"),
+        LabelState.BLANK: Code("BLANK", OURS, "Not mentioned"),
+    }
+)
+
+# PS3.16 CID 6102 and its parts (chest findings), 645, 3700, 6347, 12236 and 12248, by class name in lower case.
+_STANDARD: Final[Mapping[str, Code]] = MappingProxyType(
+    {
+        "cardiomegaly": Code("287272002", "SCT", "Cardiomegaly"),
+        "edema": Code("19242006", "SCT", "Pulmonary edema"),
+        "pneumothorax": Code("36118008", "SCT", "Pneumothorax"),
+        "pleural effusion": Code("60046008", "SCT", "Pleural effusion"),
+        "effusion": Code("60046008", "SCT", "Pleural effusion"),
+        "pericardial effusion": Code("373945007", "SCT", "Pericardial effusion"),
+        "lymphadenopathy": Code("30746006", "SCT", "Lymphadenopathy"),
+        "lung opacity": Code("112001", "DCM", "Opacity"),
+        "lung nodule": Code("27925004", "SCT", "Nodule"),
+        "nodule": Code("27925004", "SCT", "Nodule"),
+        "mass": Code("4147007", "SCT", "Mass"),
+        "lung lesion": Code("52988006", "SCT", "Lesion"),
+        "infiltration": Code("112121", "DCM", "Infiltrate"),
+        "mosaic attenuation pattern": Code("112130", "DCM", "Mosaic pattern"),
+        "interlobular septal thickening": Code("112114", "DCM", "Septal line(s)"),
+    }
+)
+
+
+def modality(name: str) -> Code:
+    """The code of a value of Modality (0008,0060); of one that is not listed here, that of "other"."""
+    known = name if name in _MODALITIES else "OT"
+    return Code(known, "DCM", _MODALITIES[known])
+
+
+def code_of(name: str) -> Code:
+    """The code of a class of findings: the standard's, or one of ours that follows from the class's name."""
+    return _STANDARD.get(name.lower()) or ours(name)
+
+
+def free_code_of(name: str) -> Code:
+    """The code of a class where SNOMED CT needs a licence: DICOM's own, or one of ours."""
+    code = code_of(name)
+    return ours(name) if code.scheme == "SCT" else code
+
+
+def ours(name: str) -> Code:
+    """A code of at most 16 characters (PS3.5: SH) that follows from the class's name alone.
+
+    Its meaning (LO: 64 characters) has 64 bytes, since validators and archives count those.
+    """
+    plain = name.replace("_", " ")
+    meaning = plain.encode()[:64].decode(errors="ignore").strip()
+    return Code("RW" + hashlib.sha256(plain.lower().encode()).hexdigest()[:8].upper(), OURS, meaning)
+
+
+# What every DICOM object of a report has: patient and study as in its images, a series, equipment, UIDs, bytes.
+#
+# Modules of PS3.3: Patient C.7.1.1, General Study C.7.2.1, Patient Study C.7.2.2, General Equipment C.7.5.1, SOP Common
+# C.12.1 with the Contributing Equipment item that IHE's AI Results profile asks for.
+
+
+IMPLEMENTATION: Final = UID("2.25.326905638510708318811312938120560737573")
+_NO_TEXT: Final = ("SQ", "OB", "OW", "OF", "OD", "OL", "UN")
+_TYPE_2: Final = (
+    "patient_name", "patient_id", "patient_birth_date", "patient_sex",
+    "study_id", "study_date", "study_time", "accession_number", "referring_physician_name",
+)  # fmt: skip
+"""Empty where the images say nothing."""
+_TYPE_3: Final = (
+    "issuer_of_patient_id", "patient_age", "study_description", "patient_identity_removed", "deidentification_method",
+)  # fmt: skip
+"""Absent where the images say nothing."""
+
+
+def coded(code: Code) -> Dataset:
+    """The item of a code sequence."""
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = code
+    return item
+
+
+def envelope(report: FinishedReport, sop_class: str, *, kind: str, modality: str, number: int) -> Dataset:
+    """A new object of the report's study, without what its class adds.
+
+    ``kind`` goes into its UIDs; ``number`` is that of its series.
+
+    Raises:
+        InputError: if the images do not say whose they are, or of which study.
+    """
+    patient = report.patient
+    for field in ("study_instance_uid", "series_instance_uid", "sop_instance_uid", "sop_class_uid"):
+        if not all(getattr(source, field) for source in report.sources):
+            raise InputError("is missing in an image; no DICOM report can refer to it", field=KEYWORDS[field])
+    dataset = Dataset()
+    copy_identity(dataset, report)
+    dataset.StudyInstanceUID = patient.study_instance_uid
+    dataset.SOPClassUID = UID(sop_class)
+    dataset.SOPInstanceUID = instance_uid(report, kind)
+    dataset.SeriesInstanceUID = series_uid(report, kind)
+    dataset.SeriesNumber, dataset.InstanceNumber = number, _place(report)
+    dataset.Modality = modality
+    dataset.SeriesDescription = CAUTION
+    dataset.Manufacturer, dataset.ManufacturerModelName = MAKER, report.model.method
+    dataset.SoftwareVersions = report.model.version
+    dataset.DeviceSerialNumber = report.model.digest[:16]
+    dataset.ContributingEquipmentSequence = [_equipment(report)]
+    stamp(dataset, report)
+    return dataset
+
+
+def _place(report: FinishedReport) -> int:
+    """The place in the series, by which viewers sort: the draft, what took its place, each addendum."""
+    is_draft = report.signature is None and report.rejected is None
+    return 1 if is_draft else 2 + len(report.addenda)
+
+
+def copy_identity(dataset: Dataset, report: FinishedReport) -> None:
+    """Patient and study as the images have them: a report that says anything else is filed elsewhere."""
+    for field in _TYPE_2:
+        setattr(dataset, KEYWORDS[field], getattr(report.patient, field))
+    for field in _TYPE_3:
+        if value := getattr(report.patient, field):
+            setattr(dataset, KEYWORDS[field], value)
+
+
+def stamp(dataset: Dataset, report: FinishedReport) -> None:
+    """When the report was written or last added to, and the names of our codes."""
+    added = report.released.astimezone(report.written.tzinfo) if report.addenda else report.written
+    date, time = added.strftime("%Y%m%d"), added.strftime("%H%M%S")
+    dataset.ContentDate, dataset.ContentTime = date, time
+    dataset.InstanceCreationDate, dataset.InstanceCreationTime = date, time
+    scheme = Dataset()
+    scheme.CodingSchemeDesignator, scheme.CodingSchemeName = OURS, OURS_NAME
+    scheme.CodingSchemeResponsibleOrganization = MAKER
+    dataset.CodingSchemeIdentificationSequence = [scheme]
+
+
+def _equipment(report: FinishedReport) -> Dataset:
+    item = Dataset()
+    item.Manufacturer, item.ManufacturerModelName = MAKER, report.model.method
+    item.SoftwareVersions = report.model.version
+    item.DeviceSerialNumber = report.model.digest[:16]
+    item.DeviceUID = device_uid(report.model)
+    item.ContributionDescription = f"Text and findings: {report.model.method}, {report.model.preset}"[:1024]
+    item.PurposeOfReferenceCodeSequence = [coded(PROCESSING)]
+    return item
+
+
+def evidence_of(report: FinishedReport) -> Dataset:
+    """The images of the report's study, by series: an item of the Hierarchical SOP Instance Reference macro."""
+    study = Dataset()
+    study.StudyInstanceUID = report.patient.study_instance_uid
+    study.ReferencedSeriesSequence = []
+    by_series: dict[str, Dataset] = {}
+    for source in report.sources:
+        series = by_series.get(source.series_instance_uid)
+        if series is None:
+            series = by_series[source.series_instance_uid] = Dataset()
+            series.SeriesInstanceUID = source.series_instance_uid
+            series.ReferencedSOPSequence = []
+            study.ReferencedSeriesSequence.append(series)
+        series.ReferencedSOPSequence.append(reference(source.sop_class_uid, source.sop_instance_uid))
+    return study
+
+
+def reference(sop_class: str, sop_instance: str) -> Dataset:
+    """An item that names an instance."""
+    item = Dataset()
+    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = sop_class, sop_instance
+    return item
+
+
+def file_bytes(dataset: Dataset) -> bytes:
+    """The object as a file (PS3.10), in UTF-8 where ASCII does not hold what it says."""
+    if not _is_ascii(dataset):
+        dataset.SpecificCharacterSet = "ISO_IR 192"
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID = dataset.SOPClassUID
+    meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    meta.ImplementationClassUID = IMPLEMENTATION
+    dataset.file_meta = meta
+    buffer = io.BytesIO()
+    dataset.save_as(buffer, enforce_file_format=True)
+    return buffer.getvalue()
+
+
+def _is_ascii(dataset: Dataset) -> bool:
+    return all(str(item.value).isascii() for item in dataset.iterall() if item.VR not in _NO_TEXT)
+
+
+# Structured reports: the modules that both of ours share (PS3.3 C.17.1 to C.17.3), and items of their trees.
+
+
+Relation = Literal["CONTAINS", "HAS CONCEPT MOD", "HAS OBS CONTEXT", "HAS ACQ CONTEXT"]
+SEPARATE: Final = "SEPARATE"
+
+
+def document(
+    report: FinishedReport, sop_class: str, *, kind: str, number: int, predecessor_class: str | None = None
+) -> Dataset:
+    """A structured report without its tree: unverified and preliminary until it is signed.
+
+    ``predecessor_class`` is the SOP class of the predecessor where that is another one.
+
+    Raises:
+        InputError: as ``envelope`` does.
+    """
+    dataset = envelope(report, sop_class, kind=kind, modality="SR", number=number)
+    dataset.ReferencedPerformedProcedureStepSequence = []
+    dataset.PerformedProcedureCodeSequence = []
+    dataset.CompletionFlag = "COMPLETE" if report.is_final else "PARTIAL"
+    dataset.PreliminaryFlag = "FINAL" if report.is_final else "PRELIMINARY"
+    dataset.VerificationFlag = "VERIFIED" if report.is_final else "UNVERIFIED"
+    if report.signatures:
+        dataset.VerifyingObserverSequence = [_verifier(one) for one in reversed(report.signatures)]
+    if report.predecessor is not None:
+        dataset.PredecessorDocumentsSequence = [_predecessor(report.predecessor, predecessor_class or sop_class, kind)]
+    dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(report)]
+    return dataset
+
+
+def _predecessor(before: FinishedReport, sop_class: str, kind: str) -> Dataset:
+    """The document whose text this one took over (PS3.3 C.17.2.2): viewers may then hide it."""
+    series, study = Dataset(), Dataset()
+    series.SeriesInstanceUID = series_uid(before, kind)
+    series.ReferencedSOPSequence = [reference(sop_class, instance_uid(before, kind))]
+    study.StudyInstanceUID = before.patient.study_instance_uid
+    study.ReferencedSeriesSequence = [series]
+    return study
+
+
+def _verifier(signature: Signature) -> Dataset:
+    item = Dataset()
+    item.VerifyingObserverName, item.VerifyingOrganization = signature.name, signature.organization
+    item.VerificationDateTime = signature.time.strftime("%Y%m%d%H%M%S%z")
+    item.VerifyingObserverIdentificationCodeSequence = []
+    return item
+
+
+def _item(relation: Relation, kind: str, name: Code | None) -> Dataset:
+    item = Dataset()
+    item.RelationshipType, item.ValueType = relation, kind
+    if name is not None:
+        item.ConceptNameCodeSequence = [coded(name)]
+    return item
+
+
+def container(name: Code, inside: Sequence[Dataset]) -> Dataset:
+    item = _item("CONTAINS", "CONTAINER", name)
+    item.ContinuityOfContent = SEPARATE
+    item.ContentSequence = list(inside)
+    return item
+
+
+def text_item(name: Code, value: str, relation: Relation = "CONTAINS") -> Dataset:
+    item = _item(relation, "TEXT", name)
+    item.TextValue = value
+    return item
+
+
+def code(name: Code, value: Code, relation: Relation) -> Dataset:
+    item = _item(relation, "CODE", name)
+    item.ConceptCodeSequence = [coded(value)]
+    return item
+
+
+def uid_reference(name: Code, value: str, relation: Relation) -> Dataset:
+    item = _item(relation, "UIDREF", name)
+    item.UID = value
+    return item
+
+
+def image(source: Identity) -> Dataset:
+    """A reference to an image of the study."""
+    item = _item("CONTAINS", "IMAGE", None)
+    item.ReferencedSOPSequence = [reference(source.sop_class_uid, source.sop_instance_uid)]
+    return item
+
+
+BASIC_SR: Final = "sr-basic"
+BASIC_SR_SERIES: Final = 9901
+SHOWN_IMAGES: Final = 8
+"""References in the tree; the evidence names all images, of which a scan has hundreds."""
+SECTION_CODES: Final[dict[str, tuple[Code, Code]]] = {
+    "indication": (INDICATIONS, HISTORY),
+    "technique": (PROCEDURES, PROCEDURE),
+    "comparison": (PREVIOUS_PROCEDURES, PROCEDURE),
+    "findings": (FINDINGS, FINDING),
+    "impression": (IMPRESSIONS, IMPRESSION),
+}
+"""Section -> the codes of its heading and of its text."""
+
+
+def write_basic_sr(
+    report: FinishedReport, *, kind: str = BASIC_SR, number: int = BASIC_SR_SERIES, predecessor_class: str | None = None
+) -> bytes:
+    """The report as a file; its ``kind``, series ``number`` and predecessor are those of another form on request.
+
+    Raises:
+        InputError: if its images do not say whose they are, or of which study.
+    """
+    dataset = document(report, BasicTextSRStorage, kind=kind, number=number, predecessor_class=predecessor_class)
+    dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", SEPARATE
+    dataset.ConceptNameCodeSequence = [coded(REPORT)]
+    template = Dataset()
+    template.MappingResource, template.TemplateIdentifier = "DCMR", "2000"
+    dataset.ContentTemplateSequence = [template]
+    dataset.ContentSequence = [*_context(report), *_sections(report)]
+    return file_bytes(dataset)
+
+
+def _context(report: FinishedReport) -> list[Dataset]:
+    """The language, and that a device is the observer (TID 1001 and 1004)."""
+    model = report.model
+    facts = (
+        (DEVICE_NAME, f"{MAKER} {model.version}"),
+        (DEVICE_MAKER, MAKER),
+        (DEVICE_MODEL, model.method),
+        (DEVICE_SERIAL, model.digest[:16]),
+    )
+    return [
+        code(LANGUAGE, ENGLISH, "HAS CONCEPT MOD"),
+        code(OBSERVER_TYPE, DEVICE, "HAS OBS CONTEXT"),
+        uid_reference(DEVICE_UID, device_uid(model), "HAS OBS CONTEXT"),
+        *(text_item(name, value, "HAS OBS CONTEXT") for name, value in facts),
+    ]
+
+
+def _sections(report: FinishedReport) -> list[Dataset]:
+    texts = [
+        container(SECTION_CODES[section.kind][0], [text_item(SECTION_CODES[section.kind][1], section.text)])
+        for section in report.sections
+    ]
+    caution = [text_item(COMMENT, line) for line in caution_lines(report)]
+    notes = [text_item(COMMENT, line) for line in evidence_lines(report)]
+    images = [image(source) for source in report.sources[:SHOWN_IMAGES]]
+    texts += addenda(report)
+    return [*caution, *texts, container(SUMMARY, notes), container(KEY_IMAGES, images)]
+
+
+def addenda(report: FinishedReport) -> list[Dataset]:
+    """A container of each addendum: who signed it and when, and its text."""
+    return [
+        container(ADDENDUM, [text_item(COMMENT, heading), text_item(ADDENDUM_TEXT, text)])
+        for heading, text in addendum_lines(report)
+    ]
+
+
+# DICOM Comprehensive 3D SR by TID 1500: findings as codes that programs read, with the images they are about.
+#
+# Of each class one group (TID 1501): whether the report states it, and its probability. IHE's AI Results profile calls
+# these qualitative findings. Names and ids never pass through highdicom, which may quote them in its log: it builds the
+# tree, and what surrounds it is ours.
+
+
+TID1500: Final = "sr-tid1500"
+TID1500_SERIES: Final = 9902
+
+
+def write_tid1500(report: FinishedReport) -> bytes:
+    """The report as a file.
+
+    Raises:
+        InputError: if its images do not say whose they are, or of which study, or no class of findings is known.
+    """
+    if report.rejected is not None:  # a notice in words takes the place of the codes
+        return write_basic_sr(report, kind=TID1500, number=TID1500_SERIES, predecessor_class=Comprehensive3DSRStorage)
+    if not report.findings:
+        raise InputError(
+            "there is no class of findings to code; sr-basic holds the text", field="--format", got=TID1500
+        )
+    dataset = document(report, Comprehensive3DSRStorage, kind=TID1500, number=TID1500_SERIES)
+    key = report_key(report)
+    device = ObserverContext(_concept(DEVICE), _device(report))
+    (content,) = MeasurementReport(
+        observation_context=ObservationContext(observer_device_context=device),
+        procedure_reported=_concept(CHEST_IMAGING),
+        imaging_measurements=[_group(finding, report, key) for finding in report.findings],
+        title=_concept(MEASUREMENT_REPORT),
+        language_of_content_item_and_descendants=LanguageOfContentItemAndDescendants(_concept(ENGLISH)),
+    )
+    for element in content:
+        dataset.add(element)
+    *context, measurements = content.ContentSequence
+    dataset.ContentSequence = [*context, _narrative(report), _image_library(report), measurements]
+    _separate(dataset)
+    return file_bytes(dataset)
+
+
+def _separate(item: Dataset) -> None:
+    """Let viewers show each item with its heading: run together, a probability and a word read as one statement."""
+    if "ContinuityOfContent" in item:
+        item.ContinuityOfContent = SEPARATE
+    for inside in item.get("ContentSequence", ()):
+        _separate(inside)
+
+
+def _concept(code: Code) -> CodedConcept:
+    return CodedConcept(value=code.value, scheme_designator=code.scheme, meaning=code.meaning)
+
+
+def _device(report: FinishedReport) -> DeviceObserverIdentifyingAttributes:
+    model = report.model
+    return DeviceObserverIdentifyingAttributes(
+        uid=device_uid(model),
+        name=f"{MAKER} {model.version}",
+        manufacturer_name=MAKER,
+        model_name=model.method,
+        serial_number=model.digest[:16],
+    )
+
+
+def _group(finding: Finding, report: FinishedReport, key: tuple[str, ...]) -> MeasurementsAndQualitativeEvaluations:
+    """A class: what the report says of it, its probability, the radiographs. Of a scan the library has the images."""
+    name = finding.name
+    evaluation = QualitativeEvaluation(_concept(IN_THE_REPORT), _concept(PRESENCE[finding.said]))
+    measurements = []
+    if finding.probability is not None:
+        probability = Measurement(
+            name=_concept(PROBABILITY), value=round(finding.probability, 4), unit=_concept(NO_UNITS)
+        )
+        measurements.append(probability)
+    return MeasurementsAndQualitativeEvaluations(
+        tracking_identifier=TrackingIdentifier(uid=uid("finding", name, *key), identifier=name),
+        finding_type=_concept(code_of(name)),
+        algorithm_id=AlgorithmIdentification(f"{MAKER} {report.model.method}", report.model.version),
+        measurements=measurements,
+        qualitative_evaluations=[evaluation],
+        source_images=_images(report),
+    )
+
+
+def _images(report: FinishedReport) -> list[SourceImageForMeasurementGroup] | None:
+    if len(report.sources) > SHOWN_IMAGES:
+        return None
+    return [SourceImageForMeasurementGroup(one.sop_class_uid, one.sop_instance_uid) for one in report.sources]
+
+
+def _image_library(report: FinishedReport) -> Dataset:
+    """The images that the report is about (TID 1600), by modality."""
+    groups: dict[str, list[Dataset]] = {}
+    for source in report.sources:
+        groups.setdefault(source.modality or "OT", []).append(image(source))
+    return container(
+        IMAGE_LIBRARY,
+        [
+            container(
+                IMAGE_LIBRARY_GROUP,
+                [code(MODALITY, modality(name), "HAS ACQ CONTEXT"), *images],
+            )
+            for name, images in groups.items()
+        ],
+    )
+
+
+def _narrative(report: FinishedReport) -> Dataset:
+    """The text, and what a reader must know of it (TID 1500, rows 12 to 14)."""
+    sections = [text_item(SECTION_CODES[section.kind][0], section.text) for section in report.sections]
+    before = [text_item(COMMENT, line) for line in caution_lines(report)]
+    after = [text_item(COMMENT, line) for line in evidence_lines(report)]
+    return container(EVALUATIONS, [*before, *sections, *addenda(report), *after])

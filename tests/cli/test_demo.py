@@ -1,0 +1,55 @@
+"""The demo, small: every file it promises, and a page that stands alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from radweave.cli.demo import FINDINGS_SHOWN, METHOD, run_demo
+from radweave.engine.restore import restore
+from radweave.inference.predictor import Predictor
+from toys import TOY_OVERRIDES, TOY_SIZES
+
+
+def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
+    small = [option for option in TOY_SIZES[METHOD] if not option.startswith(("data.ct", "model.vision_encoder"))]
+    encoder = [
+        "model.vision_encoder.start=nothing",
+        "model.vision_encoder.embedding_size=8",
+        "model.vision_encoder.hidden_sizes=[8,8,16,16]",
+    ]
+    overrides = [*TOY_OVERRIDES, *small, *encoder, "stages.report.epochs=2"]
+    page = run_demo(tmp_path / "demo", num_studies=40, seed=3, overrides=overrides)
+    assert page == tmp_path / "demo" / "index.html"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo"]
+    names = {path.name for path in page.parent.iterdir()}
+    assert names == {"phantom", "run", "predictions.jsonl", "evaluation.json", "index.html"}
+    html = page.read_text()
+    assert "not a medical device" in html
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", html), "the page needs no other file"
+    assert "<script" not in html
+    drafts = (page.parent / "predictions.jsonl").read_text().splitlines()
+    assert html.count('<article class="card">') == len(drafts)
+    assert "one constant report" in html
+    assert html.count('<li><svg class="bar"') == FINDINGS_SHOWN * len(drafts)
+    places = [html.index(words) for words in ('id="cautions"', "<article", "<h2>Plots</h2>", "<h2>Tables</h2>")]
+    assert places == sorted(places), "pictures first, then plots, then tables; what is wrong with the model before all"
+    assert "Barely trained" in html
+    study = html[html.index("<article") : html.index("</article>")]
+    order = [
+        study.index(words) for words in ("<svg class", "<h3>Draft", "Most probable", "The draft, marked", "Reference")
+    ]
+    assert order == sorted(order)
+    assert study.count("<image href") == 2 * study.count("<figure"), "each view with its map"
+    assert "<b>Does not show:</b> It is not the outline of a lesion, and of no class" in html
+    scores = json.loads((page.parent / "evaluation.json").read_text())
+    bleu = scores["corpus"]["BLEU_4"]
+    assert f"{bleu['value']:.3f}<small>{bleu['interval'][0]:.3f} to {bleu['interval'][1]:.3f}</small>" in html
+    assert len(re.findall(r"<td>[\d.]+<small>", html)) >= 5 * 4, "every score has its interval"
+    plots = re.findall(r'<img src="data:image/png;base64,[^"]+" alt="([^"]+)"', html)
+    assert len(plots) >= 2
+    assert all(len(words) > 20 for words in plots)
+    run = restore(page.parent / "run")
+    report = Predictor.of(run).report([next((page.parent / "phantom" / "images").rglob("*.png"))])
+    assert any("phantom" in warning for warning in report.warnings)

@@ -1,0 +1,84 @@
+"""Reports of two parts: put together and taken apart, whatever a model makes of the headings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radweave.core.study import Report, is_parted, joined, rows_by_part, sections_of, split_parts, whole
+
+BOTH = "FINDINGS: The lungs are clear. Heart: normal. IMPRESSION: No acute disease."
+PARTS = {"findings": "The lungs are clear. Heart: normal.", "impression": "No acute disease."}
+
+
+def test_what_is_put_together_is_taken_apart_again() -> None:
+    assert whole(PARTS) == BOTH
+    assert split_parts(BOTH) == PARTS
+    assert whole({"": "Clear lungs."}) == "Clear lungs.", "a report without parts has no heading"
+    sentences = [("impression", "Normal."), ("findings", "Clear."), ("findings", "No mass.")]
+    assert joined(sentences) == "FINDINGS: Clear. No mass. IMPRESSION: Normal."
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        # As tokenizers without capitals write it.
+        ("findings : clear . impression : normal .", {"findings": "clear .", "impression": "normal ."}),
+        ("Clear. IMPRESSION: Normal.", {"findings": "Clear.", "impression": "Normal."}),
+        ("FINDINGS: Clear IMPRESSION:Normal. FINDINGS: Thin.", {"findings": "Clear Thin.", "impression": "Normal."}),
+        ("IMPRESSION: Normal.", {"impression": "Normal."}),
+        ("FINDINGS: IMPRESSION: Normal.", {"impression": "Normal."}),
+        ("The findings: clear lungs.", {}),
+        ("Clear lungs.", {}),
+        ("", {}),
+    ],
+)
+def test_no_word_of_a_draft_is_lost_but_headings(text: str, parts: dict[str, str]) -> None:
+    assert split_parts(text) == parts
+
+
+_WORDS = st.lists(st.sampled_from(["Clear.", "lungs", "Heart:", "finding", "impression", "IMPRESSIONS"]), min_size=1)
+
+
+@given(_WORDS, _WORDS)
+def test_words_come_back_in_their_part(findings: list[str], impression: list[str]) -> None:
+    parts = {"findings": " ".join(findings), "impression": " ".join(impression)}
+    assert split_parts(whole(parts)) == parts
+    assert is_parted(whole(parts))
+
+
+def test_only_what_has_both_headings_in_our_form_is_of_two_parts() -> None:
+    assert is_parted(BOTH)
+    for other in (
+        "FINDINGS: Clear.",
+        "Clear. IMPRESSION: Normal.",
+        BOTH.lower(),
+        f" {BOTH}",
+        "FINDINGS:  IMPRESSION: x",
+    ):
+        assert not is_parted(other)
+
+
+def test_rows_about_sentences_have_their_section_and_no_heading() -> None:
+    rows = [
+        {"text": "FINDINGS: Clear.", "n": 1},
+        {"text": "Thin IMPRESSION: Normal.", "n": 2},
+        {"text": "Well.", "n": 3},
+    ]
+    assert rows_by_part(rows) == [
+        {"text": "Clear.", "section": "findings", "n": 1},
+        {"text": "Thin", "section": "findings", "n": 2},
+        {"text": "Normal.", "section": "impression", "n": 2},
+        {"text": "Well.", "section": "impression", "n": 3},
+    ]
+    known = [{"text": "Normal.", "section": "impression"}]
+    assert rows_by_part(known) == known
+
+
+def test_a_report_says_its_sections_by_what_its_run_writes() -> None:
+    assert Report(BOTH, "s", target="both").sections == PARTS
+    assert Report("Normal.", "s", target="impression").sections == {"impression": "Normal."}
+    assert Report("Normal.", "s").sections == {"findings": "Normal."}
+    assert Report("", "s", target="both").sections == {}
+    assert sections_of("No heading.", "both") == {"findings": "No heading."}

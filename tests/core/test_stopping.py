@@ -1,0 +1,64 @@
+"""Two signals, one error: at once, or when asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from radweave.core.stopping import STOP_SIGNALS, StoppedError, asked_to_stop, stopped_at_once
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stop_at_once_cleans_up_and_has_the_code_of_the_signal(number: signal.Signals, code: int) -> None:
+    before = [signal.getsignal(each) for each in STOP_SIGNALS]
+    cleaned = []
+    with pytest.raises(StoppedError) as stop, stopped_at_once():
+        try:
+            send(number)
+        finally:
+            send(signal.SIGTERM)  # launchers send several: the first one's cleaning goes on
+            cleaned.append(True)
+    assert cleaned == [True]
+    assert stop.value.exit_code == code
+    assert number.name in str(stop.value)
+    assert [signal.getsignal(each) for each in STOP_SIGNALS] == before
+
+
+def test_work_that_goes_on_after_a_failed_study_does_not_after_a_stop() -> None:
+    assert not issubclass(StoppedError, Exception)
+
+
+def test_who_asks_is_told_and_a_second_interrupt_does_not_wait() -> None:
+    with asked_to_stop() as asked:
+        assert asked() == 0
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        assert asked() == signal.SIGTERM
+    with asked_to_stop() as asked:
+        send(signal.SIGTERM)
+        send(signal.SIGINT)  # a launcher's terminal after the scheduler: the exit code is that of the first
+        assert asked() == signal.SIGTERM
+    with pytest.raises(StoppedError), asked_to_stop() as asked:
+        send(signal.SIGINT)
+        assert asked() == signal.SIGINT
+        send(signal.SIGINT)
+
+
+def test_another_thread_leaves_signals_alone() -> None:
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work() -> None:
+        with asked_to_stop() as asked, stopped_at_once():
+            seen.append((asked(), signal.getsignal(signal.SIGTERM) is before))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(0, True)]

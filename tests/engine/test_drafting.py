@@ -1,0 +1,164 @@
+"""Drafting by expected utility: any run, from its folder and from its export, and nothing of the study's own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from radweave.core.errors import InputError, UnusableModelError
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example
+from radweave.drafting.store import load_facts
+from radweave.engine.drafts import Drafting
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import Run, restore
+from radweave.engine.train import train
+from radweave.inference.export import export
+from radweave.inference.predictor import Predictor
+from radweave.labels import get_labeler
+from radweave.labels.contradictions import without_place
+from radweave.labels.text import split_sentences
+from radweave.methods.am_mrg.model import AmMrgModel
+from radweave.methods.dast.model import DastModel
+from radweave.methods.diffrgennet.model import DiffRGenNetModel
+from radweave.methods.diffvp.model import DiffvpModel
+from radweave.methods.model import Classifying, ReportModel, Witness
+from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES
+
+UTILITY = ["kind=expected_utility"]
+
+
+@pytest.fixture(scope="module")
+def baseline(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose method has no heads."""
+    out = tmp_path_factory.mktemp("baseline") / "run"
+    options = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
+    return train("baseline", toy_dataset.path, out, overrides=options)
+
+
+def asked(run: Run, dataset: Dataset) -> list[Example]:
+    data = run.experiment.data
+    cache = build_cache(dataset, size=data.image_size, ct=data.ct)
+    return list(prepare(dataset, "train", run.experiment, run.tokenizer, cache, need_text=False).examples[:6])
+
+
+def drafts(run: Run, examples: Sequence[Example], *options: str) -> list[tuple[str, list[str]]]:
+    """Texts, and the studies that their sentences are from."""
+    predictor = Predictor.of(run, decoding=[*UTILITY, *options])
+    return [
+        (report.text, [row["source"]["study_id"] for row in report.evidence["sentences"]])
+        for report in predictor.reports(examples)
+    ]
+
+
+def test_a_run_without_heads_drafts_from_training_reports(baseline: Path, toy_dataset: Dataset) -> None:
+    run = restore(baseline)
+    reports = {study.study_id: study.report or "" for study in toy_dataset.studies("train")}
+    assert load_facts(baseline / "drafting").source == "smoothers"
+    predictor, labeler = Predictor.of(run, decoding=UTILITY), get_labeler("chexpert14")
+    for report in predictor.reports(asked(run, toy_dataset)):
+        for sentence in report.evidence["sentences"]:
+            said = split_sentences(reports[sentence["source"]["study_id"]])
+            assert sentence["text"] in {*said, *(without_place(one, labeler) for one in said)}
+        assert set(report.evidence["class_probabilities"]) == set(run.card.classes)
+
+
+@pytest.mark.parametrize("model", [AmMrgModel, DastModel, DiffRGenNetModel, DiffvpModel])
+def test_heads_speak_for_findings_where_a_method_has_them(model: type[ReportModel]) -> None:
+    assert issubclass(model, Classifying)
+    assert not issubclass(model, Witness)
+
+
+def test_an_export_drafts_what_its_run_does_and_never_from_the_study_itself(
+    baseline: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    first, second = restore(baseline), restore(export(baseline, tmp_path / "export"))
+    examples = asked(first, toy_dataset)
+    own = {example.study_id for example in examples}
+    for queries in (
+        examples,
+        [replace(example, study_id=f"other-{example.study_id}") for example in examples],
+        [replace(example, patient_id=f"other-{example.patient_id}") for example in examples],
+    ):
+        ours, theirs = drafts(first, queries), drafts(second, queries)
+        assert [text for text, _ in ours] == [text for text, _ in theirs]
+        for example, (_, sources) in zip(examples, ours, strict=True):
+            assert example.study_id not in sources
+        assert not own & {source for _, sources in theirs for source in sources}, "the export has other names"
+
+
+def test_alone_is_as_in_any_batch(baseline: Path, toy_dataset: Dataset) -> None:
+    run = restore(baseline)
+    examples = asked(run, toy_dataset)
+    assert [drafts(run, [example])[0] for example in examples] == drafts(run, examples)
+
+
+def test_an_export_without_its_bank_says_what_no_longer_works(
+    baseline: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    folder = export(baseline, tmp_path / "export", bank=False)
+    assert not (folder / "drafting").exists()
+    run = restore(folder)
+    examples = asked(run, toy_dataset)[:1]
+    assert list(Predictor.of(run).reports(examples))
+    with pytest.raises(InputError, match="no reports to draft from"):
+        drafts(run, examples)
+
+
+def test_a_method_that_is_its_memory_cannot_be_exported_without(toy_dataset: Dataset, tmp_path: Path) -> None:
+    options = [*TOY_OVERRIDES, *TOY_SIZES["kernels"]]
+    run = train("kernels", toy_dataset.path, tmp_path / "run", overrides=options)
+    with pytest.raises(InputError, match="memory of training studies"):
+        export(run, tmp_path / "export", bank=False)
+    assert not (tmp_path / "export").exists()
+
+
+def test_scans_are_drafted_too(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    options = [*TOY_CT_OVERRIDES, "stages.vision.epochs=0"]
+    out = train("baseline", toy_ct_dataset.path, tmp_path / "run", preset="tiny-ct", overrides=options)
+    run = restore(out)
+    assert all(text for text, _ in drafts(run, asked(run, toy_ct_dataset)))
+
+
+def test_a_report_of_another_split_is_refused_as_a_leak(
+    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import radweave.engine.train as training_module
+    from radweave.engine.stages import Training, training_view
+    from radweave.methods.model import TrainingView
+
+    def leaking(training: Training) -> TrainingView:
+        view = training_view(training)
+        leak = replace(view.examples[0], study_id=training.splits["val"].examples[0].study_id)
+        studies = (view.studies[0].model_copy(update={"study_id": leak.study_id}), *view.studies[1:])
+        return replace(view, examples=(leak, *view.examples[1:]), studies=studies)
+
+    monkeypatch.setattr(training_module, "training_view", leaking)
+    options = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
+    with pytest.raises(InputError, match="leak"):
+        train("baseline", toy_dataset.path, tmp_path / "run", overrides=options)
+
+
+def test_a_model_that_sees_nothing_finite_is_refused(baseline: Path, toy_dataset: Dataset) -> None:
+    run = restore(baseline)
+    with torch.no_grad():
+        next(run.model.encoder.parameters()).fill_(float("nan"))
+    with pytest.raises(UnusableModelError, match="not finite"):
+        drafts(run, asked(run, toy_dataset)[:1])
+
+
+def test_a_folder_of_another_method_is_refused(baseline: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
+    run = restore(baseline)
+    shutil.copytree(baseline / "drafting", tmp_path / "drafting")
+    facts = (tmp_path / "drafting" / "facts.json").read_text().replace('"smoothers"', '"heads"')
+    (tmp_path / "drafting" / "facts.json").write_text(facts)
+    assert run.drafting is not None
+    other = replace(run, drafting=Drafting(tmp_path / "drafting", run.model, run.drafting.calibration))
+    with pytest.raises(InputError, match="does not fit this model"):
+        drafts(other, asked(run, toy_dataset)[:1])

@@ -1,0 +1,586 @@
+"""The benchmark on the toy data: pages, failing methods, going on after a stop, and runs that are taken over or not."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.stats import ttest_ind
+
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json, write_json
+from radweave.data.dataset import Dataset
+from radweave.experiments.ablate import make_plan
+from radweave.experiments.bench import BenchRequest, BenchResult, run_bench
+from radweave.experiments.bench_pages import PANELS, cost_plot, draw_again, score_plot, write_pages
+from radweave.experiments.bench_results import (
+    DRAWS,
+    Contrast,
+    Scoring,
+    compare,
+    difference,
+    read_run,
+    score_system,
+    set_results,
+)
+from radweave.experiments.bench_suite import (
+    UNTOLD,
+    UPDATES,
+    check_sets,
+    checked_methods,
+    given,
+    lacks_pace,
+    overrides_of,
+    pace_task,
+    plan_set,
+    preset_for,
+    printed,
+)
+from radweave.experiments.bench_tables import comparison_tables, trust_table
+from radweave.experiments.one_run import REUSED, Task, finished_scores, named_statistics, take_over
+from radweave.labels import get_labeler
+from radweave.methods import method_names, resolve
+from radweave.methods.tables import Row, Table
+from radweave.metrics.honesty import MissedRow
+from radweave.metrics.statistics import cluster_index, resampled_weights
+from radweave.metrics.tables import DASH
+from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
+
+OVERRIDES = (
+    *(option for option in TOY_OVERRIDES if not option.startswith("stages")),
+    *(
+        f"baseline:{option}"
+        for option in (*TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=loss")
+    ),
+    # One that cannot be built, and one that fails once it runs.
+    "vdgen:model.no_such_part=1",
+    "dast:data.label_set=ct18",
+)
+
+
+def request_for(dataset: Dataset, out: Path, **changes: object) -> BenchRequest:
+    request = BenchRequest(
+        out=out,
+        data={"xray": dataset.path},
+        sets=("xray",),
+        methods=("baseline",),
+        seeds=2,
+        jobs=2,
+        overrides=OVERRIDES,
+    )
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def finished(
+    toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[BenchRequest, BenchResult, list[str]]:
+    """The baseline at two seeds beside a method that is refused and one that fails. Do not change it; copy it first."""
+    request = request_for(toy_dataset, tmp_path_factory.mktemp("bench") / "out", methods=("vdgen", "dast"))
+    said: list[str] = []
+    return request, run_bench(request, said.append), said
+
+
+def tasks_of(request: BenchRequest, out: Path) -> list[Task]:
+    suite = plan_set(replace(request, out=out), "xray", request.data["xray"])
+    return [task for task in make_plan(suite.request, suite.table).tasks if task.method == "baseline" and not task.run]
+
+
+def test_pages_say_what_was_measured(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    request, result, _ = finished
+    folder = request.out / "results"
+    assert result.page == folder / "benchmark.md"
+    names = {path.name for path in folder.iterdir()}
+    pictures = {"benchmark_xray_scores.png", "benchmark_xray_cost.png"}
+    assert names == {"benchmark.md", "benchmark.json", "benchmark_xray.md", *pictures}
+    record = read_json(folder / "benchmark.json")["sets"]["xray"]
+    scores = [read_json(request.out / "xray" / "runs" / "baseline" / f"seed-{n}" / "scores.json") for n in (0, 1)]
+    found = record["scores"]["full"]["baseline"]["ROUGE_L"]
+    assert found["values"] == pytest.approx([run["metrics"]["ROUGE_L"] for run in scores])
+    assert found["mean"] == pytest.approx(np.mean(found["values"]))
+    low, high = found["interval"]
+    assert low <= found["mean"] <= high
+    assert record["dataset"]["fingerprint"] == Dataset.open(request.data["xray"]).fingerprint()
+    page = (folder / "benchmark_xray.md").read_text()
+    cost = record["costs"]["baseline"]
+    for text in (record["dataset"]["fingerprint"], cost["config"], scores[0]["code"], "protocol r2gen_iu_60"):
+        assert text in page
+    assert "floor: nearest training image" in page
+    assert cost["parameters"] >= cost["trainable"] >= cost["trainable_report"] > 0
+    assert cost["whole"] == cost["runs"] == 2
+    assert cost["cpu_s"] > 0
+    # Python with torch alone takes more than 100 MB.
+    assert cost["peak_memory"] > 1e8
+    assert not lacks_pace(result.sets["xray"].costs["baseline"])
+
+
+def test_sets_of_an_earlier_call_stay_on_the_first_page(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    _, result, _ = finished
+    facts = {"machine": "another one", "sessions": 1, "wall_s": 7200.0}
+    write_pages(result.sets, tmp_path, facts)
+    path = tmp_path / "benchmark.json"
+    record = read_json(path)
+    record["sets"]["ct"] = record["sets"].pop("xray")
+    write_json(path, record)
+    page = write_pages(result.sets, tmp_path, facts | {"machine": "this one"}).read_text()
+    assert list(read_json(path)["sets"]) == ["ct", "xray"]
+    assert page.count("Machine: another one. The command ran 2.0 h in 1 session,") == 1
+    assert page.count("Machine: this one.") == 1
+    assert "(benchmark_ct.md)" in page
+    assert "(benchmark_xray.md)" in page
+    write_json(path, record | {"version": 1})
+    assert "benchmark_ct.md" not in write_pages(result.sets, tmp_path, facts).read_text()
+
+
+def test_every_run_also_drafts_by_expected_utility(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    """With the same weights, beside its own decoding; its costs are those of the run."""
+    request, result, _ = finished
+    results = result.sets["xray"]
+    assert list(results.full) == ["baseline", "baseline, by utility"]
+    assert list(results.costs) == ["baseline"]
+    assert results.cost_of("baseline, by utility") is results.costs["baseline"]
+    place = request.out / "xray" / "runs" / "baseline-by-utility" / "seed-0"
+    assert not (place / "weights.safetensors").exists()
+    rows = [json.loads(line) for line in (place / "predictions.jsonl").read_text().splitlines()]
+    assert all("expected_utility" in row["evidence"] for row in rows)
+    assert all(name in results.to_floors for name in ("nearest training image", "constant report, best for findings"))
+    page = (request.out / "results" / "benchmark_xray.md").read_text()
+    assert "Difference to the constant report, best for findings" in page
+    alone = plan_set(replace(request, utility=False), "xray", request.data["xray"])
+    assert [row.label for row in alone.table.rows] == ["baseline", "vdgen", "dast"]
+
+
+def test_methods_that_fail_are_named_and_counted(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    request, result, said = finished
+    assert result.failed == 2 * (1 + 2), "each with its own decoding and by expected utility"
+    page = (request.out / "results" / "benchmark.md").read_text()
+    assert "refused: vdgen" in page
+    assert "no_such_part" in page
+    assert "failed: dast, seed 1" in page
+    assert "NOT COMPLETE: 4 of 8 runs, 4 failed, 0 to come" in page
+    assert sum("FAILED" in line for line in said) == 4
+
+
+def test_texts_of_real_data_stay_beside_the_runs(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    request, _, _ = finished
+    assert "toy" in (request.data["xray"] / "dataset.json").read_text()
+    sample = (request.out / "xray" / "benchmark_xray_samples.md").read_text()
+    assert "**Reference.**" in sample
+    pages = list((request.out / "results").glob("*.md"))
+    assert sorted(page.name for page in pages) == ["benchmark.md", "benchmark_xray.md"]
+    assert all("BLEU_4" in page.read_text() or "BLEU-4" in page.read_text() for page in pages)
+    for page in pages:
+        assert "There is an opacity" not in page.read_text()
+        assert "samples" not in page.read_text()
+
+
+def test_nothing_is_done_twice(
+    finished: tuple[BenchRequest, BenchResult, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, result, _ = finished
+    monkeypatch.setattr(
+        "radweave.experiments.ablate.run_parallel", lambda tasks, *rest: None if not tasks else pytest.fail("runs")
+    )
+    said: list[str] = []
+    again = run_bench(replace(request, methods=("baseline",)), said.append)
+    assert again.failed == 0
+    assert "xray: 4 of 4 runs are done already" in said
+    ours, theirs = (found.sets["xray"].full["baseline"].values for found in (again, result))
+    assert ours == theirs
+    assert len((request.out / "sessions.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_same_runs_are_taken_over(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset
+) -> None:
+    request, result, _ = finished
+    tasks = tasks_of(request, tmp_path / "new")
+    # The hash of the configuration is of another version; the configuration itself is the same.
+    shutil.copytree(request.out / "xray" / "runs", tmp_path / "old")
+    scores = tmp_path / "old" / "baseline" / "seed-0" / "scores.json"
+    record = read_json(scores)
+    write_json(scores, {**record, "identity": {**record["identity"], "config": "older"}})
+    reused = take_over(tasks, toy_dataset, [tmp_path / "old"])
+    assert (reused.taken, reused.refused) == (2, [])
+    for task in tasks:
+        assert finished_scores(task, task.experiment(), toy_dataset) is not None
+        assert (task.path / REUSED).is_file()
+        source = tmp_path / "old" / "baseline" / task.path.name
+        assert (task.path / "weights.safetensors").read_bytes() == (source / "weights.safetensors").read_bytes()
+    assert take_over(tasks, toy_dataset, [tmp_path / "old"]).taken == 0
+    assert result.sets["xray"].costs["baseline"].reused == 0
+
+
+@pytest.mark.parametrize("what", ["seed", "option", "weights", "data", "preprocessing", "card"])
+def test_other_runs_are_not_taken_over(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset, what: str
+) -> None:
+    request, _, _ = finished
+    shutil.copytree(request.out / "xray" / "runs" / "baseline" / "seed-0", tmp_path / "old" / "seed-0")
+    task = tasks_of(request, tmp_path / "new")[0]
+    run, card = tmp_path / "old" / "seed-0", tmp_path / "old" / "seed-0" / "run.json"
+    dataset = toy_dataset
+    if what == "seed":
+        task = tasks_of(request, tmp_path / "new")[1]
+    elif what == "option":
+        task = replace(task, overrides=(*task.overrides, "stages.report.optimizer.learning_rate=0.5"))
+    elif what == "weights":
+        (run / "weights.safetensors").write_bytes(b"changed")
+    elif what == "data":
+        shutil.copytree(toy_dataset.path, tmp_path / "data")
+        with (tmp_path / "data" / "manifest.jsonl").open("a") as file:
+            file.write("\n")
+        dataset = Dataset.open(tmp_path / "data")
+    elif what == "preprocessing":
+        rewrite_card(run, preprocessing=0)
+    else:
+        card.write_text("{}")
+    reused = take_over([task], dataset, [tmp_path / "old"])
+    assert reused.taken == 0
+    assert not task.path.exists()
+    reasons = {"option": "stages.report.optimizer.learning_rate", "weights": "SHA-256", "preprocessing": "images"}
+    assert [reasons[what] in reason for reason in reused.refused] == [True] * (what in reasons)
+
+
+def test_scores_of_other_predictions_do_not_come_along(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset
+) -> None:
+    request, _, _ = finished
+    shutil.copytree(request.out / "xray" / "runs" / "baseline" / "seed-0", tmp_path / "old" / "seed-0")
+    path = tmp_path / "old" / "seed-0" / "predictions.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, "hyp": row["ref"]}) + "\n" for row in rows))
+    task = tasks_of(request, tmp_path / "new")[0]
+    assert take_over([task], toy_dataset, [tmp_path / "old"]).taken == 1
+    assert (task.path / "run.json").is_file()
+    assert not (task.path / "scores.json").exists()
+
+
+def test_the_interval_is_that_of_the_mean_over_seeds(
+    finished: tuple[BenchRequest, BenchResult, list[str]], toy_dataset: Dataset
+) -> None:
+    """Against a loop over resamples and seeds, and Holm's correction over all cells."""
+    request, result, _ = finished
+    patients = {study.study_id: study.patient_id for study in toy_dataset.studies()}
+    scoring = Scoring("full", get_labeler("chexpert14"), (), patients)
+    folders = [request.out / "xray" / "runs" / "baseline" / f"seed-{seed}" for seed in (0, 1)]
+    runs = [read_run(folder, scoring) for folder in folders]
+    system = score_system(runs, scoring)
+    clusters = cluster_index(system.evaluations[0].patients)
+    expected = []
+    for weights in resampled_weights(clusters, DRAWS, 0):
+        for draw in weights:
+            seeds = [named_statistics(evaluation)["ROUGE_L"] for evaluation in system.evaluations]
+            expected.append(np.mean([float(seed.value(draw @ seed.rows)) for seed in seeds]))
+    np.testing.assert_allclose(system.draws["ROUGE_L"], expected, rtol=1e-12)
+    assert system.interval("ROUGE_L") == pytest.approx(np.quantile(expected, [0.025, 0.975]))
+    best = score_system([[replace(pair, hyp=pair.refs[0]) for pair in runs[0]]], scoring)
+    tested = compare({"same": system, "best": best}, system, ("ROUGE_L",))
+    assert tested["same", "ROUGE_L"].difference == 0
+    assert tested["same", "ROUGE_L"].p_studies == 1
+    assert tested["best", "ROUGE_L"].p_studies == pytest.approx(1 / (DRAWS + 1))
+    assert tested["best", "ROUGE_L"].p_holm == pytest.approx(2 / (DRAWS + 1))
+    assert tested["best", "ROUGE_L"].difference == pytest.approx(1 - (system.mean("ROUGE_L") or 0))
+    # Too few studies to be sure of nothing: the loop above is what counts.
+    assert result.sets["xray"].full["baseline"].draws["ROUGE_L"] == pytest.approx(expected)
+
+
+def test_a_difference_holds_only_over_studies_and_seeds() -> None:
+    tested = Contrast(0.1, 0.05, 0.15, 0.001, p_seeds=0.2, p_holm=0.01)
+    assert not tested.holds
+    assert replace(tested, p_seeds=0.01).holds
+    assert not replace(tested, p_seeds=0.01, p_holm=0.06).holds
+    assert replace(tested, p_seeds=None).holds
+    assert difference(replace(tested, p_seeds=0.01)).endswith("*")
+    assert difference(Contrast(-1e-9, None, None, None)) == "+0.000"
+
+
+def test_it_goes_on_after_a_kill(toy_dataset: Dataset, tmp_path: Path) -> None:
+    """SIGTERM to the command in the middle of a run; then the same to the end."""
+    more = ("baseline:stages.report.epochs=30", "baseline:stages.report.checkpoint_every=5")
+    overrides = [*OVERRIDES, *more, "baseline:stages.report.select=last"]
+    out = tmp_path / "out"
+    arguments = ["bench", str(out), "--xray", str(toy_dataset.path), "--sets", "xray", "--methods", "baseline"]
+    command = [sys.executable, "-c", "from radweave.cli import main; main()", *arguments, "--seeds", "1", *overrides]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True)
+    folder = out / "xray" / "runs" / "baseline" / "seed-0"
+    until = time.monotonic() + 240
+    while not list(folder.glob("checkpoints/report/step-*")):
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    said = process.communicate(timeout=240)[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "the same command goes on" in said
+    assert "--resume" in said
+    assert not (folder / "run.json").exists()
+    request = request_for(toy_dataset, out, seeds=1, jobs=1, overrides=tuple(overrides))
+    result = run_bench(request)
+    cost = result.sets["xray"].costs["baseline"]
+    assert (cost.runs, cost.whole, cost.cpu_s) == (1, 0, None)
+    assert cost.updates_s is not None
+    assert read_json(folder / "scores.json")["trained_steps"]["report"] == 30
+
+
+def test_without_training_only_pages_are_written(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = request_for(toy_dataset, tmp_path / "out", train=False)
+    result = run_bench(request)
+    assert result.failed == 0
+    assert "no run is finished" in result.page.read_text()
+    assert not (request.out / "xray" / "runs").exists()
+
+
+def test_the_short_run_trains_every_stage_a_little(toy_dataset: Dataset, tmp_path: Path) -> None:
+    task = tasks_of(request_for(toy_dataset, tmp_path), tmp_path)[0]
+    experiment = pace_task(task, tmp_path / "pace").experiment()
+    assert not experiment.data.keep_stages
+    stages = experiment.named_stages()
+    assert stages["report"].max_steps == UPDATES
+    assert stages["report"].select == "last"
+    assert stages["vision"].max_steps is None, "a stage of no epochs stays away"
+
+
+def test_requests_that_cannot_be_planned(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = request_for(toy_dataset, tmp_path / "out")
+    for change, message in (
+        ({"sets": ("nowhere",)}, "no such set"),
+        ({"sets": ("iu",), "data": {}}, "must be given"),
+        ({"methods": ("nobody",)}, "no such method"),
+        ({"overrides": ("nobody:x=1",)}, "no such method"),
+        ({"precision": "float7"}, "float7"),
+        ({"headline_methods": ("nobody",)}, "--headline-methods"),
+        ({"reuse": (tmp_path / "nowhere",)}, "no such folder"),
+        ({"data": {"xray": tmp_path / "nowhere"}}, "no such dataset"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run_bench(replace(request, **change))  # type: ignore[arg-type]
+    assert not (request.out / "xray").exists()
+
+
+def test_the_suite() -> None:
+    check_sets(BenchRequest(Path("out")))
+    assert checked_methods(("dast",)) == ("baseline", "dast")
+    assert checked_methods(())[0] == "baseline"
+    given = ["a=1", "baseline:b=2", "ct:c=3", "xray:dast:d=4", "ct:baseline:e=5", "model={kind: x}"]
+    assert overrides_of("ct", given) == ["a=1", "baseline:b=2", "c=3", "baseline:e=5", "model={kind: x}"]
+    assert overrides_of("xray", given) == ["a=1", "baseline:b=2", "dast:d=4", "model={kind: x}"]
+    assert preset_for("baseline", "tiny", "xray", []) == "tiny"
+    assert preset_for("baseline", "tiny", "ct", []) == "tiny-ct"
+    assert preset_for("dast", "tiny", "ct", []) is None
+    assert preset_for("baseline", "paper", "ct", []) is None
+    assert printed("dast")["IU X-Ray"]["BLEU_4"] == 0.187
+    assert printed("baseline")["IU X-Ray"]["BLEU_4"] == 0.161
+
+
+def test_of_a_number_that_is_printed_twice_the_first_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later tables round it. What only they print is added, and no row but that of the whole method counts."""
+    from radweave.experiments import bench_suite
+
+    tables = {
+        "main": Table(title="1", reference="full", rows=(
+            Row("full", paper={"IU": {"BLEU_4": 0.187}}), Row("other", "a switch", paper={"IU": {"METEOR": 0.9}}),
+        )),
+        "later": Table(title="2", reference="full", rows=(
+            Row("full", paper={"IU": {"BLEU_4": 0.19, "CIDEr": 0.5}, "MIMIC": {"BLEU_4": 0.1}}),
+            Row("set", overrides=("a=1",), paper={"IU": {"ROUGE_L": 0.9}}),
+        )),
+    }  # fmt: skip
+    monkeypatch.setattr(bench_suite, "method_names", lambda: ("one", "two"))
+    monkeypatch.setattr(
+        bench_suite, "load_method", lambda name: SimpleNamespace(TABLES=tables if name == "one" else {})
+    )
+    assert bench_suite.printed("one") == {"IU": {"BLEU_4": 0.187, "CIDEr": 0.5}, "MIMIC": {"BLEU_4": 0.1}}
+    assert bench_suite.printed("two") == {}
+
+
+def test_the_method_that_looks_at_priors_reports_without_them_too(toy_dataset: Dataset, tmp_path: Path) -> None:
+    followed = write_followed_dataset(tmp_path / "followed")
+    for dataset, rows in ((followed, ["baseline", "weave", UNTOLD]), (toy_dataset, ["baseline", "weave"])):
+        request = request_for(dataset, tmp_path, methods=("weave",), utility=False, overrides=())
+        assert [row.label for row in plan_set(request, "xray", dataset.path).table.rows] == rows
+
+
+def test_other_systems_are_tested_against_the_method_that_joins_them(
+    finished: tuple[BenchRequest, BenchResult, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the row by utility in its place: the baseline's own reports are tested against it."""
+    _, result, _ = finished
+    joined = "baseline, by utility"
+    for module in ("results", "tables"):
+        monkeypatch.setattr(f"radweave.experiments.bench.{module}.JOINING", joined)
+    results = set_results(result.sets["xray"].suite, result.sets["xray"].record)
+    ours, theirs = results.full[joined], results.full["baseline"]
+    tested = results.to_joining["baseline", "ROUGE_L"]
+    assert tested.difference == pytest.approx((theirs.mean("ROUGE_L") or 0) - (ours.mean("ROUGE_L") or 0))
+    values = [system.values["ROUGE_L"] for system in (theirs, ours)]
+    assert tested.p_seeds == pytest.approx(ttest_ind(*values, equal_var=False).pvalue)
+    (table,) = [table for table in comparison_tables(results) if table.title == f"Difference to {joined}"]
+    assert [row[0] for row in table.rows] == ["baseline"]
+    assert not result.sets["xray"].to_joining, "no such method took part"
+
+
+def test_the_table_of_trust_has_what_the_evaluations_have(
+    finished: tuple[BenchRequest, BenchResult, list[str]],
+) -> None:
+    results = finished[1].sets["xray"]
+    table = trust_table(results)
+    by_utility = dict(zip(table.columns, next(row for row in table.rows if row[0].endswith("utility")), strict=True))
+    each = results.full["baseline, by utility"].evaluations
+    errors = [one.heads.calibration_error for one in each if one.heads is not None]
+    assert by_utility["calibration error"] == f"{np.mean(errors):.3f}"
+    missed = [one.honesty.rows()["missed_findings_per_report"] for one in each]
+    shares = [row.share_of_written_findings for row in missed if isinstance(row, MissedRow)]
+    assert by_utility["missed"] == f"{np.mean(shares):.0%}".replace("%", " %")
+    assert next(row for row in table.rows if row[0] == "baseline")[1] == DASH, "its own reports come without"
+
+
+def test_tiny_presets_have_equal_passes() -> None:
+    # The encoders of the others learn with the reports too; those of weave are frozen then.
+    of_weave = "36 for the encoder, 8 for reports"
+    for modality, passes, apart in (
+        ("xray", "14 for the encoder, 8 for reports", {}),
+        ("ct", "18 for the encoder, 8 for reports", {"weave": of_weave}),
+    ):
+        found = {
+            method: given(experiment)["passes over the images"]
+            for method in method_names()
+            if (preset := preset_for(method, "tiny", modality, []))  # type: ignore[arg-type]
+            and (experiment := resolve(method, preset, [])).named_stages()["report"].losses  # kernels trains nothing
+        }
+        assert len(found) >= 2
+        assert {method: said for method, said in found.items() if said != passes} == apart
+
+
+def test_one_precision_for_every_stage_that_trains(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = replace(request_for(toy_dataset, tmp_path / "out"), overrides=(), precision="bfloat16")
+    stages = tasks_of(request, tmp_path / "out")[0].experiment().named_stages()
+    assert {name: stage.precision for name, stage in stages.items() if stage.epochs} == {
+        "eyes": "bfloat16",
+        "report": "bfloat16",
+    }
+    assert stages["language"].precision == "float32"
+
+
+def test_more_seeds_go_to_the_methods_named(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = request_for(toy_dataset, tmp_path / "out", methods=("dast", "vdgen"))
+    request = replace(request, seeds=1, headline_seeds=3, headline_methods=("baseline", "dast"), overrides=())
+    suite = plan_set(request, "xray", request.data["xray"])
+    assert {row.label: row.headline for row in suite.table.rows if not row.run_of} == {
+        "baseline": True,
+        "dast": True,
+        "vdgen": False,
+    }
+
+
+def test_a_benchmark_whose_figures_cannot_be_drawn_trains_nothing(
+    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radweave.core.extras.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"radweave\[plots\]"):
+        run_bench(request_for(toy_dataset, tmp_path / "out", methods=("baseline",)), print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_figures_are_the_same_bytes_each_time(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    request, _, _ = finished
+    first = (request.out / "results" / "benchmark_xray_scores.png").read_bytes()
+    record = json.loads((request.out / "results" / "benchmark.json").read_text())["sets"]["xray"]
+    assert score_plot(record) == first
+    with Image.open(io.BytesIO(first)) as picture:
+        width, height = picture.size
+        # Dots and bars are there: blue, and the colours of floors; those with one figure hide each other.
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(width * height)}
+    assert {(0, 114, 178), (213, 94, 0)} <= colours
+
+
+def plot_record(floors: int = 5) -> dict[str, Any]:
+    """The record of a set with two methods and some floors, as ``benchmark.json`` has it."""
+
+    def scores(value: float) -> dict[str, Any]:
+        ends = [value - 0.1, value + 0.1]
+        one = {"values": [value, value + 0.02], "mean": value + 0.01, "interval": ends}
+        return dict.fromkeys(PANELS, one)
+
+    names = [f"a floor with quite a long name, number {number} of those that are blind" for number in range(floors)]
+    return {
+        "title": "toy",
+        "dataset": {"fingerprint": "0" * 64},
+        "scores": {"full": {name: scores(0.5 - 0.05 * place) for place, name in enumerate(["one", "two", *names])}},
+        "evidence": {"one": {}, "two": {}},
+        "trained": {"one": "one", "two": "one"},
+        "costs": {"one": {"cpu_s": 60.0}},
+    }
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], object]) -> Any:
+    """The figure that a plot is made of."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kept = []
+    monkeypatch.setattr("radweave.experiments.bench_pages.png", lambda figure: kept.append(figure) or b"")
+    draw()
+    (figure,) = kept
+    FigureCanvasAgg(figure).draw()
+    return figure
+
+
+@pytest.mark.parametrize("plot", [score_plot, cost_plot])
+def test_nothing_of_a_plot_is_cut_off_and_every_axis_is_named(
+    plot: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A legend of five floors was wider than its figure."""
+    figure = drawn(monkeypatch, lambda: plot(plot_record()))
+    width, height = figure.get_size_inches() * figure.dpi
+    box = figure.get_tightbbox(figure.canvas.get_renderer())
+    assert box.x0 >= -0.1
+    assert box.y0 >= -0.1
+    assert box.x1 * figure.dpi <= width + 1
+    assert box.y1 * figure.dpi <= height + 1
+    for panel in figure.axes:
+        assert "(" in panel.get_xlabel(), "the unit or the range"
+        assert panel.get_ylabel() or figure.axes[0].get_yticklabels()[0].get_text() == "one"
+    assert "95 %" in figure.get_supxlabel()
+
+
+def test_floors_are_rows_with_intervals_and_no_two_look_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn(monkeypatch, lambda: score_plot(plot_record(7)))
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(names) == 9
+    assert sum(name.startswith("floor:") for name in names) == 7
+    for panel in figure.axes:
+        dots = [line for line in panel.get_lines() if line.get_marker() not in ("None", None)]
+        looks = {(line.get_color(), line.get_marker()) for line in dots[2:]}
+        assert len(looks) == 7
+        bars = [item for item in panel.collections if item.get_linewidths()[0] == 3]
+        assert len(bars) == 9, "an interval for every method and floor"
+
+
+def test_pictures_are_drawn_again_from_the_record_alone(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    request, _, _ = finished
+    shutil.copy(request.out / "results" / "benchmark.json", tmp_path / "benchmark.json")
+    for path in draw_again(tmp_path):
+        assert path.read_bytes() == (request.out / "results" / path.name).read_bytes()
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match=r"holds no benchmark\.json"):
+        draw_again(tmp_path / "none")

@@ -1,0 +1,118 @@
+"""``radweave ablate --list``, and the methods' tables against the list of the papers' rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from radweave.cli import app
+from radweave.core.errors import InputError
+from radweave.experiments.ablate import all_methods, list_tables, listing_tables, published_rows
+from radweave.experiments.published_rows import PUBLISHED
+from radweave.methods import load_method
+from radweave.methods.tables import Row, Table
+
+MISSING: dict[str, dict[str, int]] = {
+    "am_mrg": {},
+    "dast": {},
+    "diffrgennet": {},
+    "diffvp": {},
+    "vdgen": {},
+}
+"""Rows that are known to be missing: a row that comes must be taken out here, and a row that goes is a failure."""
+PAPERS = {"diffrgennet": "000", "diffvp": "001", "vdgen": "002", "am_mrg": "003", "dast": "004"}
+
+
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_rows_of_the_papers_are_there(method: str) -> None:
+    missing = [row for row in published_rows(method) if not row.there]
+    assert dict(Counter(row.table for row in missing)) == MISSING[method], [row.place for row in missing]
+
+
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_printed_rows_are_of_the_paper(method: str) -> None:
+    """A system that no paper of ours prints is a slip of the pen."""
+    tables = load_method(method).TABLES
+    for key in {key for table in PUBLISHED[method] for key in table.ours if key in tables}:
+        names = {
+            Row(name.partition(" = ")[2].strip() or name).slug
+            for table in PUBLISHED[method]
+            if key in table.ours
+            for group in table.rows.values()
+            for name in group
+        }
+        assert {row.label for row in tables[key].rows if row.printed and row.slug not in names} == set()
+
+
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_names_stand_in_the_papers(shared_data: Path, method: str) -> None:
+    found = list((shared_data.parent / "papers").glob(f"{PAPERS[method]}_*.txt"))
+    if not found:
+        pytest.skip("the paper's text is not here")
+    text = _letters(found[0].read_text(encoding="utf-8"))
+    names = {row.name for row in published_rows(method)}
+    # Ours in words: marks of columns, the axis of a figure.
+    ours = {"+ global delta (w/o E)", "+ both (w/o E)", "Baseline (mean of five)", "Ours (mean of five)", "0 % (Ours)"}
+    ours |= {
+        "Baseline (no delta)",
+        "In-domain",
+        "w/ Feature Difference",
+        "w/o L2 distance + cosine",
+        "w/o dot product + cosine",
+    }
+    assert {
+        name for name in names - ours if _letters(name) not in text and not name.endswith(("layer", "layers"))
+    } == set()
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def test_the_list_tells_the_kinds_of_rows_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    paper = {"MIMIC-CXR": {"CE_F1": 0.4}}
+    table = Table(
+        title="Table II",
+        reference="AM-MRG",
+        kind="main",
+        rows=(
+            Row("AM-MRG", paper=paper),
+            Row("KiUT", printed=True, paper=paper),
+            Row("CoFE", needs={"model.language_model.path": "CoFE's writer"}, paper=paper),
+            Row("SILC", printed=True, paper={"IU X-Ray": {"CE_F1": 0.4}}),
+        ),
+    )
+    monkeypatch.setattr(load_method("am_mrg"), "TABLES", {"main": table})
+    record = list_tables(["am_mrg"])
+    found = record["methods"]["am_mrg"]["tables"]["main"]
+    assert found["run"] == ["AM-MRG"]
+    assert found["printed"] == ["KiUT", "SILC"]
+    assert found["needs"] == {"CoFE": "needs CoFE's writer (cofe:model.language_model.path=PATH)"}
+    second = [place for place in found["missing"] if place.startswith("Table II,")]
+    # SILC has numbers of another data set only.
+    assert [place.rpartition(", ")[2] for place in second] == ["R2Gen", "METransformer", "HERGen", "SILC", "OaD"]
+    shown = listing_tables(record)[0]
+    assert shown.rows[0][:6] == ("main", "main", str(found["published"]), "1", "1", "2")
+    assert any(note.startswith("missing: Table II, MIMIC-CXR: R2Gen, METransformer") for note in shown.notes)
+    missing = len(record["methods"]["am_mrg"]["missing"])
+    assert shown.notes[-1].startswith(f"{missing} of {record['methods']['am_mrg']['published']} rows")
+
+
+def test_the_verb_lists_without_a_data_set() -> None:
+    result = CliRunner().invoke(app, ["ablate", "--list", "dast", "--json"])
+    assert result.exit_code == 0
+    record = json.loads(result.stdout)
+    assert list(record["methods"]) == ["dast"]
+    assert record["methods"]["dast"]["tables"]["table4"]["run"][0] == "Baseline"
+    assert CliRunner().invoke(app, ["ablate", "--list", "dast"]).stdout.startswith("dast")
+    assert set(PUBLISHED) < set(all_methods())
+    assert isinstance(CliRunner().invoke(app, ["ablate", "--list", "nobody"]).exception, InputError)
+    for arguments, field in ((["dast"], "DATASET"), (["dast", "iu"], "--out")):
+        error = CliRunner().invoke(app, ["ablate", *arguments]).exception
+        assert isinstance(error, InputError)
+        assert field in str(error)

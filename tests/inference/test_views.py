@@ -1,0 +1,103 @@
+"""Which view an image is: stated, in the file, or seen by a rule."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from radweave.core.study import View
+from radweave.engine.restore import restore
+from radweave.inference.pictures import guess_view, settle_views
+from radweave.inference.predictor import Predictor
+from radweave.io.images import Radiograph, read_radiograph
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
+from toys import toy_image
+
+FRONTAL, LATERAL = 1, 2
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> Radiograph:
+    return read_radiograph(toy_image(tmp_path_factory.mktemp("one") / "x.png", bright_side="left", seed=1))
+
+
+def settle(picture: Radiograph, stated: View | None, known: tuple[int, ...]) -> tuple[View, list[str]]:
+    pictures, warnings = settle_views([picture], [Path("x.png")], [stated], known)
+    settled = pictures[0]
+    assert isinstance(settled, Radiograph)
+    return settled.view, warnings
+
+
+def test_what_is_stated_goes_before_what_the_file_says(picture: Radiograph) -> None:
+    assert settle(picture, View.AP, ()) == (View.AP, [])
+    assert settle(replace(picture, view=View.PA), View.FRONTAL, ()) == (View.FRONTAL, [])
+    view, warnings = settle(replace(picture, view=View.LATERAL), View.FRONTAL, (FRONTAL,))
+    assert view is View.FRONTAL
+    assert warnings == ["x.png: the file says LATERAL, taken as FRONTAL as stated"]
+    assert settle(replace(picture, view=View.PA), None, (FRONTAL, LATERAL)) == (View.PA, [])
+
+
+@pytest.mark.parametrize(
+    ("seen", "known", "taken"),
+    [
+        (View.FRONTAL, (FRONTAL, LATERAL), View.FRONTAL),
+        (View.LATERAL, (FRONTAL, LATERAL), View.LATERAL),
+        (View.UNKNOWN, (FRONTAL, LATERAL), View.UNKNOWN),
+        # A kind that the model never saw means nothing to it.
+        (View.LATERAL, (0, FRONTAL), View.UNKNOWN),
+    ],
+)
+def test_where_none_is_stated_a_rule_looks_and_it_is_said(
+    picture: Radiograph, monkeypatch: pytest.MonkeyPatch, seen: View, known: tuple[int, ...], taken: View
+) -> None:
+    monkeypatch.setattr("radweave.inference.pictures.guess_view", lambda pixels: seen)
+    view, warnings = settle(picture, None, known)
+    assert view is taken
+    assert len(warnings) == 1
+    assert warnings[0].startswith("x.png: the file states no view")
+    assert (f"taken as {taken.value.lower()}" in warnings[0]) == (taken is not View.UNKNOWN)
+
+
+def test_a_run_without_views_is_told_none(picture: Radiograph) -> None:
+    assert settle(picture, None, (0,)) == (View.UNKNOWN, [])
+    assert settle(picture, None, ()) == (View.UNKNOWN, [])
+
+
+def test_a_run_knows_which_views_it_was_trained_on(toy_run: Path) -> None:
+    run = restore(toy_run)
+    assert run.card.views == {"unknown": 0, "frontal": 12, "lateral": 4}
+    assert Predictor.of(run).known_views == (FRONTAL, LATERAL)
+
+
+def test_phantoms_of_the_chest_are_told_apart(tmp_path: Path) -> None:
+    """The phantom's geometry is a chest's: it was not used to set the rule."""
+    options = PhantomOptions(prevalence="balanced", image_size=96)
+    dataset = write_phantom_dataset(tmp_path / "set", modality="xray", num_studies=10, seed=3, options=options)
+    found = {True: [], False: []}  # type: dict[bool, list[View]]
+    for study in dataset.studies():
+        for ref in study.images:
+            with Image.open(dataset.image_path(ref.path)) as image:
+                found[ref.view.is_frontal].append(guess_view(np.asarray(image.convert("L"), dtype=np.float32) / 255))
+    assert found[True].count(View.FRONTAL) >= 8
+    assert View.FRONTAL not in found[False]
+
+
+def test_on_real_radiographs_the_rule_is_right_as_often_as_it_says(shared_data: Path) -> None:
+    lines = (shared_data / "iu_xray/manifest.jsonl").read_text().splitlines()
+    right = wrong = silent = 0
+    for row in map(json.loads, lines[:: len(lines) // 150]):
+        for name, view in zip(row["images"], row["views"], strict=True):
+            with Image.open(shared_data / "iu_xray" / name) as image:
+                guess = guess_view(np.asarray(image.convert("L"), dtype=np.float32) / 255)
+            silent += guess is View.UNKNOWN
+            right += guess.value == view.upper()
+            wrong += guess is not View.UNKNOWN and guess.value != view.upper()
+    assert right + wrong + silent > 250
+    # Measured over all of them: 99 % of the answers right, 6 % without one.
+    assert wrong <= 0.03 * (right + wrong)
+    assert silent <= 0.12 * (right + wrong + silent)

@@ -1,0 +1,231 @@
+"""The viewer's files: its arithmetic is Python's, what is vendored is what it was, no text becomes code."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shutil
+import subprocess
+from base64 import b64decode
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from image_files import write_dicom
+from radweave.core.storage import sha256_file
+from radweave.io import viewer
+from radweave.io.viewer import STATIC as SHARED
+from radweave.io.viewer import bundle
+
+STATION = Path(str(files("radweave.workstation"))) / "static"
+PAGE = Path(str(files("radweave.inference.explain"))) / "static"
+VENDORED = {
+    "niivue.umd.js": "47b896b77ec4a5be3ef1949c33ad393b6f45629921f326c279000bcf51bdb4af",
+    "roboto.png": "4f47018281974d7580e71d531c1ab7bf3b97250d56bb6ab2705396cbe50408e4",
+    "LICENSE.txt": "604be23eceeef93996165e2cd46eefd4d713f98f1b4a5414ab109516dc1b30bf",
+    "LICENSES-OF-PARTS.txt": "2c9eb351ce59fcf59362ceff5f98f0731cfa8b75f85abc184f6128fb75b287dc",
+}
+_RUN = """
+import { greyTable, moved } from MODULE;
+const cases = CASES;
+const packed = (bytes) => Buffer.from(bytes).toString("base64");
+console.log(JSON.stringify(cases.map(([about, preset, inverted]) => packed(greyTable(about, preset, { inverted })))));
+const from = { function: "LINEAR", center: 100, width: 200 };
+console.log(JSON.stringify(moved(from, 0.5, -0.25, { low: 0, size: 1000 })));
+"""
+
+
+def run_in_node(name: str, script: str, folder: Path) -> list[Any]:
+    """The lines that a script prints, as JSON values; ``MODULE`` in it is a module of the viewer."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node, to run the viewer's arithmetic")
+    # The file is a module by its place in a page, not by its name.
+    copied = folder / f"{name}.mjs"
+    copied.write_text((SHARED / "viewer" / f"{name}.js").read_text())
+    (folder / "run.mjs").write_text(script.replace("MODULE", json.dumps(copied.as_uri())))
+    done = subprocess.run([node, str(folder / "run.mjs")], capture_output=True, text=True, timeout=60, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def in_node(cases: list[Any], folder: Path) -> list[Any]:
+    greys, window = run_in_node("window", _RUN.replace("CASES", json.dumps(cases)), folder)
+    return [[np.frombuffer(b64decode(row), np.uint8) for row in greys], window]
+
+
+def test_windows_are_python_s(tmp_path: Path) -> None:
+    """Every word of every kind of window, turned and not: the same grey to the last step."""
+    kinds = [
+        {"bits": 12, "WindowCenter": [2000, 1010.5, 3], "WindowWidth": [3000, 333.25, 1]},
+        {"bits": 12, "PhotometricInterpretation": "MONOCHROME1", "RescaleSlope": 1.37, "RescaleIntercept": -100.25,
+         "WindowCenter": 900.7, "WindowWidth": 1500.3},
+        {"bits": 12, "WindowCenter": 1500, "WindowWidth": 2500, "VOILUTFunction": "LINEAR_EXACT"},
+        {"bits": 10, "signed": True, "PixelPaddingValue": -512},
+    ]  # fmt: skip
+    read = [viewer.read_words(write_dicom(tmp_path / f"{number}.dcm", **kind)) for number, kind in enumerate(kinds)]
+    cases = [(one.about, preset, turned) for one in read for preset in one.about["presets"] for turned in (False, True)]
+    words = np.arange(65_536, dtype=np.uint16)
+    greys, window = in_node([list(case) for case in cases], tmp_path)
+    assert len(greys) == len(cases) >= 14
+    for (about, preset, turned), found in zip(cases, greys, strict=True):
+        expected = viewer.shown_bytes(words, about, preset, inverted=turned)
+        np.testing.assert_array_equal(found, expected, err_msg=str((preset, turned)))
+        assert len(np.unique(found)) > 1
+    assert window == {"name": None, "function": "LINEAR", "center": 50, "width": 300}
+
+
+@pytest.mark.parametrize("padding", [None, 5, 300])
+@pytest.mark.parametrize("last", [65_533, 65_534, 65_535])
+def test_no_grey_value_is_taken_for_padding(tmp_path: Path, last: int, padding: int | None) -> None:
+    """Of an image that has as many levels as there are words the brightest is as bright as any."""
+    values = np.arange(256 * 256).clip(0, last)
+    if padding is not None:
+        values[values == padding] = padding - 1
+        values[1000:1040] = padding
+    tags = {} if padding is None else {"PixelPaddingValue": padding}
+    image = values.reshape(256, 256) / 65_535
+    read = viewer.read_words(write_dicom(tmp_path / "wide.dcm", image, bits=16, **tags))
+    is_padding = np.zeros(image.shape, bool) if padding is None else values.reshape(256, 256) == padding
+    if padding is not None:
+        np.testing.assert_array_equal(read.words == viewer.PADDING, is_padding)
+    found = viewer.values_of(read.words, read.about)[~is_padding]
+    np.testing.assert_allclose(found, values.reshape(256, 256)[~is_padding], atol=1.0)
+    preset = {"function": "LINEAR_EXACT", "center": 32_768, "width": 65_536}
+    shown = viewer.shown_bytes(read.words, read.about, preset)
+    assert shown[~is_padding].max() == 255
+    assert (shown[~is_padding & (values.reshape(256, 256) > 60_000)] > 200).all()
+
+
+def test_a_sigmoid_is_python_s_within_a_step(tmp_path: Path) -> None:
+    kind = {"bits": 12, "WindowCenter": 1500, "WindowWidth": 2500, "VOILUTFunction": "SIGMOID"}
+    read = viewer.read_words(write_dicom(tmp_path / "chest.dcm", **kind))
+    greys, _ = in_node([[read.about, read.about["presets"][0], False]], tmp_path)
+    expected = viewer.shown_bytes(np.arange(65_536, dtype=np.uint16), read.about, read.about["presets"][0])
+    assert np.abs(greys[0] - expected.astype(int)).max() <= 1
+
+
+def test_what_is_vendored_is_what_it_was() -> None:
+    folder = STATION / "vendor" / "niivue"
+    assert {name: sha256_file(folder / name) for name in VENDORED} == VENDORED
+    assert {path.name for path in folder.iterdir()} == {*VENDORED, "README.txt"}
+    assert Image.open(folder / "roboto.png").size[0] > 0
+
+
+def _ours() -> list[Path]:
+    """Modules of the viewer: what is shared, what the workstation alone has, what the page of ``explain`` alone has."""
+    found = [*(SHARED / "viewer").glob("*.js"), *(STATION / "viewer").glob("*.js"), *PAGE.glob("*.js")]
+    assert len(found) >= 12
+    return found
+
+
+def test_nothing_of_ours_makes_code_or_elements_from_text() -> None:
+    for path in _ours():
+        text = path.read_text()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "eval(",
+            "new Function",
+            "document.write",
+            "http:",
+            "https:",
+        ):
+            assert word not in text, (path.name, word)
+
+
+def test_every_module_that_is_imported_is_there() -> None:
+    for path in _ours():
+        root = next(root for root in (SHARED, STATION, PAGE) if path.is_relative_to(root))
+        for name in re.findall(r'(?:from|import) ?\(?"(\.[^"]+)"', path.read_text()):
+            place = posixpath.normpath(posixpath.join(path.relative_to(root).parent.as_posix(), name))
+            assert any((folder / place).is_file() for folder in {root, SHARED}), (path.name, name)
+
+
+def test_the_colours_are_those_of_explain() -> None:
+    """A finding has the same colour on all pages of ours."""
+    from radweave.inference.explain.maps import LINE_AT, RAMP
+
+    text = (SHARED / "viewer" / "colours.js").read_text()
+    assert f"STOPS = {json.dumps([[stop, list(colour)] for stop, colour in RAMP])}".replace(".0,", ",") in text
+    assert f"LINE_AT = {LINE_AT}" in text
+    lightness = [0.2126 * red + 0.7152 * green + 0.0722 * blue for _, (red, green, blue) in RAMP]
+    assert lightness == sorted(lightness)
+
+
+_LEVELS = """
+import { levelsOf, visible } from MODULE;
+const words = Uint16Array.from(WORDS);
+const levels = levelsOf(words, 700, 901, 65535);
+console.log(JSON.stringify(levels.map((level) => [level.columns, level.rows])));
+console.log(JSON.stringify([...levels[1].words]));
+const part = (placed) => {
+  const found = visible(levels, placed, [400, 300]);
+  return [found.number, found.x, found.y, found.wide, found.tall, ...found.at];
+};
+console.log(JSON.stringify([part([-10, -20, 700, 901]), part([50, 40, 175, 225.25]), part([0, 0, 7000, 9010])]));
+"""
+
+
+def test_what_is_drawn_small_is_the_mean_of_what_is_there(tmp_path: Path) -> None:
+    words = np.random.default_rng(0).integers(0, 65_536, (901, 700))
+    words[0, 0] = 65_535
+    script = _LEVELS.replace("WORDS", json.dumps(words.ravel().tolist()))
+    sizes, half, parts = run_in_node("levels", script, tmp_path)
+    assert sizes == [[700, 901], [350, 451]]
+    padded = np.vstack([words, words[-1:]]).reshape(451, 2, 350, 2)
+    means = (padded.sum(axis=(1, 3)) + 2) >> 2
+    means[(padded == 65_535).any(axis=(1, 3))] = 65_535
+    np.testing.assert_array_equal(np.reshape(half, (451, 350)), means)
+    assert parts[0] == [0, 9, 19, 402, 302, -1, -1, 402, 302]  # one to one: the part on the screen and one pixel more
+    assert parts[1][:5] == [1, 0, 0, 350, 451]
+    assert parts[2][:5] == [0, 0, 0, 41, 31]
+
+
+_LIBRARY = """// A comment.
+export const ONE = 1;
+
+export function twice(value) {
+  return 2 * value * ONE;
+}
+
+export class Box {
+  constructor() { this.held = twice(3); }
+}
+"""
+
+
+def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
+    """What a module does not export stays its own: two of them may use a name."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "box.js").write_text(_LIBRARY)
+    other = 'import { Box } from "./box.js";\n\nconst ONE = 5;\nexport const held = () => new Box().held + ONE;\n'
+    (tmp_path / "inner" / "other.js").write_text(other)
+    (tmp_path / "page.js").write_text(
+        'import { Box as Kept, twice } from "./inner/box.js";\nimport { held } from "./inner/other.js";\n\n'
+        "const ONE = 7;\nconsole.log(JSON.stringify([ONE, twice(ONE), new Kept().held, held()]));\n"
+    )
+    script = bundle("page.js", tmp_path)
+    assert script.count("class Box") == 1
+    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node, to run the script")
+    (tmp_path / "all.mjs").write_text(script)
+    done = subprocess.run([node, str(tmp_path / "all.mjs")], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [7, 14, 6, 11]
+
+
+@pytest.mark.parametrize(
+    "line", ['import "./box.js";', 'import all from "./box.js";', "export default 1;", 'const x = import("./box.js");']
+)
+def test_a_form_of_import_that_is_not_known_is_no_silent_loss(line: str, tmp_path: Path) -> None:
+    (tmp_path / "box.js").write_text("export const a = 1;\n")
+    (tmp_path / "page.js").write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=r"page\.js"):
+        bundle("page.js", tmp_path)

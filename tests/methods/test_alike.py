@@ -1,0 +1,32 @@
+"""Studies that look alike: what is said of a training study is said by others than its patient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from made_view import made_view
+from radweave.methods.descriptors import LooksConfig
+from radweave.methods.neighbours import FittedAlike, fit_alike
+
+PATIENTS = ("p0", "p0", "p1", "p2", "p3", "p4")
+STATES = ((1, 2), (2, 2), (1, 1), (2, 1), (2, 2), (1, 2))
+
+
+def fitted(states: tuple[tuple[int, int], ...] = STATES) -> FittedAlike:
+    return fit_alike(LooksConfig(aligned=False).build(), made_view(PATIENTS, states))
+
+
+def test_a_training_study_is_told_of_without_any_study_of_its_patient() -> None:
+    before, after = fitted(), fitted((STATES[0], (1, 1), *STATES[2:]))
+    assert not before.left_out[0].weights[:2].any()
+    assert before.left_out[0].weights.sum() == pytest.approx(1)
+    assert np.array_equal(before.left_out[0].scores, after.left_out[0].scores), "the other study is the patient's own"
+    assert not np.allclose(before.left_out[2].scores, after.left_out[2].scores), "to strangers it speaks"
+
+
+def test_the_bank_has_each_study_in_the_order_of_its_row() -> None:
+    found = fitted()
+    assert [row["study_id"] for row in found.rows] == [f"s{row}" for row in range(6)]
+    assert found.tensors["labels"].tolist() == [[int(state == 1) for state in states] for states in STATES]
+    assert found.tensors["present"].tolist() == [[1, 0]] * 6

@@ -1,0 +1,41 @@
+"""Descriptors of radiographs: of which views, and what of them is of the image as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from radweave.core.batch import Batch
+from radweave.methods.descriptors import DIM, STYLE, Described, LooksConfig, Placement, describe, style, views_of
+
+
+def test_the_first_frontal_and_the_first_lateral_view_count() -> None:
+    pixels = torch.arange(4.0).reshape(1, 4, 1, 1, 1).expand(1, 4, 1, 2, 2)
+    batch = Batch(
+        ["s"], ["p"], pixel_values=pixels, view_mask=torch.tensor([[True, True, True, False]]),
+        view_ids=torch.tensor([[1, 1, 2, 2]]),
+    )  # fmt: skip
+    (found,) = views_of(batch)
+    assert {view: float(image[0, 0]) for view, image in found.items()} == {0: 0.0, 1: 2.0}
+    padded = Batch(["s"], ["p"], pixels, torch.tensor([[True, False, False, False]]), torch.tensor([[2, 1, 1, 1]]))
+    assert list(views_of(padded)[0]) == [1], "what is padded is no view"
+
+
+def test_the_style_is_that_of_the_image_as_it_is() -> None:
+    image = np.random.default_rng(0).random((48, 48), dtype=np.float32)
+    moved = describe(image, Placement(1.2, (3, -2)))
+    assert np.array_equal(moved["style"], style(image))
+    assert not np.array_equal(moved["pixels"], describe(image, Placement())["pixels"])
+
+
+def test_the_style_of_training_studies_has_mean_0_and_deviation_1_and_what_is_missing_is_0() -> None:
+    rng = np.random.default_rng(1)
+    looks, seen = LooksConfig(aligned=False).build(), Described.empty(8)
+    seen.vectors[:] = rng.normal(3, 2, (8, 2, DIM))
+    seen.present[:6, 0] = True
+    looks.fit_scales(seen)
+    known = seen.vectors[:6, 0, -STYLE:]
+    assert np.abs(known.mean(axis=0)).max() < 1e-4
+    assert np.abs(known.std(axis=0) - 1).max() < 1e-3
+    assert not seen.vectors[6:].any()
+    assert not seen.vectors[:, 1].any()

@@ -1,0 +1,80 @@
+"""What is told of studies as a part of the distance between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from radweave.core.errors import InputError
+from radweave.core.study import Study
+from radweave.data.loader import Example, collate
+from radweave.methods.descriptors import LooksConfig
+from radweave.methods.model import TrainingView
+from radweave.methods.neighbours import BAGS, AlikeStudies, bags_of, beside, fit_alike, kept_bags
+from radweave.nn.memory.bank import Bank
+
+LOOKS = LooksConfig(aligned=False)
+
+
+def studies(told: Sequence[tuple[int, ...] | None]) -> list[Example]:
+    pixels = np.random.default_rng(0).integers(0, 255, (len(told), 32, 32)).astype(np.uint8)
+    return [
+        Example(
+            f"s{row}", f"p{row}", pixels, (row,), (1,), (3, 4), class_states=(row % 2,), report="Clear.", told_ids=ids
+        )
+        for row, ids in enumerate(told)
+    ]
+
+
+def view_of(examples: Sequence[Example]) -> TrainingView:
+    rows = tuple(Study(study_id=one.study_id, patient_id=one.patient_id, split="train") for one in examples)
+    return TrainingView(rows, tuple(examples), ("Edema",), 0, seed=0)
+
+
+def test_a_bag_does_not_depend_on_order_or_padding_and_nothing_is_empty() -> None:
+    bags = bags_of(collate(studies([(5, 9), (9, 5, 5), (), (5, 9, 700, 8)]), pad_id=0))
+    assert bags is not None
+    assert np.array_equal(bags[0], bags[1])
+    assert not bags[2].any()
+    assert np.linalg.norm(bags, axis=1).tolist() == pytest.approx([1, 1, 0, 1])
+    assert bags_of(collate(studies([None]), pad_id=0)) is None
+
+
+def test_the_same_words_are_nearer_than_others_and_nothing_is_between() -> None:
+    bags = bags_of(collate(studies([(5, 9), (5, 9), (7,), ()]), pad_id=0))
+    assert bags is not None
+    apart = beside(np.ones((4, 4)), bags, bags)
+    same, other, nothing = apart[0, 1], apart[0, 2], apart[0, 3]
+    assert same < nothing < other
+    assert other == pytest.approx(1.0)
+    assert np.array_equal(apart, apart.T)
+    assert np.array_equal(beside(np.ones((1, 4)), bags[:1], bags), apart[:1]), "alone as in a batch"
+
+
+def test_who_was_told_the_same_speaks_more_and_one_that_is_told_nothing_has_no_part_in_it() -> None:
+    examples = studies([(5, 9), (7, 8), (5, 9), (7, 8), (5, 9), (7, 8)])
+    looks = LOOKS.build()
+    bank = Bank((fitted := fit_alike(looks, view_of(examples))).tensors, fitted.rows)
+    alike, nobody = AlikeStudies.of(bank), np.zeros((1, 6), dtype=bool)
+
+    def weights(ids: tuple[int, ...]) -> np.ndarray:  # type: ignore[type-arg]
+        query = Example("q", "q", examples[0].source, (0,), (1,), told_ids=ids)
+        return alike.testify(looks, collate([query], pad_id=0), nobody)[0].weights
+
+    assert weights((7, 8))[1::2].sum() > weights(())[1::2].sum() > weights((5, 9))[1::2].sum()
+
+
+def test_studies_that_were_told_nothing_are_kept_and_asked_as_ever() -> None:
+    plain = fit_alike(LOOKS.build(), view_of(studies([None] * 4)))
+    assert "told" not in plain.tensors
+    assert AlikeStudies.of(Bank(plain.tensors, plain.rows)).bags is None
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(2, BAGS + 1), torch.zeros(2, BAGS, 1), torch.full((2, BAGS), torch.nan)])
+def test_a_bank_with_other_bags_is_refused(wrong: torch.Tensor) -> None:
+    bank = Bank({"told": wrong}, ({"study_id": "a", "patient": "a"}, {"study_id": "b", "patient": "b"}))
+    with pytest.raises(InputError, match="field 'told': the bank does not fit"):
+        kept_bags(bank)

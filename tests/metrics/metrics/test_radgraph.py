@@ -1,0 +1,287 @@
+"""RadGraph-F1: rewards by hand, and the reader on tiny random weights written to disk in the published layout."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from torch import Tensor
+from torch.nn.functional import linear
+from transformers import BertConfig, BertModel
+from typer.testing import CliRunner
+
+from radweave.cli.evaluation import evaluate
+from radweave.core.errors import InputError
+from radweave.metrics import Options, Pair, evaluate_pairs
+from radweave.metrics.radgraph import (
+    LEVELS,
+    Entity,
+    RadGraphReader,
+    Unavailable,
+    best_radgraph_f1,
+    graph_of,
+    radgraph_f1,
+    radgraph_statistics,
+    words_of,
+)
+
+VOCABULARY = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the lungs are clear no pleural effusion left right heart is normal . , opac ##ity ("
+)
+LABELS = ("OBS-DP", "ANAT-DP", "OBS-DA", "OBS-U")
+RELATIONS = ("modify", "located_at", "suggestive_of")
+HIDDEN, WIDTH_DIM, FEED, SPAN_WIDTH, SPANS_PER_WORD, MAX_LENGTH = 16, 5, 12, 4, 0.5, 12
+SPAN_DIM = 2 * HIDDEN + WIDTH_DIM
+TEXTS = (
+    "The lungs are clear.",
+    "No pleural effusion, the heart is normal (mild opacity in the left).",
+    "The lungs are clear no pleural effusion in the left opacity of the heart is mild in the right unheard lungs",
+)
+
+
+def feed_forward_state(prefix: str, wide: int, form: str = "{prefix}0._module.") -> dict[str, tuple[int, ...]]:
+    inner = form.format(prefix=prefix)
+    return {
+        f"{inner}_linear_layers.0.weight": (FEED, wide),
+        f"{inner}_linear_layers.0.bias": (FEED,),
+        f"{inner}_linear_layers.1.weight": (FEED, FEED),
+        f"{inner}_linear_layers.1.bias": (FEED,),
+    }
+
+
+def checkpoint_shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what a published checkpoint holds beside its encoder."""
+    ner, pruner = (
+        f"_ner._ner_scorers.{name}__ner_labels.",
+        f"_relation._mention_pruners.{name}__relation_labels._scorer.",
+    )
+    return {
+        "_endpoint_span_extractor._span_width_embedding.weight": (SPAN_WIDTH, WIDTH_DIM),
+        **feed_forward_state(ner, SPAN_DIM),
+        f"{ner}1._module.weight": (len(LABELS), FEED),
+        f"{ner}1._module.bias": (len(LABELS),),
+        **feed_forward_state(pruner, SPAN_DIM),
+        f"{pruner}1._module.weight": (1, FEED),
+        f"{pruner}1._module.bias": (1,),
+        **feed_forward_state(f"_relation._relation_feedforwards.{name}__relation_labels.", 3 * SPAN_DIM, "{prefix}"),
+        f"_relation._relation_scorers.{name}__relation_labels.weight": (len(RELATIONS), FEED),
+        f"_relation._relation_scorers.{name}__relation_labels.bias": (len(RELATIONS),),
+        "_coref._distance_embedding.weight": (10, WIDTH_DIM),
+    }
+
+
+def write_checkpoint(folder: Path, name: str = "radgraph") -> Path:
+    encoder = folder / "encoder"
+    encoder.mkdir(parents=True)
+    vocabulary = VOCABULARY.split()
+    (encoder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (encoder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    shape = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=HIDDEN,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    shape.save_pretrained(encoder)
+    (folder / "vocabulary").mkdir()
+    (folder / "vocabulary" / f"{name}__ner_labels.txt").write_text("\n".join(("", *LABELS)) + "\n")
+    (folder / "vocabulary" / f"{name}__relation_labels.txt").write_text("\n".join(RELATIONS) + "\n")
+    bert = {"model_name": "some/bert", "max_length": MAX_LENGTH}
+    model = {
+        "embedder": {"token_embedders": {"bert": bert}},
+        "modules": {"coref": {"coref_prop": 0}, "relation": {"spans_per_word": SPANS_PER_WORD}},
+        "feature_size": WIDTH_DIM,
+        "max_span_width": SPAN_WIDTH,
+        "feedforward_params": {"num_layers": 2, "hidden_dims": FEED, "dropout": 0.4},
+    }
+    (folder / "config.json").write_text(json.dumps({"model": model}))
+    generator = torch.Generator().manual_seed(0)
+    prefix = "_embedder.token_embedder_bert._matched_embedder.transformer_model."
+    shapes = {prefix + key: tuple(value.shape) for key, value in BertModel(shape).state_dict().items()}
+    shapes |= checkpoint_shapes(name)
+    torch.save(
+        {key: 0.5 * torch.randn(size, generator=generator) for key, size in shapes.items()}, folder / "weights.th"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("weights") / "radgraph")
+
+
+def test_rewards_by_hand() -> None:
+    ref = {
+        "1": Entity("Effusion", "OBS-DP", 0, 0, (("located_at", "2"), ("modify", "3"))),
+        "2": Entity("left", "ANAT-DP", 1, 1),
+        "3": Entity("lung", "ANAT-DP", 2, 2),
+    }
+    hyp = {
+        "1": Entity("Effusion", "OBS-DP", 0, 0, (("located_at", "2"),)),
+        "2": Entity("LEFT", "ANAT-DP", 1, 1),
+    }
+    # Simple and partial: Effusion of 2 and 3. Complete: the relation (words in lower case), of 2 and 4.
+    assert radgraph_f1(hyp, ref) == pytest.approx((2 / 5, 2 / 5, 2 / 6))
+    without = {"1": Entity("Effusion", "OBS-DP", 0, 0), "2": Entity("left", "ANAT-DP", 1, 1)}
+    assert radgraph_f1(without, ref) == pytest.approx((4 / 5, 2 / 5, 2 / 6))
+    assert radgraph_f1(ref, ref) == (1.0, 1.0, 1.0)
+    assert best_radgraph_f1(ref, [hyp, ref]) == (1.0, 1.0, 1.0)
+
+
+def test_an_empty_graph_scores_nothing_even_against_another() -> None:
+    one = {"1": Entity("clear", "OBS-DP", 0, 0)}
+    assert radgraph_f1({}, one) == radgraph_f1(one, {}) == radgraph_f1({}, {}) == (0.0, 0.0, 0.0)
+
+
+def test_rewards_of_published_annotations(shared_data: Path) -> None:
+    """Expected: compute_reward of radgraph 0.1.18 on its own test annotations, the first against each."""
+    rows = json.loads((shared_data / "eval_oracles" / "radgraph_processed_annotations.json").read_text())
+    graphs = [graph_of(row["processed_annotations"]["radgraph_annotations"]["0"]) for row in rows]
+    expected = [(1.0,) * 3, (0.0,) * 3, (0.32, 0.32, 8 / 27), (0.0,) * 3, (1 / 12, 1 / 12, 0.0)]
+    assert [radgraph_f1(graphs[0], graph) for graph in graphs] == [pytest.approx(row) for row in expected]
+
+
+@pytest.mark.parametrize("broken", [{}, {"entities": {"1": {"tokens": "a"}}}, {"entities": [1]}])
+def test_a_broken_annotation_is_refused(broken: Mapping[str, Any]) -> None:
+    with pytest.raises(InputError, match="RadGraph annotation"):
+        graph_of(broken)
+
+
+def test_words() -> None:
+    text = "5%, (no left-sided) effusion.\nHeart/lungs: 2.5 cm."
+    first = "5% , ( no left-sided ) effusion . Heart / lungs : 2 . 5 cm ."
+    assert words_of(text, "radgraph") == first.split()
+    xl = "5 % , ( no left - sided ) effusion . Heart / lungs : 2 . 5 cm ."
+    assert words_of(text, "radgraph-xl") == xl.split()
+
+
+def plain_graph(folder: Path, name: str, text: str) -> tuple[list[Any], list[Any]]:
+    """Entities and relations by loops over the checkpoint's tensors."""
+    state = torch.load(folder / "weights.th", weights_only=True)
+    prefix = "_embedder.token_embedder_bert._matched_embedder.transformer_model."
+    bert = BertModel(BertConfig.from_pretrained(folder / "encoder")).eval()
+    bert.load_state_dict({key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)})
+    vocabulary = (folder / "encoder" / "vocab.txt").read_text().split()
+
+    def feed(key: str, x: Tensor) -> Tensor:
+        for layer in (0, 1):
+            x = linear(
+                x, state[f"{key}_linear_layers.{layer}.weight"], state[f"{key}_linear_layers.{layer}.bias"]
+            ).relu()
+        return x
+
+    words, pieces = words_of(text, name), []
+    for word in words:
+        split = ["opac", "##ity"] if word == "opacity" else [word.lower()]
+        pieces.append([vocabulary.index(piece) if piece in vocabulary else 1 for piece in split])
+    flat = [piece for group in pieces for piece in group]
+    room, hidden = MAX_LENGTH - 2, []
+    for start in range(0, len(flat), room):
+        ids = torch.tensor([[2, *flat[start : start + room], 3]])
+        hidden.extend(bert(input_ids=ids).last_hidden_state[0, 1:-1])
+    states, place = [], 0
+    for group in pieces:
+        states.append(torch.stack(hidden[place : place + len(group)]).mean(0))
+        place += len(group)
+
+    spans = [(i, j) for i in range(len(words)) for j in range(i, len(words)) if j - i < SPAN_WIDTH]
+    widths = state["_endpoint_span_extractor._span_width_embedding.weight"]
+    vectors = {(i, j): torch.cat([states[i], states[j], widths[j - i]]) for i, j in spans}
+    ner, pruner = (
+        f"_ner._ner_scorers.{name}__ner_labels.",
+        f"_relation._mention_pruners.{name}__relation_labels._scorer.",
+    )
+    entities, mention = [], {}
+    for span in spans:
+        scores = linear(
+            feed(f"{ner}0._module.", vectors[span]), state[f"{ner}1._module.weight"], state[f"{ner}1._module.bias"]
+        )
+        if scores.max() > 0:
+            entities.append((*span, LABELS[int(scores.argmax())]))
+        head = (state[f"{pruner}1._module.weight"], state[f"{pruner}1._module.bias"])
+        mention[span] = float(linear(feed(f"{pruner}0._module.", vectors[span]), *head))
+    kept = sorted(sorted(spans, key=lambda span: -mention[span])[: math.ceil(len(words) * SPANS_PER_WORD)])
+    relations = []
+    for a in kept:
+        for b in kept:
+            pair = torch.cat([vectors[a], vectors[b], vectors[a] * vectors[b]])
+            head = f"_relation._relation_scorers.{name}__relation_labels."
+            inner = feed(f"_relation._relation_feedforwards.{name}__relation_labels.", pair)
+            scores = linear(inner, state[head + "weight"], state[head + "bias"]) + mention[a] + mention[b]
+            if scores.max() > 0:
+                relations.append((a, b, RELATIONS[int(scores.argmax())]))
+    return entities, relations
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_reader_is_the_published_network(checkpoint: Path, text: str) -> None:
+    graph = RadGraphReader(checkpoint).graph(text)
+    with torch.inference_mode():
+        entities, relations = plain_graph(checkpoint, "radgraph", text)
+    assert [(entity.start, entity.end, entity.label) for entity in graph.values()] == entities
+    known = {(first, last) for first, last, _ in entities}
+    ours = [
+        ((entity.start, entity.end), (graph[key].start, graph[key].end), name)
+        for entity in graph.values()
+        for name, key in entity.relations
+    ]
+    assert sorted(ours) == sorted(row for row in relations if row[0] in known and row[1] in known)
+    assert len(entities) > 2
+    assert ours
+
+
+def test_statistics_and_the_rows_of_an_evaluation(checkpoint: Path) -> None:
+    pairs = [Pair("a", TEXTS[0], (TEXTS[1],)), Pair("b", TEXTS[2], (TEXTS[2],)), Pair("c", "", (TEXTS[0],))]
+    result = evaluate_pairs(
+        pairs, options=Options(meteor=False, floors=False, resamples=20, radgraph=checkpoint)
+    ).to_json()
+    reader = RadGraphReader(checkpoint)
+    first = radgraph_f1(reader.graph(TEXTS[0]), reader.graph(TEXTS[1]))
+    for level, score in zip(LEVELS, first, strict=True):
+        name = f"RadGraph_{level}"
+        assert [result["per_study"][study][name] for study in "abc"] == pytest.approx([score, 1.0, 0.0])
+        assert result["corpus"][name]["value"] == pytest.approx((score + 1) / 3)
+        assert result["corpus"][name]["interval"] is not None
+        assert level in result["definitions"][name]
+    assert result["protocol"]["versions"]["radgraph"] == f"radgraph {reader.version}"
+
+
+def unavailable(folder: Path) -> str:
+    found = radgraph_statistics(["a"], [["a"]], folder)
+    assert isinstance(found, Unavailable)
+    return found.reason
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    assert "no folder" in unavailable(tmp_path / "none")
+    folder = write_checkpoint(tmp_path / "radgraph-xl", "radgraph-xl")
+    assert RadGraphReader(folder).name == "radgraph-xl"
+    (folder / "encoder" / "vocab.txt").rename(folder / "kept")
+    assert "some/bert" in unavailable(folder)
+    (folder / "kept").rename(folder / "encoder" / "vocab.txt")
+    state = torch.load(folder / "weights.th", weights_only=True)
+    torch.save({key: value for key, value in state.items() if "pruners" not in key}, folder / "weights.th")
+    assert "pruner" in unavailable(folder)
+    torch.save({"weights": Path("code")}, folder / "weights.th")
+    assert "not a readable weights file" in unavailable(folder)
+
+
+def test_the_command_says_unavailable(tmp_path: Path) -> None:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(evaluate)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps({"study_id": f"s{i}", "hyp": t, "ref": t}) + "\n" for i, t in enumerate(TEXTS)))
+    arguments = [str(pairs), "--no-meteor", "--resamples", "0", "--radgraph", str(tmp_path / "none")]
+    printed = CliRunner().invoke(app, arguments).stdout
+    assert "RadGraph_complete: unavailable: " in printed
+    record = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert record["corpus"]["RadGraph_simple"]["value"] is None
+    assert "no folder" in record["corpus"]["RadGraph_simple"]["unavailable"]

@@ -1,0 +1,54 @@
+"""A line of a pairs file: every field arrives as what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radweave.core.study import LabelState
+from radweave.metrics import Pair, read_pairs
+
+ROW = {
+    "study_id": "s1",
+    "hyp": "Lungs clear.",
+    "refs": ["The lungs are clear.", "Clear."],
+    "floors": {"constant": "Normal.", "nearest_neighbour": None},
+    "patient_id": "p1",
+    "has_prior": False,
+    "labels": {"Edema": 1, "Fracture": 0, "Pneumonia": -1, "Atelectasis": None, "Lung Lesion": "uncertain"},
+    "modality": "ct",
+    "evidence": {"comparisons_removed": [{"was": "Stable.", "now": None}, {"was": "New mass.", "now": "Mass."}]},
+}
+PAIR = Pair(
+    "s1",
+    "Lungs clear.",
+    ("The lungs are clear.", "Clear."),
+    floors={"constant": "Normal."},
+    patient_id="p1",
+    has_prior=False,
+    labels={
+        "Edema": LabelState.POSITIVE,
+        "Fracture": LabelState.NEGATIVE,
+        "Pneumonia": LabelState.UNCERTAIN,
+        "Atelectasis": LabelState.BLANK,
+        "Lung Lesion": LabelState.UNCERTAIN,
+    },
+    modality="ct",
+    comparisons_removed=2,
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "pair"),
+    [
+        (ROW, PAIR),
+        ({"study_id": "a", "hyp": "x", "ref": "y", "has_prior": True}, Pair("a", "x", ("y",), has_prior=True)),
+    ],
+)
+def test_a_line_becomes_a_pair(tmp_path: Path, row: dict[str, Any], pair: Pair) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    assert read_pairs(path).pairs == (pair,)

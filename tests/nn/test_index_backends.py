@@ -1,0 +1,269 @@
+"""All retrieval indices, one suite: the exact one's rows and scores, never the query's own study or patient."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from radweave.core.errors import InputError
+from radweave.methods import resolve
+from radweave.nn.memory.backends import (
+    URL,
+    ExactIndexConfig,
+    FaissIndex,
+    FaissIndexConfig,
+    IndexConfig,
+    QdrantIndex,
+    QdrantIndexConfig,
+    recall,
+    stated_recall,
+)
+from radweave.nn.memory.bank import Bank, Owners, patient_code, save_bank
+from radweave.nn.memory.index import Index, _largest
+
+ROWS, DIM = 150, 12
+Build = Callable[[Tensor, list[str], list[str]], Index]
+
+
+def built(config: IndexConfig) -> Build:
+    return lambda vectors, study_ids, patients: config.build()(vectors, Owners(study_ids, patients))
+
+
+BUILDS: list[Any] = [
+    pytest.param(built(ExactIndexConfig(chunk_rows=40)), id="exact in chunks"),
+    pytest.param(built(FaissIndexConfig()), id="faiss"),
+    pytest.param(built(QdrantIndexConfig()), id="qdrant in memory"),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(URL, ":memory:")
+
+
+def made_up(seed: int, near_ties: bool) -> tuple[Tensor, list[str], list[str]]:
+    """Three rows in a row are of one patient, two of one study."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(ROWS, DIM, generator=generator)
+    if near_ties:
+        vectors = torch.ones(ROWS, DIM) + 1e-7 * vectors
+        vectors[20:30] = vectors[20]
+    return vectors, [f"s{row // 2}" for row in range(ROWS)], [patient_code(f"p{row // 3}") for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("near_ties", [False, True])
+@pytest.mark.parametrize("build", BUILDS)
+def test_rows_and_scores_are_those_of_a_plain_loop(build: Build, near_ties: bool) -> None:
+    vectors, studies, patients = made_up(1, near_ties)
+    # Where scores differ in the last bits only the margin saves a proposal of float32: no more rows than it holds.
+    count = 33 if near_ties else ROWS
+    vectors, studies, patients = vectors[:count], studies[:count], patients[:count]
+    index = build(vectors, studies, patients)
+    queries = torch.randn(6, DIM, generator=torch.Generator().manual_seed(2))
+    own_studies = ["s0", "s3", "s10", "x", "s5", "y"]
+    own_patients = ["p0", "z", "p9", "p2", "p1", "unknown"]
+    scores, rows = index.search(queries, 5, study_ids=own_studies, patient_ids=own_patients)
+    for number, query in enumerate(queries.double()):
+        allowed = [
+            (-float((vectors[row].double() * query).sum()), row)
+            for row in range(len(vectors))
+            if studies[row] != own_studies[number] and patients[row] != patient_code(own_patients[number])
+        ]
+        best = sorted(allowed)[:5]
+        assert rows[number].tolist() == [row for _, row in best]
+        assert scores[number].tolist() == pytest.approx([-score for score, _ in best], abs=1e-5)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_own_study_and_patient_never_come_back_even_when_they_are_nearest(build: Build) -> None:
+    vectors, studies, patients = made_up(3, near_ties=False)
+    # Forty rows of one patient, all nearer to the query than any other row.
+    vectors[:40] = 10.0
+    patients[:40] = [patient_code("mine")] * 40
+    index = build(vectors, studies, patients)
+    scores, rows = index.search(torch.ones(1, DIM), 100, study_ids=["s30"], patient_ids=["mine"])
+    assert {studies[row] for row in rows[0].tolist()}.isdisjoint({"s30"})
+    assert rows.min() >= 40
+    assert len(set(rows[0].tolist())) == 100
+    assert scores[0].tolist() == sorted(scores[0].tolist(), reverse=True)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_fewer_rows_than_asked_for_leave_the_rest_empty(build: Build) -> None:
+    vectors, studies, patients = made_up(4, near_ties=False)
+    index = build(vectors[:75], studies[:75], patients[:75])
+    scores, rows = index.search(torch.ones(2, DIM), 80, study_ids=["x", "s0"], patient_ids=["y", "p0"])
+    assert (rows[0] >= 0).sum() == 75
+    assert (rows[1] >= 0).sum() == 72
+    assert torch.isneginf(scores[rows < 0]).all()
+
+
+def test_an_approximate_index_scores_what_it_finds_exactly() -> None:
+    vectors, studies, patients = made_up(5, near_ties=False)
+    index = FaissIndexConfig(factory="IVF4,Flat").build()(vectors, Owners(studies, patients))
+    queries = torch.randn(4, DIM, generator=torch.Generator().manual_seed(6))
+    scores, rows = index.search(queries, 3, study_ids=["q"] * 4, patient_ids=["q"] * 4)
+    assert torch.allclose(scores, (vectors[rows] * queries[:, None]).sum(-1), atol=1e-5)
+    with pytest.raises(InputError, match="factory"):
+        FaissIndexConfig(factory="Nonsense").build()
+    with pytest.raises(InputError, match=r"factory.*for 9 rows"):
+        FaissIndexConfig(factory="IVF16,Flat").build()(vectors[:9], Owners(studies[:9], patients[:9]))
+
+
+def test_what_is_barred_is_found_by_row_as_by_looking_at_all() -> None:
+    _, studies, patients = made_up(7, near_ties=False)
+    owners = Owners(studies[::-1], patients)
+    own = owners.of_queries(["s3", "none", "s0", "s70"], ["p9", "none", "p49", "unknown"])
+    query, row = owners.barred_rows(own)
+    found = torch.zeros(4, ROWS, dtype=torch.bool)
+    found[query, row] = True
+    assert torch.equal(found, owners.barred(own, slice(None)))
+    assert found.sum(1).tolist() == [5, 0, 3, 2]
+
+
+def test_the_largest_of_many_are_those_of_a_sort() -> None:
+    """More columns than the groups that are sorted hold, ties, and a rest that fills no group."""
+    scores = torch.randn(3, 20 * 64 + 7, generator=torch.Generator().manual_seed(8))
+    scores[0, 100:110], scores[1, -1], scores[2, :70] = 9.0, 50.0, float("-inf")
+    for count in (1, 5, 12):
+        values, places = _largest(scores, count)
+        assert torch.equal(values, scores.sort(1, descending=True).values[:, :count])
+        assert torch.equal(scores.gather(1, places), values)
+        assert all(len(set(row)) == count for row in places.tolist())
+
+
+def test_a_row_that_finds_itself_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, studies, patients = made_up(9, near_ties=False)
+    vectors = torch.nn.functional.normalize(vectors, dim=1)
+    index = FaissIndexConfig(factory="IVF8,Flat").build()(vectors, Owners(studies, patients))
+    monkeypatch.setattr(index, "_proposed", lambda queries, count: (queries @ vectors.T).topk(1).indices)
+    assert "finds 0.0% of the 10 nearest" in stated_recall(index)
+
+
+def test_an_approximate_index_says_what_it_misses() -> None:
+    """Of one cell of eight it finds some of the exact rows, of all cells all."""
+    vectors, studies, patients = made_up(9, near_ties=False)
+    exact = ExactIndexConfig().build()(vectors, Owners(studies, patients))
+    queries = torch.randn(20, DIM, generator=torch.Generator().manual_seed(10))
+    shares = []
+    for search in ("", "nprobe=8"):
+        index = FaissIndexConfig(factory="IVF8,Flat", search=search).build()(vectors, Owners(studies, patients))
+        shares.append(recall(index, exact, queries, 5, owners=[("s1", "p0")] * 20))
+        assert ("finds 100.0%" in stated_recall(index)) == bool(search)
+    assert 0 < shares[0] < 0.9
+    assert shares[1] == 1.0
+    with pytest.raises(InputError, match=r"index\.search"):
+        FaissIndexConfig(factory="Flat", search="nonsense=3").build()
+
+
+WRONG = [
+    ("IDMap,Flat", "", "factory"),
+    ("IDMap2,IVF1024,PQ8", "", "factory"),
+    ("IVF1024,Flat", "nprobe=0", "search"),
+    ("IVF1024,Flat", "nprobe=-3", "search"),
+    ("OPQ16_64,IVF65536_HNSW32,PQ16", "nprobe=0", "search"),
+    ("Flat,RFlat", "k_factor_rf=0", "search"),
+]
+
+
+@pytest.mark.parametrize(("factory", "search", "field"), WRONG)
+def test_what_faiss_cannot_fill_or_search_is_refused_before_there_is_a_bank(
+    factory: str, search: str, field: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        FaissIndexConfig(factory=factory, search=search).build()
+    assert caught.value.field == f"index.{field}"
+    assert caught.value.got == (search or factory)
+    assert caught.value.expected
+    assert ".cpp" not in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("factory", "search"),
+    [
+        ("IVF65536_HNSW32,Flat", "nprobe=16"),
+        ("OPQ16_64,IVF1024,PQ16x4fs", "nprobe=16"),
+        ("PCA32,IVF1024,SQ8,RFlat", "k_factor_rf=4"),
+        ("HNSW32_PQ8", "efSearch=128"),
+        ("PQ8x10", "ht=12"),
+    ],
+)
+def test_what_a_large_bank_can_have_is_not_refused_for_want_of_rows(
+    factory: str, search: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    FaissIndexConfig(factory=factory, search=search).build()
+    assert "WARNING" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("factory", "search", "field"), [("IDMap,Flat", "", "factory"), *WRONG[2:4]])
+def test_what_only_the_bank_shows_names_the_field_as_well(factory: str, search: str, field: str) -> None:
+    vectors, studies, patients = made_up(11, near_ties=False)
+    with pytest.raises(InputError, match=rf"index\.{field}"):
+        FaissIndex(vectors, Owners(studies, patients), factory.replace("1024", "4"), search)
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from radweave.nn.memory.bank import load_bank
+def resident(): return int(open("/proc/self/statm").read().split()[1]) * 4096
+load_bank(Path(sys.argv[2]))  # what it needs is imported now
+before = resident()
+vectors = load_bank(Path(sys.argv[1])).tensors["vectors"]
+opened = resident()
+float(vectors.sum())
+print(opened - before, resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_a_bank_is_mapped_and_not_read_until_it_is_searched(tmp_path: Path) -> None:
+    for name, dim in (("large", 8192), ("small", 1)):
+        origin = tuple({"study_id": f"s{row}", "patient": "p"} for row in range(1000))
+        save_bank(Bank({"vectors": torch.ones(1000, dim)}, origin), tmp_path / name)
+    command = [sys.executable, "-c", MEASURE, tmp_path / "large", tmp_path / "small"]
+    opened, read = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    size = 1000 * 8192 * 4
+    assert opened < size / 4
+    assert read > size / 2
+
+
+def test_a_bank_with_a_vector_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
+    rows = tuple({"study_id": f"s{row}", "patient": "p"} for row in range(2))
+    bank = Bank({"vectors": torch.tensor([[1.0], [float("nan")]])}, rows)
+    with pytest.raises(InputError, match=r"not finite.*s1"):
+        save_bank(bank, tmp_path / "bank")
+    assert not (tmp_path / "bank").exists()
+
+
+@pytest.mark.parametrize("config", [FaissIndexConfig(), QdrantIndexConfig()])
+def test_a_missing_extra_is_named_when_the_model_is_built(
+    config: FaissIndexConfig | QdrantIndexConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radweave.core.extras.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=rf"radweave\[{config.kind}\]"):
+        config.build()
+
+
+CHOICES = [
+    (["model.retrieval.index=faiss", "model.retrieval.index.factory=HNSW8"], FaissIndex),
+    (["model.retrieval.index=qdrant", "model.retrieval.index.m=8"], QdrantIndex),
+]
+
+
+@pytest.mark.parametrize(("overrides", "kind"), CHOICES, ids=["faiss", "qdrant"])
+@pytest.mark.parametrize("method", ["dast", "diffrgennet"])
+def test_a_method_s_configuration_chooses_its_index(method: str, overrides: list[str], kind: type) -> None:
+    retrieval = resolve(method, "tiny", overrides).model.retrieval  # type: ignore[attr-defined]
+    part = retrieval.build() if method == "dast" else retrieval.build(torch.nn.Linear(1, 1))
+    vectors, studies, patients = made_up(7, near_ties=False)
+    index = part.build_index(vectors, Owners(studies, patients))
+    assert isinstance(index, kind)
+    assert index.search(vectors[40:41], 1, study_ids=["x"], patient_ids=["x"])[1].shape == (1, 1)

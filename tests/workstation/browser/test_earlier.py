@@ -1,0 +1,113 @@
+"""The study before one beside it, and what a template offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import BrowserContext, Page, expect
+from stations import listening
+from steps import dicom, open_study, upload
+
+from radweave.data.dataset import Dataset
+from radweave.workstation.settings import Settings
+
+TEMPLATE = """<html><head><title>Chest</title><script>window.ran = 1</script></head><body>
+<section data-section-name="Findings"><p><label>Heart</label><textarea>Normal.</textarea></p>
+<p><label>Tubes</label><input></p></section></body></html>"""
+
+
+def _open_second(page: Page, name: str, first: bytes, second: bytes) -> None:
+    """Upload two images, wait for both drafts, and open the second one."""
+    upload(page, f"early{name}", first)
+    upload(page, f"late{name}", second)
+    expect(page.locator("tr[data-state=drafted]")).to_have_count(2, timeout=90_000)
+    page.get_by_role("link", name=f"late{name}").click()
+    page.locator("li.sentence").first.wait_for(timeout=60_000)
+
+
+def _choose_prior(page: Page, name: str) -> None:
+    page.get_by_role("button", name="Choose the prior").click()
+    page.get_by_label("Search by name").fill(name)
+    page.get_by_role("button", name=f"Take {name}").click()
+    expect(page.locator("#prior")).to_contain_text("chosen by a reader")
+
+
+def _same(page: Page, *facts: str) -> None:
+    """Both canvases come to say the same of themselves."""
+    one, other = page.locator(".rv canvas[data-center]").all()
+    for name in facts:
+        expect(other).to_have_attribute(f"data-{name}", one.get_attribute(f"data-{name}") or "")
+
+
+def test_a_prior_that_is_chosen_stands_beside_and_goes_with_it(page: Page) -> None:
+    _open_second(page, ".dcm", dicom(columns=120), dicom())
+    expect(page.locator("#prior")).to_contain_text("No earlier study")
+    _choose_prior(page, "early.dcm")
+    expect(page.locator("#prior")).to_contain_text("The draft was made without it")
+    page.get_by_role("button", name="Show the image before this one").click()
+    panes = page.locator(".rv-pane")
+    expect(panes).to_have_count(2)
+    expect(page.locator(".rv-canvas[data-image=prior-0]")).to_have_count(1)
+    panes.first.locator(".rv-stage").focus()
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("+")
+    _same(page, "center", "width")
+    page.reload()
+    expect(page.locator("#prior")).to_contain_text("early.dcm")
+    page.get_by_role("button", name="It has no prior").click()
+    expect(page.locator("#prior")).to_contain_text("No earlier study")
+
+
+def test_a_scan_and_the_one_before_it_are_scrolled_together(
+    toy_ct_run: Path, toy_ct_dataset: Dataset, tmp_path: Path, watched: Callable[..., BrowserContext]
+) -> None:
+    scan = toy_ct_dataset.image_path(next(iter(toy_ct_dataset.studies("test"))).images[0].path).read_bytes()
+    with listening(Settings(run=toy_ct_run, state=tmp_path / "state", drain_s=1.0)) as (port, token):
+        page = watched(f"http://127.0.0.1:{port}").new_page()
+        page.goto(f"/login#token={token}")
+        page.wait_for_url("**/studies")
+        _open_second(page, ".nii.gz", scan, scan)
+        first = page.locator("canvas[data-axial]")
+        first.wait_for(timeout=60_000)
+        _choose_prior(page, "early.nii.gz")
+        first.wait_for(timeout=60_000)
+        page.get_by_role("button", name="Prior", exact=True).click()
+        before = page.locator("canvas[data-image=prior-0]")
+        before.wait_for(timeout=60_000)
+        main = page.locator("canvas[data-image='0']")
+        main.focus()
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("n")
+        page.keyboard.press("2")
+        _same(page, "axial", "center", "width", "planes")
+        at = int(main.get_attribute("data-axial") or 0)
+        page.get_by_role("button", name="Linked").click()
+        before.focus()
+        page.keyboard.press("ArrowDown")
+        expect(before).to_have_attribute("data-axial", str(at - 1))
+        expect(main).to_have_attribute("data-axial", str(at))
+        # Linked again, what lies between them stays.
+        page.get_by_role("button", name="Linked").click()
+        before.focus()
+        page.keyboard.press("ArrowDown")
+        expect(before).to_have_attribute("data-axial", str(at - 2))
+        expect(main).to_have_attribute("data-axial", str(at - 1))
+
+
+def test_a_template_is_loaded_and_its_lines_are_put_in(page: Page) -> None:
+    page.goto("/account")
+    expect(page.locator("#template")).to_contain_text("None is loaded")  # the page's script has begun
+    page.set_input_files("#template-file", {"name": "t.html", "mimeType": "text/html", "buffer": TEMPLATE.encode()})
+    expect(page.locator("#template")).to_contain_text("Not taken over: 1 script")
+    page.goto("/studies")
+    open_study(page)
+    page.locator("#template summary").click()
+    page.get_by_role("button", name="Insert: Heart: Normal.").click()
+    sentences = page.locator("li.sentence .words")
+    expect(sentences.last).to_have_text("Heart: Normal.")
+    page.get_by_role("button", name="Write: Tubes:").click()
+    page.keyboard.type("none.")
+    page.keyboard.press("Control+Enter")
+    expect(sentences.last).to_have_text("Tubes: none.")
+    assert page.evaluate("window.ran") is None

@@ -1,0 +1,55 @@
+"""Workstations for tests. Most of them have a worker without a model, so that nothing is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import postgres
+import pytest
+from argon2 import PasswordHasher
+from fastapi.testclient import TestClient
+from stations import running
+
+from radweave.workstation.settings import Settings
+from radweave.workstation.station import Station
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.PostgresServer]:
+    if postgres.ASKED not in os.environ:
+        pytest.skip(f"tests of PostgreSQL alone run with {postgres.ASKED}: make test-postgres")
+    with postgres.server() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password costs tens of milliseconds by design, which tests do not look at."""
+    monkeypatch.setattr("radweave.workstation.users._hasher", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+
+
+@pytest.fixture
+def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """An empty database: a file of SQLite, or one of a PostgreSQL server where that is asked for."""
+    if postgres.ASKED not in os.environ:
+        return f"sqlite:///{tmp_path / 'a.db'}"
+    server: postgres.PostgresServer = request.getfixturevalue("postgres_server")
+    return server.new_database()
+
+
+@pytest.fixture
+def settings(toy_run: Path, tmp_path: Path, url: str) -> Settings:
+    return Settings(run=toy_run, state=tmp_path / "state", database=None if url.startswith("sqlite") else url)
+
+
+@pytest.fixture
+def started(settings: Settings) -> Iterator[tuple[TestClient, Station]]:
+    with running(settings) as both:
+        yield both
+
+
+@pytest.fixture
+def client(started: tuple[TestClient, Station]) -> TestClient:
+    return started[0]

@@ -1,0 +1,299 @@
+"""The interface: from files to a signed report, and who may do what."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+from httpx2 import Response
+from stand_ins import CRASH, HANG, IMAGE, REFUSE
+from stations import NOTICE, ORIGIN, log_in, one_draft, running, upload, wait_for
+
+from radweave.workstation.database import meta
+from radweave.workstation.disk import Places
+from radweave.workstation.settings import Limits, Settings
+from radweave.workstation.station import Station
+
+
+def test_from_a_file_to_a_signed_report(client: TestClient) -> None:
+    study = one_draft(client)
+    assert study["draft"]["notice"].startswith(NOTICE)
+    place = f"/api/v1/studies/{study['id']}"
+    first, second = study["draft"]["sentences"]
+    assert [first["flagged"], second["flagged"]] == [False, True]
+    unseen = client.post(f"{place}/sign", json={"version": 1})
+    assert (unseen.status_code, "not looked at" in unseen.text) == (409, True)
+    edits = [
+        {"op": "replace", "key": first["key"], "text": "The heart is large."},
+        {"op": "insert", "after": second["key"], "text": "No effusion."},
+    ]
+    edited = client.patch(f"{place}/sentences", json={"version": 1, "edits": edits}).json()
+    assert edited["text"] == "The heart is large. There is an opacity on the left. No effusion."
+    assert [row["edited_by"] is not None for row in edited["sentences"]] == [True, False, True]
+    assert edited["sentences"][0]["probability"] is None
+    assert edited["notice"].startswith(NOTICE)
+    assert client.post(f"{place}/looked", json={"version": 2, "sentences": [second["key"]]}).status_code == 200
+    signed = client.post(f"{place}/sign", json={"version": 2, "seconds": 12.5}).json()["signature"]
+    # One word replaced, two put in; one of two sentences is as the model wrote it.
+    assert (signed["edit_distance_words"], signed["accepted_sentences"], signed["seconds"]) == (3, 1, 12.5)
+    assert client.get(place).json()["state"] == "signed"
+    again = client.post(f"{place}/sign", json={"version": 2})
+    assert (again.status_code, client.patch(f"{place}/sentences", json={"version": 2, "edits": edits}).status_code) == (
+        409, 409,
+    )  # fmt: skip
+    actions = [entry["action"] for entry in client.get(f"{place}/log").json()["entries"]]
+    assert actions == ["submitted", "drafted", "opened", "edited", "looked", "signed"]
+    assert client.get("/api/v1/log/check").json()["broken_at"] is None
+
+
+def test_of_two_edits_of_one_version_the_second_is_refused(client: TestClient) -> None:
+    study = one_draft(client)
+    place = f"/api/v1/studies/{study['id']}/sentences"
+    edit = {"version": 1, "edits": [{"op": "remove", "key": 0}]}
+    assert client.patch(place, json=edit).status_code == 200
+    late = client.patch(place, json=edit)
+    assert (late.status_code, late.json()["error"]["expected"]) == (409, "2")
+    undone = client.patch(place, json={"version": 2, "edits": [{"op": "restore", "version": 1}]}).json()
+    assert undone["text"] == study["draft"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        ({"op": "replace", "key": 9, "text": "x"}, "no such sentence"),
+        ({"op": "replace", "key": 0, "text": "x" * 2_001}, "too long"),
+        ({"op": "restore", "version": 7}, "no such version"),
+    ],
+)
+def test_an_edit_that_is_refused_changes_nothing(edit: dict[str, object], reason: str, client: TestClient) -> None:
+    study = one_draft(client)
+    place = f"/api/v1/studies/{study['id']}"
+    answer = client.patch(f"{place}/sentences", json={"version": 1, "edits": [edit]})
+    assert (answer.status_code, reason in answer.text) == (400, True)
+    assert client.get(place).json()["draft"] == study["draft"]
+
+
+def test_the_work_list_is_searched_and_paged(client: TestClient) -> None:
+    for name in ("left.png", "right.png", "100%.png"):
+        upload(client, (name, IMAGE))
+    names = [row["name"] for row in client.get("/api/v1/studies").json()["studies"]]
+    assert names == ["100%.png", "right.png", "left.png"]
+    found = client.get("/api/v1/studies", params={"search": "%"}).json()
+    assert [row["name"] for row in found["studies"]] == ["100%.png"]
+    page = client.get("/api/v1/studies", params={"offset": 1, "limit": 1}).json()
+    assert (page["total"], [row["name"] for row in page["studies"]]) == (3, ["right.png"])
+
+
+def test_a_request_that_is_sent_twice_counts_once(client: TestClient) -> None:
+    key = {"Idempotency-Key": "one"}
+    assert upload(client, ("a.png", IMAGE), headers=key).status_code == 202
+    assert upload(client, ("a.png", IMAGE), headers=key).status_code == 409
+    assert client.get("/api/v1/studies").json()["total"] == 1
+    other = log_in(client, "r")
+    assert upload(client, ("a.png", IMAGE), headers={**key, **other}).status_code == 202, "a key is of its user"
+
+
+def test_a_full_queue_says_when_to_come_again(settings: Settings) -> None:
+    with running(settings.model_copy(update={"limits": Limits(waiting=1), "drain_s": 0.1})) as (client, _):
+        (first,) = upload(client, ("a.png", HANG)).json()["studies"]
+        full = upload(client, ("b.png", IMAGE))
+        assert (full.status_code, full.headers["retry-after"]) == (503, "10")
+        assert client.post(f"/api/v1/studies/{first}/cancel").status_code == 200
+        assert upload(client, ("b.png", IMAGE)).status_code == 202
+
+
+def test_without_a_token_there_is_nothing(client: TestClient) -> None:
+    study = one_draft(client)["id"]
+    for header in ("", "Bearer wrong", "Basic YTpi"):
+        for path in ("/api/v1/studies", f"/api/v1/studies/{study}", "/api/v1/log", "/api/v1/users"):
+            assert client.get(path, headers={"Authorization": header}).status_code == 401
+        assert client.post("/api/v1/studies", headers={"Authorization": header}).status_code == 401
+
+
+def test_a_reader_sees_its_own_studies_only(client: TestClient) -> None:
+    mine = one_draft(client)["id"]
+    reader = client.post("/api/v1/users", json={"name": "r", "password": "long enough words"}).json()["id"]
+    token = client.post(f"/api/v1/users/{reader}/token").json()["token"]
+    theirs = {"Authorization": f"Bearer {token}"}
+    assert client.get("/api/v1/studies", headers=theirs).json()["total"] == 0
+    for method, path, body in (
+        ("GET", "", None), ("GET", "/evidence", None), ("GET", "/log", None), ("GET", "/versions/1", None),
+        ("POST", "/sign", {"version": 1}), ("POST", "/cancel", None),
+        ("PATCH", "/sentences", {"version": 1, "edits": [{"op": "remove", "key": 0}]}),
+        ("POST", "/looked", {"version": 1, "sentences": [0]}),
+    ):  # fmt: skip
+        answer = client.request(method, f"/api/v1/studies/{mine}{path}", json=body, headers=theirs)
+        assert answer.status_code == 404, path
+    assert client.get("/api/v1/log", headers=theirs).status_code == 403
+    assert client.post("/api/v1/users", json={"name": "x"}, headers=theirs).status_code == 403
+    own = upload(client, ("r.png", IMAGE), headers=theirs).json()["studies"]
+    assert len(own) == 1
+    wait_for(client, own[0], "drafted")
+
+
+def test_a_browser_logs_in_and_repeats_its_csrf_token(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    client.post("/api/v1/users", json={"name": "r", "password": "long enough words"})
+    del client.headers["Authorization"]
+    answer = client.post("/api/v1/session", json={"name": "r", "password": "long enough words"})
+    cookie = answer.headers["set-cookie"].lower()
+    assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/"))
+    assert upload(client, ("a.png", IMAGE)).status_code == 403
+    assert upload(client, ("a.png", IMAGE), headers={"X-CSRF-Token": "guessed"}).status_code == 403
+    csrf = {"X-CSRF-Token": answer.json()["csrf"]}
+    assert upload(client, ("a.png", IMAGE), headers=csrf).status_code == 202
+    assert upload(client, ("a.png", b"x"), headers={**csrf, "Origin": "http://evil.example"}).status_code == 403
+    assert client.get("/api/v1/session").json()["user"] == "r"
+    client.delete("/api/v1/session", headers=csrf)
+    assert client.get("/api/v1/session").status_code == 401
+    with station.database.reading() as connection:
+        kept = [str(connection.execute(sa.select(table)).all()) for table in meta.sorted_tables]
+    assert "long enough words" not in "".join(kept)
+
+
+def test_too_many_logins_have_to_wait(client: TestClient) -> None:
+    tries = [client.post("/api/v1/session", json={"token": "wrong"}) for _ in range(6)]
+    assert [answer.status_code for answer in tries] == [401] * 5 + [429]
+    assert 0 < int(tries[-1].headers["retry-after"]) <= 61
+
+
+def test_one_machine_does_not_guess_at_one_name_after_the_other(client: TestClient) -> None:
+    tries = [client.post("/api/v1/session", json={"name": f"n{number}", "password": "wrong"}) for number in range(21)]
+    assert [answer.status_code for answer in tries] == [401] * 20 + [429]
+
+
+def test_every_answer_has_the_headers(client: TestClient) -> None:
+    for answer in (client.get("/healthz"), client.get("/nowhere"), client.get("/api/v1/log"), upload(client)):
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-research-only"].startswith(NOTICE)
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_name_that_was_made_to_lead_here_is_refused(client: TestClient) -> None:
+    assert client.get("/healthz", headers={"Host": "evil.example"}).status_code == 400
+    assert client.get("/healthz", headers={"Host": "localhost:1"}).status_code == 200
+
+
+def test_probes_and_figures(client: TestClient) -> None:
+    one_draft(client)
+    assert client.get("/readyz").json() == {"status": "ready"}
+    text = client.get("/metrics").text
+    assert 'radweave_studies{state="drafted"} 1' in text
+    assert "radweave_draft_seconds_count 1" in text
+    assert 'radweave_requests_total{method="POST",route="/api/v1/studies",status="202"} 1' in text
+
+
+def test_the_description_of_the_interface_names_all_paths(client: TestClient) -> None:
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    assert {"/api/v1/studies", "/api/v1/studies/{study}/sign", "/api/v1/session", "/readyz"} <= set(paths)
+
+
+def test_no_line_of_the_log_holds_what_users_or_files_say(
+    client: TestClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    canary = "Kanarienvogel"
+    study = one_draft(client, IMAGE + canary.encode())["id"]
+    upload(client, (f"{canary}.png", REFUSE), (f"{canary}/x.dcm", canary.encode()))
+    edits = [{"op": "insert", "text": canary}]
+    client.patch(f"/api/v1/studies/{study}/sentences", json={"version": 1, "edits": edits})
+    client.patch(f"/api/v1/studies/{study}/sentences", json={"version": canary})
+    client.get(f"/api/v1/studies/{canary}", params={"search": canary})
+    client.request(canary.upper(), f"/{canary}")
+    client.post("/api/v1/session", json={"name": canary, "password": canary})
+    said = capfd.readouterr()
+    lines = [json.loads(line) for line in said.err.splitlines()]
+    assert {line["event"] for line in lines} >= {"request", "submitted", "drafted"}
+    assert canary.lower() not in (said.err + said.out).lower()
+    assert ORIGIN not in said.err
+
+
+def test_undo_leads_to_what_stood_there_before_and_not_back_and_forth(client: TestClient) -> None:
+    study = one_draft(client)
+    place = f"/api/v1/studies/{study['id']}/sentences"
+    assert study["draft"]["undo"] is None
+
+    def edited(seen: int, **edit: object) -> tuple[str, int | None]:
+        draft = client.patch(place, json={"version": seen, "edits": [edit]}).json()
+        return draft["sentences"][0]["text"], draft["undo"]
+
+    assert edited(1, op="replace", key=0, text="One.") == ("One.", 1)
+    assert edited(2, op="replace", key=0, text="Two.") == ("Two.", 2)
+    assert edited(3, op="restore", version=2) == ("One.", 1)
+    assert edited(4, op="restore", version=1) == ("The heart is normal.", None)
+    assert edited(5, op="replace", key=0, text="Three.") == ("Three.", 5)
+
+
+def test_sentences_stand_in_sections_and_the_text_names_them(client: TestClient) -> None:
+    study = one_draft(client)
+    place = f"/api/v1/studies/{study['id']}/sentences"
+    edits = [
+        {"op": "insert", "section": "impression", "text": "An opacity."},
+        {"op": "insert", "section": "technique", "text": "One view."},
+        {"op": "insert", "section": "findings", "text": "No effusion."},
+    ]
+    draft = client.patch(place, json={"version": 1, "edits": edits}).json()
+    assert draft["text"] == (
+        "TECHNIQUE: One view.\n\nFINDINGS: No effusion. The heart is normal. There is an opacity on the left.\n\n"
+        "IMPRESSION: An opacity."
+    )
+    assert [row["editor"] for row in draft["sentences"]] == ["admin", "admin", None, None, "admin"]
+    other = {"op": "insert", "after": 0, "section": "technique", "text": "x"}
+    assert client.patch(place, json={"version": 2, "edits": [other]}).status_code == 400
+
+
+@pytest.mark.parametrize("op", [{"op": "replace", "key": 0}, {"op": "insert"}])
+def test_a_sentence_of_blanks_is_none(op: dict[str, object], client: TestClient) -> None:
+    place = f"/api/v1/studies/{one_draft(client)['id']}/sentences"
+    assert client.patch(place, json={"version": 1, "edits": [{**op, "text": " \n\t"}]}).status_code == 422
+    draft = client.patch(place, json={"version": 1, "edits": [{**op, "text": " The heart.\n"}]}).json()
+    assert draft["sentences"][0]["text"] == "The heart."
+
+
+def test_all_that_was_written_stands_in_the_report(client: TestClient) -> None:
+    place = f"/api/v1/studies/{one_draft(client)['id']}"
+    said = {name: f"Words of {name}." for name in ("indication", "technique", "comparison", "findings", "impression")}
+    edits = [{"op": "insert", "section": name, "text": text} for name, text in said.items()]
+    assert client.patch(f"{place}/sentences", json={"version": 1, "edits": edits}).status_code == 200
+    report = client.get(f"{place}/report", params={"format": "text"})
+    assert report.status_code == 200, report.text
+    for name, text in said.items():
+        assert f"{name.upper()}\n{text}" in report.text
+
+
+def test_of_many_reports_at_once_some_have_to_wait(started: tuple[TestClient, Station]) -> None:
+    client, station = started
+    place = f"/api/v1/studies/{one_draft(client)['id']}/report?format=text"
+    station.reports = Places(1, most_waiting=0)
+    with station.reports.one():
+        full = client.get(place)
+    assert (full.status_code, full.headers["retry-after"]) == (503, "2")
+    assert client.get(place).status_code == 200
+
+
+def test_a_sentence_is_of_a_recalled_case_only_where_it_stands_there(client: TestClient) -> None:
+    study = one_draft(client)
+    place = f"/api/v1/studies/{study['id']}/sentences"
+
+    def insert(text: str, number: int) -> Response:
+        edits = [{"op": "insert", "after": 1, "text": text, "recalled": number}]
+        return client.patch(place, json={"version": 1, "edits": edits})
+
+    for text, number in (("The lungs are dark.", 1), ("The lungs are clear.", 2), ("The lungs are clear.", 0)):
+        assert insert(text, number).status_code == 400
+    row = insert("The lungs are clear.", 1).json()["sentences"][-1]
+    assert row["origin"] == {"kind": "recalled", "number": 1, "study_id": "t1"}
+
+
+def test_admins_see_why_drafting_stood_still(settings: Settings) -> None:
+    with running(settings.model_copy(update={"tries": 1})) as (client, _):
+        (study,) = upload(client, ("a.png", CRASH)).json()["studies"]
+        wait_for(client, study, "refused")
+        found = client.get("/api/v1/status").json()
+        assert [(row["reason"], row["studies"]) for row in found["lost"]] == [("the inference process ended", 1)]
+        assert found["model"]["method"] == "baseline"
+        log_in(client, "r")
+        assert "lost" not in client.get("/api/v1/status").json()

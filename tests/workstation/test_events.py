@@ -1,0 +1,30 @@
+"""The server's own words: what failed and where, never what it said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from radweave.core.errors import InputError
+from radweave.workstation.events import say, say_failure
+from radweave.workstation.formats import format_for
+
+CANARY = "Kanarienvogel"
+
+
+def test_a_failure_is_its_kind_and_its_place(capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        format_for(Path("a"), CANARY)
+    except InputError as error:
+        say_failure("request-failed", error, route="/x")
+    line = json.loads(capfd.readouterr().err)
+    assert (line["event"], line["error"], line["route"]) == ("request-failed", "InputError", "/x")
+    assert line["place"].startswith("formats.py:")
+    assert CANARY not in str(line)
+
+
+def test_a_field_that_is_not_named_is_not_written() -> None:
+    with pytest.raises(AssertionError):
+        say("drafted", name=CANARY)

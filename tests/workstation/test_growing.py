@@ -1,0 +1,144 @@
+"""Images that come to a study later: it is drafted again with all of them, once, and not when it is signed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from asked import TODAY, AskedArchive, web
+from hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
+from pydicom import dcmread
+from stand_ins import drafted
+from stations import running
+
+from image_files import save
+from radweave.workstation import drafts, outbox, store
+from radweave.workstation.database import Database
+from radweave.workstation.database import studies as studies_table
+from radweave.workstation.settings import Settings
+from radweave.workstation.store import NewStudy
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("sender", "arrivals", "poller"):
+        monkeypatch.setattr(f"radweave.workstation.{module}.PAUSE_S", 0.02)
+
+
+@pytest.fixture
+def archive() -> Iterator[Archive]:
+    with listening(Archive()) as started:
+        yield started
+
+
+def version_of(client: Any, study: str, version: int) -> dict[str, Any]:
+    """The study, once its newest version is this one and nothing more is to be drafted."""
+
+    def there() -> Any:
+        found = client.get(f"/api/v1/studies/{study}").json()
+        return found if found["version"] == version and found["state"] in ("drafted", "signed") else None
+
+    found: dict[str, Any] = until(there)
+    return found
+
+
+def test_images_that_come_later_are_drafted_too_until_it_is_signed(
+    settings: Settings, tmp_path: Path, archive: Archive
+) -> None:
+    port = free_port()
+    plan = {
+        "receive": {"ae_title": "RADWEAVE", "port": port, "peers": {"SCANNER": "127.0.0.1"}, "quiet_s": 0.1},
+        "send": [{"name": "archive", "formats": ["sr-basic"], "events": ["drafted"],
+                  "dicom": {"host": "127.0.0.1", "port": archive.port, "ae_title": "ARCHIVE"}}],
+    }  # fmt: skip
+    settings = settings.model_copy(update={"hospital": plan_file(tmp_path / "plan.yaml", **plan)})
+    first = image(tmp_path / "1.dcm")
+    same = {"StudyInstanceUID": dcmread(first).StudyInstanceUID}
+    more = [image(tmp_path / f"{n}.dcm", **same) for n in (2, 3, 4)]
+    with running(settings) as (client, _):
+        push(port, first)
+        (study,) = [row["id"] for row in until(lambda: studies(client))]
+        version_of(client, study, 1)
+        until(lambda: len(archive.came) == 1)
+        push(port, first, more[0])  # one of them is here
+        found = version_of(client, study, 2)
+        assert (len(found["files"]), found["draft"]["undo"], found["draft"]["drafted"]) == (2, None, 2)
+        assert "images came after version 1" in str(found)
+        until(lambda: len(archive.came) == 2)
+        place = f"/api/v1/studies/{study}"
+        client.patch(f"{place}/sentences", json={"version": 2, "edits": [{"op": "insert", "text": "Mine."}]})
+        push(port, more[1])
+        found = version_of(client, study, 4)
+        assert "what a reader had written is version 3" in str(found)
+        assert "Mine." in client.get(f"{place}/versions/3").json()["text"]
+        assert "Mine." not in found["draft"]["text"]
+        (flagged,) = [row["key"] for row in found["draft"]["sentences"] if row["flagged"]]
+        client.post(f"{place}/looked", json={"version": 4, "sentences": [flagged]})
+        signed = client.post(f"{place}/sign", json={"version": 4, "seconds": 3})
+        assert signed.status_code == 200, signed.text
+        assert version_of(client, study, 4)["signature"]["edit_distance_words"] == 0  # held against the newest draft
+        push(port, more[2])
+        until(lambda: figure(client, "images_after_signing") == 1)
+        push(port, first)
+        until(lambda: figure(client, "studies_again") == 1)
+        assert version_of(client, study, 4)["state"] == "signed"
+        assert (len(studies(client)), figure(client, "studies_grew")) == (1, 2)
+        (row,) = client.get(f"{place}/sent").json()
+        assert (row["version"], row["state"]) == (4, "sent")
+    assert list(archive.came.values()) == [1, 1, 1]  # of each draft one report, and none twice
+
+
+def test_images_that_reach_a_polled_archive_later_are_fetched_and_reports_are_not(
+    settings: Settings, tmp_path: Path
+) -> None:
+    query = {"name": "archive", "poll": {"every_s": 0.1, "quiet_s": 0, "last_h": 48}}
+    first = image(tmp_path / "1.dcm", **TODAY)
+    with web(AskedArchive(first)) as asked:
+        plan = {"query": [{**query, "web": {"url": asked.url}}]}
+        settings = settings.model_copy(update={"hospital": plan_file(tmp_path / "plan.yaml", **plan)})
+        with running(settings) as (client, _):
+            (study,) = [row["id"] for row in until(lambda: studies(client))]
+            version_of(client, study, 1)
+            report = dcmread(first)
+            report.Modality, report.SeriesInstanceUID, report.SOPInstanceUID = "SR", "1.2.3", "1.2.3.4"
+            asked.files.append(save(report, tmp_path / "report.dcm"))
+            looked = asked.asked["SERIES"]
+            until(lambda: asked.asked["SERIES"] > looked)  # it saw that something came
+            asked_again = asked.asked["STUDY"]
+            until(lambda: asked.asked["STUDY"] > asked_again + 3)
+            assert (asked.asked["WADO"], asked.asked["SERIES"]) == (1, looked + 1)
+            own = dcmread(first)
+            same = {"StudyInstanceUID": own.StudyInstanceUID, "SeriesInstanceUID": own.SeriesInstanceUID}
+            asked.files.append(image(tmp_path / "2.dcm", ViewPosition="LATERAL", **same, **TODAY))
+            assert len(version_of(client, study, 2)["files"]) == 2
+            asked_again = asked.asked["STUDY"]
+            until(lambda: asked.asked["STUDY"] > asked_again + 3)
+            assert (figure(client, "studies_fetched"), figure(client, "studies_grew")) == (2, 1)
+            assert version_of(client, study, 2)["version"] == 2
+
+
+def test_a_study_that_cannot_be_drafted_again_keeps_its_draft(url: str, tmp_path: Path) -> None:
+    database = Database(url)
+    with database.writing() as connection:
+        study = store.add(connection, NewStudy("a", files=((tmp_path / "1", "1"),)), owner=None)
+        outbox.arrived(connection, study)
+        (_job,) = store.claim(connection, 1)
+        assert not store.grow(connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1)  # being drafted
+        store.finish(connection, study, drafted(study))
+        assert store.grow(connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1)
+        (job,) = store.claim(connection, 1)
+        assert len(job.files) == 2
+        assert not store.refuse(connection, study, "2 cannot be read")
+        row = connection.execute(sa.select(studies_table).where(studies_table.c.id == study)).one()
+        assert (row.state, row.version, row.reason) == ("drafted", 1, None)
+        given = drafts.read_evidence(connection, study)
+        assert given is not None
+        assert any("2 cannot be read" in text for text in given["warnings"])
+        store.grow(connection, study, [(tmp_path / "1", "1")], 1)
+        store.claim(connection, 1)
+        assert store.give_back(connection, [study], tries=1, reason="it took too long") == []
+        assert store.counts(connection)["drafted"] == 1
+    database.close()

@@ -1,0 +1,36 @@
+"""A small load with every kill of the large one: bench/bench_serve.py runs it for minutes, with a model."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from load import Killed, Load, free_port
+from stand_ins import IMAGE
+
+from radweave.workstation.settings import Limits, Settings
+
+
+@pytest.mark.slow  # four processes are started; make test-postgres runs it too
+def test_kills_under_load_lose_and_double_nothing(settings: Settings, tmp_path: Path) -> None:
+    given = settings.model_copy(update={"port": free_port(), "limits": Limits(waiting=12)})
+    command = [sys.executable, str(Path(__file__).with_name("stand_in_server.py")), given.model_dump_json()]
+    server = Killed(command, given.port, tmp_path)
+    load = Load(server, [IMAGE], poll_s=0.05)
+
+    def kill() -> None:
+        server.kill_worker()
+        time.sleep(0.3)
+        server.kill_and_start()
+
+    try:
+        load.run(4, 1.0, kill)
+        answers = load.burst(4, 5, uploads=1)
+        assert answers[202] + answers[503] == 4
+        assert answers[503] > 0
+        assert load.check() >= 4 + 5 * answers[202]
+        assert load.counts["away"] > 0
+    finally:
+        assert server.stop() in (-15, 143)

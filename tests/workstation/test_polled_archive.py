@@ -1,0 +1,143 @@
+"""A real archive that is asked: polled while it is killed, and for priors. ``make test-hospital``."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archive import AET, PASSWORD, USER, Archive, free_port, needs, start
+from asked import STRANGERS, TODAY, days_ago, flat, text_of
+from hospitals import figure, image, plan_file, studies, until
+from pydicom import dcmread
+from stand_ins import comparing, stand_in
+from stations import running as working
+from stations import wait_for
+
+from image_files import CANARY
+from radweave.workstation.settings import Settings
+
+pytestmark = pytest.mark.programs
+WAYS = ("web", "move", "get")
+STUDIES = 50
+
+
+class Joint:
+    """An archive and a workstation that know each other."""
+
+    def __init__(self, folder: Path, way: str) -> None:
+        self.folder, self.way, self.port = folder, way, free_port()
+        self.more: dict[str, Any] = {"DicomModalities": {
+            "radweave": {"AET": "RADWEAVE", "Host": "127.0.0.1", "Port": self.port, "AllowGet": True},
+        }}  # fmt: skip
+        self.archive: Archive = start(folder / "orthanc", **self.more)
+        (folder / "password").write_text(PASSWORD)
+
+    def again(self) -> None:
+        self.archive = start(self.folder / "orthanc", http=self.archive.http, dicom=self.archive.dicom, **self.more)
+
+    def settings(self, settings: Settings, **query: Any) -> Settings:
+        web = {
+            "url": f"{self.archive.url}/dicom-web", "user": USER, "password_file": str(self.folder / "password"),
+        }  # fmt: skip
+        dicom = {"host": "127.0.0.1", "port": self.archive.dicom, "ae_title": AET}
+        asked = {"web": web} if self.way == "web" else {"dicom": {**dicom, "retrieve": self.way}}
+        plan = {
+            "receive": {"ae_title": "RADWEAVE", "port": self.port, "peers": {AET: "127.0.0.1"}, "quiet_s": 0.3},
+            "send": [{"name": "archive", "formats": ["sr-basic", "pdf-dicom"], "events": ["drafted"], "web": web}],
+            "query": [{"name": "archive", **asked, "poll": {"every_s": 1, "quiet_s": 1}, **query}],
+        }
+        return settings.model_copy(update={"hospital": plan_file(self.folder / "plan.yaml", **plan)})
+
+    def push(self, *files: Path) -> None:
+        subprocess.run(
+            ["dcmsend", "-aec", AET, "127.0.0.1", str(self.archive.dicom), *map(str, files)], check=True, timeout=120
+        )
+
+    def under_studies(self) -> dict[str, list[str]]:
+        """Modalities of the instances of each study, as QIDO has them."""
+        found: dict[str, list[str]] = {}
+        for row in self.archive.web().search_for_instances():
+            found.setdefault(row["0020000D"]["Value"][0], []).append(row["00080060"]["Value"][0])
+        return {study: sorted(modalities) for study, modalities in found.items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_fifty_polled_studies_are_drafted_once_over_an_archive_and_a_server_that_end(
+    settings: Settings, tmp_path: Path, way: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    needs("dcmsend", "Orthanc")
+    joint = Joint(tmp_path, way)
+    images = [image(tmp_path / f"{number:02}.dcm", **TODAY) for number in range(STUDIES)]
+    try:
+        joint.push(*images)
+        joined = joint.settings(settings)
+        with working(joined, stand_in) as (client, station):
+            until(lambda: figure(client, "studies_fetched") >= STUDIES // 4, seconds=120)
+            joint.archive.kill()
+            token, before = station.token, figure(client, "studies_fetched")
+            until(lambda: figure(client, "archive_failures") >= 1, seconds=120)
+            joint.again()
+            until(lambda: figure(client, "studies_fetched") > before, seconds=120)
+        with working(joined, stand_in) as (client, _):  # the workstation too is started again
+            client.headers["Authorization"] = f"Bearer {token}"
+            drafted = f'radweave_studies{{state="drafted"}} {STUDIES}\n'
+            until(lambda: drafted in client.get("/metrics").text, seconds=240)
+            until(lambda: {*map(tuple, joint.under_studies().values())} == {("CR", "DOC", "SR")}, seconds=240)
+            asked = figure(client, "archive_questions")
+            until(lambda: figure(client, "archive_questions") > asked + 8, seconds=60)
+            metrics = client.get("/metrics").text
+            assert drafted in metrics
+            rows = client.get("/api/v1/studies").json()
+            assert rows["total"] == STUDIES
+        assert set(joint.under_studies()) == {str(dcmread(path).StudyInstanceUID) for path in images}
+        assert len(joint.archive.get("/instances")) == 3 * STUDIES
+        assert CANARY not in "".join(capfd.readouterr()) + metrics
+        assert not any(CANARY in str(file) for file in settings.state.rglob("*"))
+    finally:
+        joint.archive.kill()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_patients_own_prior_changes_the_draft_and_another_patients_never_does(
+    settings: Settings, tmp_path: Path, way: str
+) -> None:
+    needs("dcmsend", "Orthanc", "dsrdump")
+    joint = Joint(tmp_path, way)
+    try:
+        now = flat(tmp_path / "now.dcm", 0.8, **TODAY)
+        joint.push(now, flat(tmp_path / "old.dcm", 0.4, **days_ago(30)), flat(tmp_path / "x.dcm", 0.9, **days_ago(60)))
+        joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in STRANGERS.items()))
+        with working(joint.settings(settings, priors={}), comparing) as (client, _):
+            (study,) = until(lambda: studies(client), seconds=60)
+            wait_for(client, study["id"], "drafted")
+            found = client.get(f"/api/v1/studies/{study['id']}").json()
+            text = text_of(found)
+            assert text == "The opacity is larger since the prior of 30 days ago."
+            own = str(dcmread(now).StudyInstanceUID)
+            until(lambda: joint.under_studies()[own] == ["CR", "DOC", "SR"], seconds=60)
+        (row,) = [row for row in joint.archive.web().search_for_instances(own) if row["00080060"]["Value"][0] == "SR"]
+        uids = [row[tag]["Value"][0] for tag in ("0020000D", "0020000E", "00080018")]
+        joint.archive.web().retrieve_instance(*uids).save_as(tmp_path / "back.dcm", enforce_file_format=True)
+        shown = subprocess.run(["dsrdump", "+Pl", str(tmp_path / "back.dcm")], check=True, capture_output=True)
+        assert text.encode() in shown.stdout
+    finally:
+        joint.archive.kill()
+
+
+def test_an_archive_of_strangers_leaves_the_draft_as_it_is(settings: Settings, tmp_path: Path) -> None:
+    needs("dcmsend", "Orthanc")
+    joint = Joint(tmp_path, "web")
+    try:
+        joint.push(flat(tmp_path / "now.dcm", 0.8, **TODAY))
+        joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in STRANGERS.items()))
+        with working(joint.settings(settings, priors={}), comparing) as (client, _):
+            (study,) = until(lambda: studies(client), seconds=60)
+            wait_for(client, study["id"], "drafted")
+            found = client.get(f"/api/v1/studies/{study['id']}").json()
+            assert text_of(found) == "There is an opacity."
+            assert "another patient" in str(found)
+            assert figure(client, "priors_refused") == 1
+    finally:
+        joint.archive.kill()

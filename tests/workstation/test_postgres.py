@@ -1,0 +1,54 @@
+"""What only a database on a server of its own can do: go away and come back. ``make test-postgres`` runs it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import sqlalchemy as sa
+from postgres import PostgresServer
+from stations import one_draft, running
+
+from radweave.core.errors import InputError
+from radweave.workstation.database import Database
+from radweave.workstation.settings import Settings
+
+
+def test_a_database_that_was_started_again_is_found_again(settings: Settings, postgres_server: PostgresServer) -> None:
+    assert settings.database is not None
+    with running(settings) as (client, _):
+        one_draft(client)
+        postgres_server.send_away(settings.database)
+        one_draft(client)
+        with pytest.raises(InputError, match="another server"):  # the lock went with its connection, and came back
+            other = Database(settings.database)
+            try:
+                other.hold.keep()
+            finally:
+                other.close()
+
+
+def test_two_first_starts_at_once_make_one_database(postgres_server: PostgresServer) -> None:
+    url = postgres_server.new_database()
+    failed: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            Database(url).close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_a_password_that_is_wrong_is_not_shown(postgres_server: PostgresServer) -> None:
+    url = postgres_server.new_database().replace("radweave@", "nobody:geheim@")
+    with pytest.raises(InputError) as error:
+        Database(url)
+    assert "geheim" not in str(error.value)
+    assert sa.make_url(url).password == "geheim"

@@ -1,0 +1,97 @@
+"""A draft held against its evidence, as readers get it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radweave.core.study import Report, Study
+from radweave.engine.run_folder import read_card
+from radweave.labels import get_labeler
+from radweave.workstation.finished import model_facts
+from radweave.workstation.result import Known, result_of
+
+TEXT = "There is a new pleural effusion. No pneumothorax. The heart is large."
+EVIDENCE = {
+    "class_probabilities": {"Pleural Effusion": 0.9, "Pneumothorax": 0.8, "Cardiomegaly": 0.6},
+    "calibration": {
+        "split": "val", "studies": 40, "thresholds": {"Pleural Effusion": 0.4, "Pneumothorax": 0.4},
+        "alike": {"Pleural Effusion": (18, 20), "Pneumothorax": (16, 20)}, "uncalibrated": {"Cardiomegaly": 2},
+    },
+    "recalled": [
+        {"kind": "report", "study_id": "t1", "text": "No pneumothorax. Small pleural effusion.", "scores": {}}
+    ],
+}  # fmt: skip
+PRIOR = Study(study_id="p_v1", patient_id="p", report="There is a pleural effusion.")
+STUDY = Study(study_id="p_v2", patient_id="p", prior="p_v1", indication="Cough.", report="ITS OWN REPORT.")
+
+
+@pytest.fixture
+def result(toy_run: Path) -> dict[str, Any]:
+    report = Report(TEXT, "s", EVIDENCE)
+    return result_of(report, read_card(toy_run), get_labeler("chexpert14"), Known(STUDY, PRIOR))
+
+
+def test_a_map_of_no_class_is_no_finding(toy_run: Path) -> None:
+    report = Report(TEXT, "s", {**EVIDENCE, "attention_maps": {"difference": [[[1.0]]], "Cardiomegaly": [[[1.0]]]}})
+    made = result_of(report, read_card(toy_run), get_labeler("chexpert14"), Known(STUDY, PRIOR))
+    names = [row["name"] for row in made["findings"]]
+    assert "difference" not in names
+    assert "Cardiomegaly" in names
+    assert set(made["evidence"]["attention_maps"]) == {"difference", "Cardiomegaly"}
+
+
+def test_what_no_database_and_no_file_holds_is_not_in_a_draft(toy_run: Path) -> None:
+    raw, clean = "The heart\tis\x00 large.\ud800", "The heart is large."
+    labeler, card = get_labeler("chexpert14"), read_card(toy_run)
+    given = {"sentences": [{"text": raw, "confidence": 0.5}], "sentence_fit": [{"text": raw, "fit": 0.25}]}
+    for evidence in ({}, given):
+        made = result_of(Report(raw, "s", evidence), card, labeler, Known())
+        assert (made["text"], [row["text"] for row in made["sentences"]]) == (clean, [clean])
+        assert not re.search(r"\\u0000|\\ud800|\\t", json.dumps(made))
+
+
+def test_each_sentence_says_how_probable_it_is_and_why_it_is_flagged(result: dict[str, Any]) -> None:
+    rows = result["sentences"]
+    assert [(row["probability"], row["details"]["calibrated"]) for row in rows] == [
+        (0.9, True), (pytest.approx(0.2), True), (0.6, False),
+    ]  # fmt: skip
+    assert [row["verdict"] for row in rows] == [
+        "checked in part", "evidence disagrees", "not confirmed"
+    ]  # fmt: skip
+    # The first is new, which no classifier knows; the last has a probability that is not calibrated.
+    assert [(row["details"]["checked"], row["details"]["not_checked"]) for row in rows] == [
+        (["finding"], ["change"]), ([], ["finding"]), ([], ["finding"]),
+    ]  # fmt: skip
+    # The first is flagged by the prior alone.
+    assert [row["flagged"] for row in rows] == [True, True, False]
+    assert rows[0]["details"]["prior"] == ["calls Pleural Effusion new, and the prior report affirms it"]
+    (claim,) = rows[1]["details"]["claims"]
+    assert (claim["said"], claim["threshold"], claim["agree"], claim["differ"]) == ("denied", 0.4, [1], [])
+    assert rows[1]["details"]["verbatim"] == [1]
+
+
+def test_findings_say_what_recalled_cases_say_and_what_is_calibrated(result: dict[str, Any]) -> None:
+    found = {row["name"]: row for row in result["findings"]}
+    assert found["Pneumothorax"]["recalled"] == [{"number": 1, "says": "denied"}]
+    assert (found["Pneumothorax"]["calibrated"], found["Cardiomegaly"]["calibrated"]) == (True, False)
+
+
+def test_a_studys_own_report_is_never_shown_and_its_prior_is(result: dict[str, Any]) -> None:
+    given = result["evidence"]["study"]
+    assert given["indication"] == "Cough."
+    assert given["prior"]["report"] == PRIOR.report
+    assert {row["name"]: row["change"] for row in given["prior"]["changes"]}["Pleural Effusion"] == "still there"
+    assert "ITS OWN REPORT" not in str(result)
+
+
+def test_the_bank_has_one_hash_which_changes_with_any_of_its_files(toy_run: Path) -> None:
+    card = read_card(toy_run)
+    first = next(name for name in card.files if name.startswith("drafting/"))
+    changed = card.model_copy(update={"files": {**card.files, first: "0" * 64}})
+    other = card.model_copy(update={"files": {**card.files, "config.yaml": "0" * 64}})
+    assert model_facts(card)["bank"] == model_facts(other)["bank"] != model_facts(changed)["bank"]

@@ -1,0 +1,84 @@
+"""What the command hands over and prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stations import NOTICE
+
+from command_line import radweave
+from radweave.core.errors import InputError
+from radweave.workstation.app import _greet
+from radweave.workstation.settings import Limits, OpenId, Settings
+from radweave.workstation.station import Station
+
+
+def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[Settings] = []
+    monkeypatch.setattr("radweave.workstation.serve", given.append)
+    run = tmp_path / "run"
+    options = (
+        "--data d --split val --watch w --host ::1 --port 7 --database sqlite:// --untrained"
+        " --queue 3 --upload-mib 2 --upload-files 4 --draft-seconds 5"
+    )
+    assert radweave("serve", run, *options.split()).returncode == 0
+    assert given == [
+        Settings(
+            run=run, state=tmp_path / "run.workstation", data=Path("d"), split="val", watch=Path("w"), host="::1",
+            port=7, database="sqlite://", untrained=True, study_s=5,
+            limits=Limits(waiting=3, body_bytes=2 << 20, files=4),
+        )
+    ]  # fmt: skip
+
+
+def test_every_option_for_many_users_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[Settings] = []
+    monkeypatch.setattr("radweave.workstation.serve", given.append)
+    options = (
+        "--storage-gib 1.5 --behind-proxy 10.0.0.1,fd00::/8 --public-url https://A.example/ --tls-cert c --tls-key k"
+        " --oidc-issuer https://i --oidc-client-id id --oidc-secret-file s --oidc-claim a.b --oidc-readers r1,r2"
+        " --oidc-admins a1"
+    )
+    done = radweave("serve", tmp_path / "run", *options.split())
+    assert done.returncode == 0, done.stderr
+    (found,) = given
+    assert found.limits.state_bytes == 3 << 29
+    assert (found.behind_proxy, found.public_url) == (("10.0.0.1/32", "fd00::/8"), "https://a.example")
+    assert (found.tls_cert, found.tls_key) == (Path("c"), Path("k"))
+    assert found.openid == OpenId(
+        issuer="https://i", client_id="id", secret_file=Path("s"), claim="a.b", readers=("r1", "r2"), admins=("a1",)
+    )
+
+
+@pytest.mark.parametrize("option", ["--oidc-client-id", "--oidc-issuer"])
+def test_half_a_provider_is_refused(option: str, tmp_path: Path) -> None:
+    done = radweave("serve", tmp_path / "run", option, "https://i", "--oidc-readers", "r")
+    assert (done.returncode, "--oidc-" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "loud"),
+    [
+        ({"host": "127.0.0.1"}, False), ({"host": "0.0.0.0"}, True),
+        ({"host": "0.0.0.0", "tls_cert": Path("c")}, False),
+        ({"host": "0.0.0.0", "behind_proxy": ("10.0.0.1",)}, False),
+    ],
+)  # fmt: skip
+def test_other_machines_get_a_loud_word(
+    given: dict[str, Any], loud: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _greet(Settings(run=tmp_path, state=tmp_path, **given), "secret")
+    said = capsys.readouterr().out
+    assert ("WARNING: THIS SERVER LISTENS TO OTHER MACHINES" in said) is loud
+    # Behind #, so that no browser sends it in a request's line.
+    assert said.count("secret") == said.count("/login#token=secret\n") == 1
+    assert NOTICE in said
+
+
+def test_what_is_not_there_is_said_before_anything_runs(settings: Settings, tmp_path: Path) -> None:
+    for changed, field in (({"watch": tmp_path / "none"}, "--watch"), ({"run": tmp_path / "none"}, None)):
+        with pytest.raises(InputError) as error:
+            Station(settings.model_copy(update=changed))
+        assert field is None or error.value.field == field

@@ -1,0 +1,45 @@
+"""Words of change beside the report of the study before."""
+
+from __future__ import annotations
+
+import pytest
+
+from radweave.core.study import LabelState, Report
+from radweave.inference.explain.support import find_support
+from radweave.labels import get_labeler
+from radweave.workstation.result import changes, does_not_fit, said_before
+
+LABELER = get_labeler("chexpert14")
+BEFORE = "There is a small pleural effusion. No pneumothorax."
+
+
+@pytest.mark.parametrize(
+    ("sentence", "reason"),
+    [
+        ("There is a new pleural effusion.", "calls Pleural Effusion new, and the prior report affirms it"),
+        ("The pneumothorax is unchanged.", "calls Pneumothorax unchanged, and in the prior report it is denied"),
+        ("The cardiomegaly is stable.", "calls Cardiomegaly unchanged, and in the prior report it is not mentioned"),
+        ("The pneumothorax has resolved.", "calls Pneumothorax resolved, and the prior report denies it"),
+        ("The pleural effusion is unchanged.", None),
+        ("There is a new pneumothorax.", None),
+        ("The pleural effusion has resolved.", None),
+        ("No new pleural effusion.", None),
+        ("There is a pleural effusion.", None),
+    ],
+)
+def test_a_sentence_that_does_not_fit_the_report_before(sentence: str, reason: str | None) -> None:
+    found = find_support(Report(sentence, "s"), LABELER)
+    reasons = does_not_fit(found.sentences[0], said_before(BEFORE, LABELER))
+    assert reasons == ([] if reason is None else [reason])
+    assert does_not_fit(found.sentences[0], said_before(None, LABELER)) == []
+
+
+def test_what_changed_between_two_reports() -> None:
+    text = "The pleural effusion is smaller. There is a pneumothorax. The lungs are clear."
+    before = {
+        **said_before(BEFORE, LABELER), "Cardiomegaly": LabelState.POSITIVE, "Edema": LabelState.NEGATIVE,
+    }  # fmt: skip
+    rows = {row["name"]: row["change"] for row in changes(find_support(Report(text, "s"), LABELER), before)}
+    assert rows == {
+        "Pleural Effusion": "smaller", "Pneumothorax": "new", "Cardiomegaly": "not mentioned any more",
+    }  # fmt: skip

@@ -1,0 +1,96 @@
+"""Templates of reports: headings and texts stay, whatever else a page may hold does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from stations import log_in
+
+from radweave.core.errors import InputError
+from radweave.workstation.mrrt_parse import read_template
+
+HEAD = """<!DOCTYPE html><html><head><title>Chest  X-ray, 2 views</title><meta charset="UTF-8">
+<link rel="stylesheet" href="http://evil.example/a.css"><style>body { background: url(http://evil.example) }</style>
+<script type="text/xml"><template_attributes><coded_content>RID1234</coded_content></template_attributes></script>
+</head>"""
+TEMPLATE = f"""{HEAD}<body onload="alert(1)">
+<section id="p" class="level1" data-section-name="Procedure Information"><header class="level1">Procedure</header>
+  <p><label for="t">Views</label>:
+    <input type="text" id="t" value="PA and lateral" data-field-type="TEXT"></p></section>
+<section data-section-name="Clinical information"><p><textarea>Cough &amp; fever.</textarea></p></section>
+<section data-section-name="Findings"><header>Findings</header>
+  <p><label for="l">Lungs:</label><textarea id="l">The lungs are clear.</textarea>
+     <script>document.write("RAN")</script></p>
+  <p><label for="h">Heart</label><select id="h"><option>Large</option><option selected>Normal</option></select></p>
+  <section data-section-name="Bones"><p><input type="checkbox" checked value="No fracture."><img src="http://x/y.png">
+     <input type="checkbox" value="Fracture."></p></section>
+  <p><label>Tubes</label><input type="text"></p>
+</section>
+<section><header>Impression</header><p>No acute finding.\u202e</p></section>
+<section data-section-name="Signature"><p>Dr. <a href="javascript:alert(1)">X</a></p></section>
+</body></html>"""
+
+
+def lines(html: str) -> list[tuple[str, str, str]]:
+    found, _ = read_template({"html": html})
+    return [(line["section"], line["heading"], line["text"]) for line in found["lines"]]
+
+
+def test_headings_and_texts_of_a_template() -> None:
+    assert lines(TEMPLATE) == [
+        ("technique", "Views", "PA and lateral"), ("indication", "", "Cough & fever."),
+        ("findings", "Lungs", "The lungs are clear."), ("findings", "Heart", "Normal"),
+        ("findings", "Bones", "No fracture."), ("findings", "Tubes", ""), ("impression", "", "No acute finding."),
+    ]  # fmt: skip
+    found, _ = read_template({"html": TEMPLATE})
+    assert found["title"] == "Chest X-ray, 2 views"
+    assert found["left_out"] == ["Signature"]
+    assert found["dropped"] == {"link": 1, "style": 1, "script": 2, "links and listeners": 2, "img": 1}
+
+
+@pytest.mark.parametrize(
+    "html",
+    ["", "plain words", "<p>Findings</p>", "<section data-section-name='Findings'></section>",
+     "<section data-section-name='x'>" * 41, "<section data-section-name='Findings'>" + "<p>a</p>" * 201],
+)  # fmt: skip
+def test_what_is_no_template_is_refused(html: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_template({"html": html})
+    assert refused.value.field == "template"
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<section data-section-name=Findings><p>a<script>RAN",
+        "<section data-section-name=Findings><p>a<style>RAN</section>",
+        "</section></p></label><section data-section-name=Findings><p>a</option></p>",
+        "<section data-section-name=Findings><p>a<svg><script>RAN</script><text>RAN</text></svg></p>",
+        "<section data-section-name=Findings><p>a<!-- RAN --><![CDATA[RAN]]></p>",
+    ],
+)
+def test_what_is_broken_says_no_more_than_its_text(html: str) -> None:
+    assert lines(html) == [("findings", "", "a")]
+
+
+def test_an_admin_loads_a_template_and_readers_read_it(client: TestClient) -> None:
+    assert client.get("/api/v1/template").json() == {"template": None}
+    loaded = client.put("/api/v1/template", json={"html": TEMPLATE})
+    assert loaded.status_code == 200, loaded.text
+    found: dict[str, Any] = loaded.json()
+    assert [row["section"] for row in found["template"]["sections"]] == [
+        "indication", "technique", "findings", "impression",
+    ]  # fmt: skip
+    refused = client.put("/api/v1/template", json={"html": "<p>x</p>"})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "template")
+    entries = client.get("/api/v1/log").json()["entries"]
+    assert [one["action"] for one in entries if "template" in one["action"]] == ["template loaded"]
+    csrf = log_in(client, "reader")
+    assert client.get("/api/v1/template").json()["template"] == found["template"]
+    for word in ("RAN", "evil", "script", "javascript", "onload", "<"):
+        assert word not in json.dumps(found["template"])
+    for method in ("PUT", "DELETE"):
+        assert client.request(method, "/api/v1/template", json={"html": TEMPLATE}, headers=csrf).status_code == 403

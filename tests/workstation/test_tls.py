@@ -1,0 +1,109 @@
+"""Encrypted ways in and out: who bears no certificate of the plan's authority neither sends nor receives."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from archive import free_port, needs
+from asked import AskedArchive, dicom
+from hospitals import Archive, image, listening, push
+from reports import finished
+
+from image_files import CANARY
+from radweave.core.errors import InputError
+from radweave.workstation.archive import Asked, NotAnsweredError
+from radweave.workstation.archive_clients import DicomArchive
+from radweave.workstation.formats import FORMATS
+from radweave.workstation.hospital_plan import AskedDicom, Dicom, Receive, Target, Tls
+from radweave.workstation.receiver import Receiver
+from radweave.workstation.sending import NotKeptError, client_context, send, server_context
+
+pytestmark = pytest.mark.programs
+
+
+def certificates(folder: Path, name: str) -> Tls:
+    """An authority of its own, and a certificate of 127.0.0.1 that it has signed."""
+    needs("openssl")
+    folder.mkdir(exist_ok=True)
+    ca, key, pem, ask = (folder / f"{name}{end}" for end in (".ca.pem", ".key", ".pem", ".csr"))
+    ca_key, names = folder / f"{name}.ca.key", folder / f"{name}.ext"
+    names.write_text("subjectAltName=IP:127.0.0.1")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    for words in (
+        ["req", "-x509", *curve, "-keyout", ca_key, "-out", ca, "-days", "2", "-subj", f"/CN={name} authority"],
+        ["req", *curve, "-keyout", key, "-out", ask, "-subj", f"/CN={name}"],
+        ["x509", "-req", "-in", ask, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-out", pem, "-days", "2",
+         "-extfile", names],
+    ):  # fmt: skip
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+    return Tls(certificate=pem, key=key, authority=ca)
+
+
+def test_only_who_bears_a_certificate_of_the_authority_sends(tmp_path: Path) -> None:
+    ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
+    counted: list[str] = []
+    plan = Receive(ae_title="RADWEAVE", port=free_port(), peers={"SCANNER": "127.0.0.1"}, tls=ours)
+    receiver = Receiver(plan, tmp_path / "incoming", counted.append)
+    receiver.start()
+    path = image(tmp_path / "a.dcm")
+    try:
+        assert push(plan.port, path, tls=(client_context(ours), "127.0.0.1")) == [0x0000]
+        assert push(plan.port, path) == ["refused"]  # not encrypted
+        liar = client_context(foreign.model_copy(update={"authority": ours.authority}))
+        assert push(plan.port, path, tls=(liar, "127.0.0.1")) == ["refused"]
+        assert push(plan.port, path, tls=(client_context(foreign), "127.0.0.1")) == ["refused"]
+        anonymous = ssl.create_default_context(cafile=str(ours.authority))
+        assert push(plan.port, path, tls=(anonymous, "127.0.0.1")) == ["refused"]
+        with ExitStack() as silent:  # who connects and says nothing keeps nobody waiting
+            for _ in range(4):
+                silent.enter_context(socket.create_connection(("127.0.0.1", plan.port)))
+            assert push(plan.port, path, tls=(client_context(ours), "127.0.0.1")) == [0x0000]
+    finally:
+        receiver.stop()
+    assert counted.count("objects_received") == 2
+    assert len(list((tmp_path / "incoming").rglob("*.dcm"))) == 2
+
+
+def test_nothing_is_sent_to_an_archive_with_a_foreign_certificate(tmp_path: Path) -> None:
+    ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
+    data = FORMATS["sr-basic"].bytes_of(finished())
+
+    def target(port: int) -> Target:
+        dicom = Dicom(host="127.0.0.1", port=port, ae_title="ARCHIVE", tls=ours)
+        return Target(name="archive", formats=("sr-basic",), dicom=dicom)
+
+    with listening(Archive(), ssl_context=server_context(ours)) as archive:
+        assert send(target(archive.port), data) == "C-STORE: status 0x0000"
+        assert len(archive.came) == 1
+    for context in (server_context(foreign), None):
+        with listening(Archive(), **({} if context is None else {"ssl_context": context})) as archive:
+            with pytest.raises(NotKeptError):
+                send(target(archive.port), data)
+            assert archive.came == {}
+
+
+def test_a_certificate_that_is_none_is_refused_before_anything_listens(tmp_path: Path) -> None:
+    (tmp_path / "no.pem").write_text("no certificate")
+    none = Tls(certificate=tmp_path / "no.pem", key=tmp_path / "no.pem", authority=tmp_path / "no.pem")
+    with pytest.raises(InputError, match="cannot be used"):
+        server_context(none)
+
+
+def test_an_archive_is_asked_encrypted_or_not_at_all(tmp_path: Path) -> None:
+    ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
+    found: dict[str, int] = {}
+    with dicom(AskedArchive(image(tmp_path / "a.dcm")), ssl_context=server_context(ours)) as archive:
+        for name, tls in {"ours": ours, "foreign": foreign, "none": None}.items():
+            peer = AskedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE", tls=tls)
+            try:
+                asked = Asked(time.monotonic() + 20, 10)
+                found[name] = len(DicomArchive(peer, lambda *_: None).studies({"PatientID": CANARY}, asked))
+            except NotAnsweredError:
+                found[name] = -1
+    assert found == {"ours": 1, "foreign": -1, "none": -1}
