@@ -24,8 +24,8 @@ from radweave.workstation.store import NewStudy
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sender", "arrivals", "poller"):
-        monkeypatch.setattr(f"radweave.workstation.{module}.PAUSE_S", 0.02)
+    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
+        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
 
 
 @pytest.fixture

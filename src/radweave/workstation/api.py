@@ -490,7 +490,6 @@ def _there(names: dict[int | None, str], number: int) -> None:
 # The template of a report, over the interface: an admin loads one, and the editor offers its headings and texts.
 
 
-template_router = APIRouter(prefix="/api/v1", tags=["template"])
 LONGEST: Final = 256 << 10
 """Characters of a template; RadReport's have some ten thousand."""
 _PARSE_S: Final = 10.0
@@ -504,7 +503,7 @@ class Loaded(BaseModel):
     html: str = Field(max_length=LONGEST)
 
 
-@template_router.get("/template")
+@router.get("/template", tags=["template"])
 def read_template(user: Asking, here: Here) -> dict[str, Any]:
     """The template, by sections: headings, and the text that each begins with; null where none was loaded."""
     with here.database.reading() as connection:
@@ -512,7 +511,7 @@ def read_template(user: Asking, here: Here) -> dict[str, Any]:
     return {"template": None if row is None else {"title": row.title, "sha256": row.sha256, "sections": row.sections}}
 
 
-@template_router.put("/template")
+@router.put("/template", tags=["template"])
 def load(given: Loaded, user: Admin, here: Here) -> dict[str, Any]:
     """Read an MRRT template in place of the one that is there; say what of it was dropped. Nothing in it runs."""
     with closing(Sandbox("radweave.workstation.mrrt_parse", size=1)) as limited:
@@ -535,7 +534,7 @@ def load(given: Loaded, user: Admin, here: Here) -> dict[str, Any]:
     return {"template": kept, "dropped": found["dropped"], "left_out": found["left_out"]}
 
 
-@template_router.delete("/template", status_code=204)
+@router.delete("/template", status_code=204, tags=["template"])
 def remove(user: Admin, here: Here) -> None:
     """Work without a template."""
     with here.database.writing() as connection:
@@ -547,7 +546,6 @@ def remove(user: Admin, here: Here) -> None:
 # The study before one over the interface: which it is, what changed since, and another choice.
 
 
-prior_router = APIRouter(prefix="/api/v1", tags=["priors"])
 BY_DATASET, BY_ARCHIVE = "data set", "archive"
 _MOST: Final = 50
 
@@ -559,7 +557,7 @@ class Choice(BaseModel):
     prior: str | None = Field(max_length=32)
 
 
-@prior_router.get("/studies/{study}/prior")
+@router.get("/studies/{study}/prior", tags=["priors"])
 def read_prior(study: str, user: Asking, here: Here) -> dict[str, Any]:
     """The patient's study before this one, how it was found, its text, and what changed since, read by rules.
 
@@ -570,7 +568,7 @@ def read_prior(study: str, user: Asking, here: Here) -> dict[str, Any]:
         return {"prior": _prior(here, connection, row), "may_choose": _may_choose(row)}
 
 
-@prior_router.get("/studies/{study}/priors")
+@router.get("/studies/{study}/priors", tags=["priors"])
 def list_choices(
     study: str, user: Asking, here: Here, search: Annotated[str | None, Query(max_length=200)] = None
 ) -> dict[str, Any]:
@@ -580,7 +578,7 @@ def list_choices(
         return {"studies": related.choices(connection, row, search, _MOST) if _may_choose(row) else []}
 
 
-@prior_router.put("/studies/{study}/prior")
+@router.put("/studies/{study}/prior", tags=["priors"])
 def choose_prior(study: str, given: Choice, user: Asking, here: Here) -> dict[str, Any]:
     """Choose the prior, or say that there is none. A draft that is there stays as it is."""
     with here.database.writing() as connection:

@@ -25,9 +25,6 @@ from radweave import __version__
 from radweave.core.errors import CannotWriteError, InputError, printable
 from radweave.core.study import RESEARCH_ONLY
 from radweave.workstation import access, api, images_api, store
-from radweave.workstation import api as accounts
-from radweave.workstation import api as prior_api
-from radweave.workstation import api as template_api
 from radweave.workstation.access import Guard, Here, client_of, current_user, error, let_in, probes_only, tries
 from radweave.workstation.connections import Connections, Proxies, handshakes, protocol, tls_context
 from radweave.workstation.disk import BusyError, NoRoomError
@@ -241,9 +238,8 @@ def create_app(station: Station) -> FastAPI:
     )  # fmt: skip
     app.state.station = station
     app.state.tries = access.Tries(station.settings.logins)
-    for part in (access, accounts, api, prior_api, template_api, images_api):
-        app.include_router(part.router)
-    app.include_router(api.probes)
+    for part in (access.router, api.router, images_api.router, api.probes):
+        app.include_router(part)
     add_pages(app)
     app.add_exception_handler(StarletteHTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -83,7 +83,7 @@ def _steps(maps: list[NDArray[np.float64]]) -> list[Grid]:
     return [np.rint(values * (255 / peak)).astype(np.uint8) for values in maps]
 
 
-images_router = APIRouter(prefix="/api/v1", tags=["images"])
+router = APIRouter(prefix="/api/v1", tags=["images"])
 
 FORMAT: Final = 1
 """Part of every key; raise it when what is kept changes."""
@@ -107,7 +107,7 @@ class Source:
     original_size_wh: tuple[int, int] | None = None
 
 
-@images_router.get("/studies/{study}/images")
+@router.get("/studies/{study}/images")
 def list_images(study: str, user: Asking, here: Here) -> dict[str, Any]:
     """The images of a study and of the one before it, with all that a viewer needs; which findings have a map.
 
@@ -130,7 +130,7 @@ def list_images(study: str, user: Asking, here: Here) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@images_router.get("/studies/{study}/images/{name}/pixels")
+@router.get("/studies/{study}/images/{name}/pixels")
 def read_pixels(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
     """The stored values of a radiograph: unsigned 16-bit little-endian words, row by row from the top.
 
@@ -139,19 +139,19 @@ def read_pixels(study: str, name: Name, user: Asking, here: Here, request: Reque
     return _part(study, name, "words", user, here, request)
 
 
-@images_router.get("/studies/{study}/images/{name}/table")
+@router.get("/studies/{study}/images/{name}/table")
 def read_table(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
     """The file's own table from values to grey (VOI LUT), where it has one: unsigned 16-bit little-endian words."""
     return _part(study, name, "table", user, here, request)
 
 
-@images_router.get("/studies/{study}/images/{name}/volume")
+@router.get("/studies/{study}/images/{name}/volume")
 def read_volume(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
     """A CT scan in Hounsfield units as a NIfTI-1 file, turned upright, no voxel resampled but for a gantry's tilt."""
     return _part(study, name, "volume", user, here, request)
 
 
-@images_router.get("/studies/{study}/maps/{finding:path}")
+@router.get("/studies/{study}/maps/{finding:path}")
 def read_map(study: str, finding: str, user: Asking, here: Here, form: str = "json") -> Any:
     """The map of a finding. ``form=nifti`` gives that of a scan as a gzipped NIfTI-1 file that lies over its volume."""
     with here.database.reading() as connection:
