@@ -85,7 +85,7 @@ def test_half_a_study_of_a_killed_server_is_not_drafted(
     settings: Settings, tmp_path: Path, archive: AskedArchive
 ) -> None:
     settings = asking(settings, tmp_path, {"web": {"url": archive.url}})
-    left = settings.asked / "polls" / "archive" / "half"
+    left = settings.retrieved / "polls" / "archive" / "half"
     left.mkdir(parents=True)
     image(left / "1.dcm")
     with running(settings) as (client, _):
@@ -166,7 +166,7 @@ def test_a_prior_that_is_late_is_done_without_and_that_is_said(
 def test_the_worker_gives_a_prior_to_a_run_that_was_trained_with_priors(toy_run: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from radweave.workstation.inference import UNSEEN, InferenceModel
+    from radweave.workstation.inference import PRIOR_NOT_USED, InferenceModel
 
     inference = InferenceModel(toy_run, None, untrained=False)
     inference.predictor = replace(inference.predictor, familiarity=None)
@@ -176,7 +176,7 @@ def test_the_worker_gives_a_prior_to_a_run_that_was_trained_with_priors(toy_run:
     }  # fmt: skip
     read = inference._read(job)
     assert read.example.prior is None
-    assert UNSEEN in read.warnings
+    assert PRIOR_NOT_USED in read.warnings
     data = inference.run.experiment.data.model_copy(update={"priors": True})
     inference.run = replace(inference.run, experiment=inference.run.experiment.model_copy(update={"data": data}))
     read = inference._read(job)
