@@ -65,7 +65,7 @@ def prepare_split(
     used = list(_usable(studies, cache, prepared.left_out, max_views=max_views, need_text=need_text))
     ids = iter(encode([text for _, _, text in used if text]))
     told = [tell(study) for study, _, _ in used]
-    told_ids = iter(encode([text for text in told if text is not None]))
+    context_ids = iter(encode([text for text in told if text is not None]))
     unlabeled = [text for study, _, text in used if text and label_set not in study.labels]
     read = iter(label(unlabeled) if label is not None and classes else ())
     for (study, chosen, text), said in zip(used, told, strict=True):
@@ -83,7 +83,7 @@ def prepare_split(
                 class_states=class_states(labels, classes) if classes and labels is not None else None,
                 report=text or None,
                 origin=study.origin,
-                told_ids=None if said is None else tuple(next(told_ids)[:max_told]),
+                context_ids=None if said is None else tuple(next(context_ids)[:max_told]),
             )
         )
         if study.prior is not None:

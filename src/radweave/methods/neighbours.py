@@ -37,10 +37,10 @@ SHARE: Final = 0.25
 
 def bags_of(batch: Batch) -> Singles | None:
     """Bags (B, BAGS) of length 1, 0 of a study that is told nothing; None where none ever is."""
-    if batch.told_ids is None or batch.told_mask is None:
+    if batch.context_ids is None or batch.context_mask is None:
         return None
     bags = np.zeros((len(batch), BAGS), dtype=np.float32)
-    for row, (ids, mask) in enumerate(zip(batch.told_ids.tolist(), batch.told_mask.tolist(), strict=True)):
+    for row, (ids, mask) in enumerate(zip(batch.context_ids.tolist(), batch.context_mask.tolist(), strict=True)):
         for token in {number for number, there in zip(ids, mask, strict=True) if there}:
             bags[row, token % BAGS] = 1
     return np.asarray(bags / np.maximum(np.linalg.norm(bags, axis=1, keepdims=True), 1))
