@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from radweave.core.errors import InputError
-from radweave.core.study import LONGEST_TEXT, PARTS, Study, TargetText, whole, without_headings
+from radweave.core.study import LONGEST_TEXT, SECTIONS, Study, TargetText, join_sections, without_headings
 from radweave.data.deidentify.texts import Scrubber
 
 # Named cleanings of report text: what a data set's target texts went through.
@@ -178,7 +178,7 @@ class Sectioned(Protocol):
 
 def sections_for(target: TargetText) -> tuple[str, ...]:
     """The sections that a target is made of, in their order."""
-    return PARTS if target == "both" else tuple(target.split("+"))
+    return SECTIONS if target == "both" else tuple(target.split("+"))
 
 
 def target_of_sections(source: Sectioned, target: TargetText, clean: Cleaner) -> str | None:
@@ -192,7 +192,7 @@ def target_of_sections(source: Sectioned, target: TargetText, clean: Cleaner) ->
     if target != "both":
         return cleaned(" ".join(texts.values()), clean)
     parts = {name: without_headings(cleaned(text, clean) or "") for name, text in texts.items()}
-    return whole(parts) if all(parts.values()) else None
+    return join_sections(parts) if all(parts.values()) else None
 
 
 def cleaned(text: str, clean: Cleaner) -> str | None:

@@ -259,13 +259,13 @@ class Predictor:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: what the model reads, where it runs, and what each of its reports says."""
-        from radweave.core.study import paragraph, shown
+        from radweave.core.study import html_box, html_paragraph
 
         squares = f"radiographs in squares of {self.image_size} pixels, up to {self.max_views} views of a study"
         reads = squares if self.ct.size is None else f"a CT scan of {' x '.join(map(str, self.ct.size))} voxels"
         text = f'Reads {reads}. Runs on {self.device}. Use: predictor.report("chest.dcm")'
         refusal = () if self.refusal is None else (self.refusal,)
-        return shown("Predictor", paragraph(text), warnings=(*refusal, *self.warnings))
+        return html_box("Predictor", html_paragraph(text), warnings=(*refusal, *self.warnings))
 
     def report(
         self,
