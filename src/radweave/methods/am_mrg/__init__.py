@@ -27,7 +27,7 @@ from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ViTConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -52,7 +52,7 @@ def tiny() -> AmMrgExperiment:
     return AmMrgExperiment(
         data=TINY_XRAY,
         model=AmMrgModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             query_former=QueryFormerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
             word_head=DenseHeadConfig(),
             text_encoder=LsaTextEncoderConfig(),

@@ -25,7 +25,7 @@ from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 R2GENGPT_PROMPT = (
@@ -43,7 +43,7 @@ WORDS, REPORT = {"words": 1.0}, {"report": 1.0}
 def tiny() -> BaselineExperiment:
     """A million and a half weights from nothing; minutes on one CPU core."""
     model = BaselineModelConfig(
-        vision_encoder=EYES,
+        vision_encoder=PHANTOM_ENCODER,
         connector=LinearConnectorConfig(input_norm="batch"),
         language_model=TINY_LLAMA,
         word_head=DenseHeadConfig(),

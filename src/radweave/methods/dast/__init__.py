@@ -17,7 +17,7 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, 
 from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -39,7 +39,7 @@ def tiny() -> DastExperiment:
     return DastExperiment(
         data=TINY_XRAY,
         model=DastModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             word_head=DenseHeadConfig(),
             disease_tokens=DiseaseTokensConfig(num_heads=4),
             text_encoder=LsaTextEncoderConfig(width=64),

@@ -18,7 +18,7 @@ from radweave.nn.encoder_decoder import BertDecoderConfig, PretrainedBertDecoder
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ResNetConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -39,7 +39,7 @@ def tiny() -> DiffRGenNetExperiment:
     return DiffRGenNetExperiment(
         data=TINY_XRAY,
         model=DiffRGenNetModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             connector=LinearConnectorConfig(input_norm="batch"),
             text_encoder=LsaTextEncoderConfig(width=64),
             diseases=DiseaseStatesConfig(taught=0.5),

@@ -28,7 +28,7 @@ from radweave.nn.language_model import (
     PretrainedLanguageModelConfig,
 )
 from radweave.nn.vision import SwinConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -65,7 +65,7 @@ def tiny() -> VdgenExperiment:
     return VdgenExperiment(
         data=TINY_XRAY,
         model=VdgenModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA.model_copy(update={"lora": LoraConfig(alpha=64, targets=ALL_LINEAR)}),
             word_head=DenseHeadConfig(),

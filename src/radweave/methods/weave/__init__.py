@@ -27,7 +27,7 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, LoraConfig, Pret
 from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import ResNetConfig, SwinConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
@@ -71,7 +71,7 @@ def tiny() -> WeaveExperiment:
     return WeaveExperiment(
         data=with_priors(TINY_XRAY),
         model=WeaveModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             full_member=True,
             tokens=TokenSourceConfig(tokens=DiseaseTokensConfig(num_heads=4)),
             connector=LinearConnectorConfig(input_norm="batch"),
