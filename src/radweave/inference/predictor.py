@@ -17,7 +17,7 @@ from radweave.core.errors import InputError, printable
 from radweave.core.study import Modality, Report, View
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.loader import VIEW_KINDS, Example, view_id
-from radweave.data.ood import Familiarity, Judgement, Verdict
+from radweave.data.ood import Judgement, OutOfDistribution, Verdict
 from radweave.data.targets import NOTHING, Telling
 from radweave.data.tokenizer import encode
 from radweave.engine.drafts import Drafter, Drafting
@@ -100,14 +100,14 @@ EVIDENCE = "familiarity"
 _UNLIKE = "does not look like the images that this run was trained on"
 
 
-def judge(test: Familiarity | None, example: Example) -> list[Judgement]:
+def judge(test: OutOfDistribution | None, example: Example) -> list[Judgement]:
     """A judgement for each view, in the model's order; none where the run has no test, or one that judges nothing."""
     if test is None or test.reason is not None:
         return []
     return [test.judge(view) for view in example.pixels]
 
 
-def evidence_of(test: Familiarity, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def evidence_of(test: OutOfDistribution, judgements: Sequence[Judgement]) -> dict[str, Any]:
     """The scores with the thresholds they are held against, or why there are none."""
     if test.reason is not None:
         return {"not judged": test.reason}
@@ -122,7 +122,7 @@ def evidence_of(test: Familiarity, judgements: Sequence[Judgement]) -> dict[str,
     }
 
 
-def error_of(test: Familiarity) -> str:
+def error_of(test: OutOfDistribution) -> str:
     """How often a test refuses an image of its run's own kind; empty where it was fitted before that was measured."""
     error, images = test.facts.get("wrongly_refused"), test.facts.get("held_out")
     if not isinstance(error, dict):
@@ -131,7 +131,7 @@ def error_of(test: Familiarity) -> str:
     return f"{low:.1f} to {high:.1f} % of the images of its own kind (95 % interval, {images} training images unseen)"
 
 
-def untested(test: Familiarity | None) -> str | None:
+def untested(test: OutOfDistribution | None) -> str | None:
     """A warning where a run cannot tell images of another kind."""
     if test is not None and test.reason is None:
         return None
@@ -144,18 +144,20 @@ def is_unlike(evidence: Mapping[str, Any]) -> bool:
     return Verdict.REFUSED.value in evidence.get(EVIDENCE, {}).get("verdicts", ())
 
 
-def warnings_of(test: Familiarity | None, judgements: Sequence[Judgement], names: Sequence[str]) -> tuple[str, ...]:
+def warnings_of(
+    test: OutOfDistribution | None, judgements: Sequence[Judgement], names: Sequence[str]
+) -> tuple[str, ...]:
     """A warning for each view that is not familiar, with its name."""
     if test is None:
         return ()
     return tuple(
         f"{name}: {_said(test, judgement)}"
         for name, judgement in zip(names, judgements, strict=False)
-        if judgement.verdict is not Verdict.FAMILIAR
+        if judgement.verdict is not Verdict.IN_DISTRIBUTION
     )
 
 
-def refuse_strangers(test: Familiarity | None, example: Example, names: Sequence[Any]) -> None:
+def refuse_outliers(test: OutOfDistribution | None, example: Example, names: Sequence[Any]) -> None:
     """A draft about a hand would look like any other draft.
 
     Raises:
@@ -168,7 +170,7 @@ def refuse_strangers(test: Familiarity | None, example: Example, names: Sequence
             raise UnlikeError(f"{said}; give --force (force=True) to report on it anyway", file=name)
 
 
-def _said(test: Familiarity, judgement: Judgement) -> str:
+def _said(test: OutOfDistribution, judgement: Judgement) -> str:
     doubt, refuse = test.thresholds
     strength = "" if judgement.verdict is Verdict.REFUSED else " quite"
     text = _UNLIKE.replace("not look", f"not look{strength}")
@@ -187,7 +189,7 @@ class Predictor:
 
     ``ct`` has a size where the model reads CT scans; else it reads radiographs in squares of ``image_size`` pixels.
     ``decoding`` holds the run's decoding options. ``warnings`` are added to every report. ``refusal`` is set for a
-    run that must not report (its weights were never trained): asking it raises. ``familiarity`` tells whether images
+    run that must not report (its weights were never trained): asking it raises. ``ood`` tells whether images
     look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
     training split stated; only those are guessed for files that state none. ``drafting`` is what drafts by expected
     utility. ``target`` is the text that the run learned to write; ``telling`` has the sections that its model is told,
@@ -202,7 +204,7 @@ class Predictor:
     warnings: tuple[str, ...] = ()
     refusal: str | None = None
     ct: CtPreprocessing = NO_SCANS
-    familiarity: Familiarity | None = None
+    ood: OutOfDistribution | None = None
     known_views: tuple[int, ...] = ()
     drafting: Drafting | None = None
     target: str = "findings"
@@ -225,7 +227,7 @@ class Predictor:
             lost = "; ".join(run.card.without)
             warnings.append(f"exported without training reports, it does not draft as its run does: {lost}")
         warnings += run.card.cautions
-        if (text := untested(run.familiarity)) is not None:
+        if (text := untested(run.ood)) is not None:
             warnings.append(text)
         data = run.experiment.data
         return cls(
@@ -237,7 +239,7 @@ class Predictor:
             decoding=override(run.experiment.decoding, decoding),
             warnings=tuple(warnings),
             refusal=None if run.card.is_trained or untrained else UNTRAINED,
-            familiarity=run.familiarity,
+            ood=run.ood,
             drafting=run.drafting,
             target=run.card.dataset.target,
             telling=Telling(data.input_sections),
@@ -361,7 +363,7 @@ class Predictor:
         """
         example = self._example(views, study_id, told)
         if not force:
-            refuse_strangers(self.familiarity, example, [path for path, _ in views])
+            refuse_outliers(self.ood, example, [path for path, _ in views])
         return example
 
     def read_views(
@@ -428,10 +430,10 @@ class Predictor:
         drafter = Drafter(self.model, self.tokenizer, self.decoding, self.modality, self.drafting, self.target)
         for draft in drafter.drafts(examples, batch_size=batch_size, progress=progress):
             example, evidence = draft.example, draft.evidence
-            judgements = judge(self.familiarity, example)
-            if self.familiarity is not None:
-                evidence = {**evidence, EVIDENCE: evidence_of(self.familiarity, judgements)}
+            judgements = judge(self.ood, example)
+            if self.ood is not None:
+                evidence = {**evidence, EVIDENCE: evidence_of(self.ood, judgements)}
             called = (names or {}).get(example.study_id) or [f"view {n + 1}" for n in range(len(example.rows))]
-            unlike = warnings_of(self.familiarity, judgements, called)
+            unlike = warnings_of(self.ood, judgements, called)
             warnings = (*self.warnings, *unlike, *draft.warnings)
             yield Report(draft.text, example.study_id, evidence, warnings, target=self.target)

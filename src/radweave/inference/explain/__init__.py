@@ -29,7 +29,7 @@ from radweave.inference.bulk import group_images
 from radweave.inference.explain.maps import RadiographSubject, ScanSubject, Subject
 from radweave.inference.explain.page import Explained, render
 from radweave.inference.pictures import Picture, model_input, read_scan, refuse_doubtful, view_of
-from radweave.inference.predictor import Predictor, refuse_strangers
+from radweave.inference.predictor import Predictor, refuse_outliers
 from radweave.io.images import read_radiograph
 from radweave.io.viewer import Read, read_words
 from radweave.io.volumes import Volume
@@ -184,7 +184,7 @@ def explain_study(
     found = read_dataset_study(run, dataset, study_id, force=force)
     files = [dataset.path / ref.path for ref, _ in found.views]
     if not force:
-        refuse_strangers(predictor.familiarity, found.example, files)
+        refuse_outliers(predictor.ood, found.example, files)
     report = next(iter(predictor.reports([found.example], names={study_id: [file.name for file in files]})))
     views = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in found.views]
     warnings = (*report.warnings, *found.warnings, *_seen_before(run, dataset, found.study))
