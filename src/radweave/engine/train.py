@@ -23,7 +23,7 @@ from radweave.data.examples import PreparedSplit, no_usable_study, refuse_leaks,
 from radweave.data.leaks.images import near_copies
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.ood import TrainingPictures, fit_ood, save_ood
-from radweave.data.targets import Telling
+from radweave.data.targets import ContextSections
 from radweave.data.tokenizer import built_tokenizer, save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
@@ -194,8 +194,8 @@ def _prepare(
     refuse_unfit(experiment, dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = [study.report or "" for study in dataset.studies("train")]
-    telling = Telling(experiment.data.input_sections)
-    texts += [told for study in dataset.studies("train") if (told := telling.of(study))]
+    context = ContextSections(experiment.data.input_sections)
+    texts += [text for study in dataset.studies("train") if (text := context.of(study))]
     tokenizer = built_tokenizer(
         experiment.data.tokenizer, texts, own=experiment.language_checkpoint, dataset=dataset.path
     )

@@ -143,7 +143,7 @@ def explain_files(
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, and as ``Predictor.report`` does.
     """
-    refuse_existing(out, overwrite=overwrite, ours=_OUTPUT)
+    refuse_existing(out, overwrite=overwrite, kind=_OUTPUT)
     group = group_images(images, one_study=True, modality=predictor.modality)[0]
     views, warnings = predictor.read_views(group.images, force=force)
     report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
@@ -179,7 +179,7 @@ def explain_study(
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, or the study is not there or has no usable image.
     """
-    refuse_existing(out, overwrite=overwrite, ours=_OUTPUT)
+    refuse_existing(out, overwrite=overwrite, kind=_OUTPUT)
     dataset = Dataset.open(dataset_path).aimed(run.experiment.data.target)
     found = read_dataset_study(run, dataset, study_id, force=force)
     files = [dataset.path / ref.path for ref, _ in found.views]
@@ -242,7 +242,7 @@ def write_explanation(
         threshold=threshold,
     )
     html, files = render(explained)
-    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as folder:
+    with write_folder(out, overwrite=overwrite, kind=_OUTPUT) as folder:
         for name, png in files.items():
             (folder / name).write_bytes(png)
         content = {
