@@ -49,7 +49,7 @@ def prepare_split(
     label: Callable[[Sequence[str]], Iterable[Mapping[str, LabelState]]] | None = None,
     priors: bool = False,
     tell: Callable[[Study], str | None] = lambda study: None,
-    max_told: int = 0,
+    max_context: int = 0,
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
 
@@ -58,14 +58,14 @@ def prepare_split(
     cut so that it fits ``max_tokens`` with its end token.
     ``label`` reads the label states of studies that have none out of their reports, many at once. With ``priors`` an
     example carries the patient's study before it, where that is in the split too and has a report. ``tell`` gives what
-    is told of a study beside its images, or None where none is told anything; ``max_told`` are the most tokens of that.
+    is told of a study beside its images, or None where none is told anything; ``max_context`` are the most tokens of that.
     """
     prepared = PreparedSplit()
     prior_ids: dict[str, str] = {}
     used = list(_usable(studies, cache, prepared.left_out, max_views=max_views, need_text=need_text))
     ids = iter(encode([text for _, _, text in used if text]))
     told = [tell(study) for study, _, _ in used]
-    told_ids = iter(encode([text for text in told if text is not None]))
+    context_ids = iter(encode([text for text in told if text is not None]))
     unlabeled = [text for study, _, text in used if text and label_set not in study.labels]
     read = iter(label(unlabeled) if label is not None and classes else ())
     for (study, chosen, text), said in zip(used, told, strict=True):
@@ -83,7 +83,7 @@ def prepare_split(
                 class_states=class_states(labels, classes) if classes and labels is not None else None,
                 report=text or None,
                 origin=study.origin,
-                told_ids=None if said is None else tuple(next(told_ids)[:max_told]),
+                context_ids=None if said is None else tuple(next(context_ids)[:max_context]),
             )
         )
         if study.prior is not None:

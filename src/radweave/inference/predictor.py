@@ -191,7 +191,7 @@ class Predictor:
     look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
     training split stated; only those are guessed for files that state none. ``drafting`` is what drafts by expected
     utility. ``target`` is the text that the run learned to write; ``telling`` has the sections that its model is told,
-    in at most ``max_told`` tokens.
+    in at most ``max_context`` tokens.
     """
 
     model: ReportModel
@@ -207,7 +207,7 @@ class Predictor:
     drafting: Drafting | None = None
     target: str = "findings"
     telling: Telling = field(default_factory=Telling)
-    max_told: int = 0
+    max_context: int = 0
 
     @classmethod
     def of(cls, run: Run, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
@@ -241,7 +241,7 @@ class Predictor:
             drafting=run.drafting,
             target=run.card.dataset.target,
             telling=Telling(data.input_sections),
-            max_told=data.input_tokens,
+            max_context=data.input_tokens,
             known_views=tuple(kind for kind, name in enumerate(VIEW_KINDS) if run.card.views.get(name)),
         )
 
@@ -405,7 +405,7 @@ class Predictor:
             source=model_input([picture for _, picture in views], image_size=self.image_size, ct=self.ct),
             rows=tuple(range(len(views))),
             view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
-            told_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_told]),
+            context_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_context]),
         )
 
     def reports(

@@ -25,12 +25,12 @@ kind of that name with that kind's defaults: `model.vision_encoder=swin`. `radwe
 configuration with all its values; a preset sets many fields to other values than the defaults here.
 """
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Data": ("contract.experiment", "data"),
+    "Data": ("methods.experiment", "data"),
     "Vision encoders": ("nn.vision",),
     "Text encoders": ("nn.text_encoder",),
     "Language models": ("nn.language_model", "nn.encoder_decoder", "nn.lora"),
-    "Parts that methods share": ("nn", "memory"),
-    "Stages": ("contract.stage", "contract.sizes"),
+    "Parts that methods share": ("nn", "methods.descriptors", "methods.prior_change"),
+    "Stages": ("methods.stage",),
     "Decoding": ("nn.decoding", "drafting"),
 }
 """Heading of the page -> rooms and modules of the records below it; a record stands under the closest of them."""
@@ -77,14 +77,14 @@ def _methods(experiments: Iterable[str]) -> list[str]:
 
 def _group(record: type[BaseModel]) -> str:
     module = record.__module__.removeprefix("radweave.")
-    if module.startswith("methods."):
-        return f"Method {module.split('.')[1]}"
     near = [
-        (len(place), heading)
-        for heading, places in _GROUPS.items()
-        for place in places
-        if f"{module}.".startswith(f"{place}.")
+        (len(prefix), heading)
+        for heading, prefixes in _GROUPS.items()
+        for prefix in prefixes
+        if f"{module}.".startswith(f"{prefix}.")
     ]
+    if not near and module.startswith("methods."):
+        return f"Method {module.split('.')[1]}"
     return max(near)[1] if near else next(iter(_GROUPS))
 
 
