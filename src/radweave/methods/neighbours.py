@@ -108,14 +108,14 @@ class DescribedStudies:
 
     def evidence_for(self, extractor: DescriptorExtractor, batch: Batch, barred: Mask) -> list[Evidence]:
         """What they say of each study of a batch; those that are ``barred`` (B, J) say nothing."""
-        apart = _with_told(distances(extractor, extractor.describe(batch), self.described), bags_of(batch), self.bags)
+        apart = _with_context(distances(extractor, extractor.describe(batch), self.described), bags_of(batch), self.bags)
         return [
             self.smoothers.evidence_for(findings, wording, own)
             for findings, wording, own in zip(apart.findings, apart.wording, barred, strict=True)
         ]
 
 
-def _with_told(apart: Distances, left: NDArray[np.float32] | None, right: NDArray[np.float32] | None) -> Distances:
+def _with_context(apart: Distances, left: NDArray[np.float32] | None, right: NDArray[np.float32] | None) -> Distances:
     """The distances with what was told of both sides; as they are where the training studies were told nothing."""
     if right is None:
         return apart
@@ -144,7 +144,7 @@ def fit_neighbours(extractor: DescriptorExtractor, training: TrainingView) -> Fi
             told.append(bags)
     extractor.fit_scales(seen)
     every = np.concatenate(told) if told else None
-    apart = _with_told(among(extractor, seen), every, every)
+    apart = _with_context(among(extractor, seen), every, every)
     labels: Floats = (training.class_states == POSITIVE).double().numpy()
     smoothers = Smoothers.fit(apart.findings, apart.wording, labels)
     patients = np.array([row["patient"] for row in rows])

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from radweave.core.config import records_in
+from radweave.core.config import record_types
 from radweave.core.escaping import escaped
 from radweave.methods.experiment import Experiment
 
@@ -67,7 +67,7 @@ def _collect(record: type[BaseModel], found: dict[type[BaseModel], None]) -> Non
         return
     found[record] = None
     for field in record.model_fields.values():
-        for inner in records_in(field):
+        for inner in record_types(field):
             _collect(inner, found)
 
 

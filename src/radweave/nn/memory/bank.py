@@ -351,7 +351,7 @@ def save_bank(bank: Bank, folder: Path) -> None:
         InputError: if a value is not finite; nothing could be found by it.
     """
     bank.refuse_non_finite(folder.name)
-    with write_folder(folder, overwrite=True, ours=BANK) as partial:
+    with write_folder(folder, overwrite=True, kind=BANK) as partial:
         write_tensors(partial / "bank.safetensors", bank.tensors)
         write_jsonl(partial / "rows.jsonl", bank.rows)
         if bank.hashed is not None:
