@@ -30,11 +30,11 @@ from radweave.core.study import Record
 
 # A safetensors file that is written piece by piece: a bank may be larger than memory.
 #
-# The library makes bytes of all tensors before it writes the first; what it would write is written here, a few rows at a
-# time. Reading needs nothing of the kind: the library maps the file.
+# The library makes bytes of all tensors before it writes the first; here the same bytes are written by a few rows.
+# Reading needs nothing of the kind: the library maps the file.
 #
-# Format: https://huggingface.co/docs/safetensors, "Format": eight bytes with the length of the header, the header as JSON
-# padded with blanks to a multiple of eight, then the tensors.
+# Format: https://huggingface.co/docs/safetensors, "Format": eight bytes with the length of the header, the header as
+# JSON padded with blanks to a multiple of eight, then the tensors.
 
 
 PIECE_BYTES = 1 << 22
