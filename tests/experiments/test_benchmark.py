@@ -487,7 +487,7 @@ def test_one_precision_for_every_stage_that_trains(toy_dataset: Dataset, tmp_pat
     request = replace(request_for(toy_dataset, tmp_path / "out"), overrides=(), precision="bfloat16")
     stages = tasks_of(request, tmp_path / "out")[0].experiment().named_stages()
     assert {name: stage.precision for name, stage in stages.items() if stage.epochs} == {
-        "eyes": "bfloat16",
+        "encoder": "bfloat16",
         "report": "bfloat16",
     }
     assert stages["language"].precision == "float32"

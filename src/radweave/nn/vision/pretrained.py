@@ -23,12 +23,12 @@ from radweave.nn.language_model import LoraConfig, LoraSetting, NoLoraConfig, ad
 
 # Start weights that the package brings: an encoder that has seen phantoms, and no patient.
 #
-# ``make eyes`` makes the file again (bench/make_eyes.py); docs/eyes.md says how it was made and what it is worth.
+# ``make encoder`` makes the file again (bench/make_encoder.py); docs/phantom_encoder.md says how it was made and what it is worth.
 
 
 Start = Literal["nothing", "phantom"]
 FIELD: Final = "vision_encoder.start"
-WEIGHTS: Final = Path(__file__).with_name("phantom_eyes.safetensors")
+WEIGHTS: Final = Path(__file__).with_name("phantom_encoder.safetensors")
 SHA256: Final = "db50d84dbedcf6845b83e38ff81696547e036de12839369bb67de9588ba5aeaf"
 STATED: Final = "encoder starts from weights trained on synthetic phantoms (shipped with the package; no patient data)"
 """What a run says of such a start, in its card and while it trains."""
@@ -132,7 +132,7 @@ def _with_weights(path: str, kind: Any, **options: Any) -> Any:
 
 class ResNetConfig(Config):
     """ResNet (He et al., 2016). ``path`` loads a checkpoint; without it the sizes build one, which ``start`` fills with
-    what the package brings for ``EYES``: weights of synthetic phantoms.
+    what the package brings for ``PHANTOM_ENCODER``: weights of synthetic phantoms.
     """
 
     reads: ClassVar[Modality] = "xray"
@@ -170,7 +170,7 @@ class ResNetConfig(Config):
         return _wrap(backbone, config.hidden_sizes[-1], config.num_channels, self.lora)
 
 
-EYES = ResNetConfig(
+PHANTOM_ENCODER = ResNetConfig(
     embedding_size=32, hidden_sizes=(32, 64, 128, 256), depths=(1, 1, 1, 1), layer_type="basic", start="phantom"
 )
 """The encoder of the tiny presets for radiographs: 5 x 5 tokens of a 144 px image, 1.2 million weights.
