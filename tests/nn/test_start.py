@@ -29,7 +29,7 @@ def test_an_encoder_of_other_sizes_is_refused_with_the_way_out() -> None:
 
 
 def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "phantom_eyes.safetensors"
+    path = tmp_path / "phantom_encoder.safetensors"
     save_file({name: value + 1 for name, value in load_file(str(WEIGHTS)).items()}, str(path))
     with pytest.raises(InputError, match="not those of this version"):
         load_start(PHANTOM_ENCODER.build(144).backbone, path)

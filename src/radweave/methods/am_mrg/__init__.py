@@ -12,7 +12,7 @@ from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.tables import TABLES
 from radweave.methods.experiment import (
-    EYES_STAGE,
+    ENCODER_STAGE,
     R2GENGPT_DECODING,
     SMALL_XRAY,
     TINY_XRAY,
@@ -63,7 +63,7 @@ def tiny() -> AmMrgExperiment:
             prompt=PLAIN_PROMPT,
         ),
         stages=DiseaseFirstStages(
-            eyes=EYES_STAGE,
+            encoder=ENCODER_STAGE,
             disease=stage(READING_PARTS, DISEASE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
             report=stage(STAGE_TWO | LANGUAGE, REPORT, fast, epochs=8, augment=False),

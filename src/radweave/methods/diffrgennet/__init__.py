@@ -10,7 +10,7 @@ from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
 from radweave.methods.diffrgennet.tables import ABLATIONS, TABLES
-from radweave.methods.experiment import EYES_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
+from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
 from radweave.methods.stage import OptimizerConfig, StageConfig, full
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
@@ -48,7 +48,7 @@ def tiny() -> DiffRGenNetExperiment:
             positions="sine",
         ),
         stages=DiffRGenNetStages(
-            eyes=EYES_STAGE, report=stage(READING_PARTS, LOSSES, warm(1e-3, 100), epochs=8, augment=False)
+            encoder=ENCODER_STAGE, report=stage(READING_PARTS, LOSSES, warm(1e-3, 100), epochs=8, augment=False)
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )

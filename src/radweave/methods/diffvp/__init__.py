@@ -17,7 +17,7 @@ from radweave.methods.diffvp.resampling import ResamplerConfig
 from radweave.methods.diffvp.tables import ABLATIONS, TABLES
 from radweave.methods.experiment import (
     ALL_LINEAR,
-    EYES_STAGE,
+    ENCODER_STAGE,
     MANY_FINDINGS,
     TINY_CT,
     TINY_XRAY,
@@ -98,7 +98,7 @@ def tiny_xray() -> DiffvpExperiment:
     return DiffvpExperiment(
         data=TINY_XRAY,
         model=scans.model.model_copy(update={"vision_encoder": PHANTOM_ENCODER, "word_head": DenseHeadConfig()}),
-        stages=scans.stages.model_copy(update=seen | {"eyes": EYES_STAGE}),
+        stages=scans.stages.model_copy(update=seen | {"encoder": ENCODER_STAGE}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from radweave.methods.experiment import (
     ALL_LINEAR,
-    EYES_STAGE,
+    ENCODER_STAGE,
     SMALL_XRAY,
     TINY_XRAY,
     VisionFirstStages,
@@ -71,7 +71,7 @@ def tiny() -> VdgenExperiment:
             word_head=DenseHeadConfig(),
             prompt="{image}",
         ),
-        stages=stages(report, vision=0, language=4).model_copy(update={"eyes": EYES_STAGE}),
+        stages=stages(report, vision=0, language=4).model_copy(update={"encoder": ENCODER_STAGE}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

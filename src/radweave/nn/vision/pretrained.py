@@ -23,12 +23,12 @@ from radweave.nn.language_model import LoraConfig, LoraSetting, NoLoraConfig, ad
 
 # Start weights that the package brings: an encoder that has seen phantoms, and no patient.
 #
-# ``make eyes`` makes the file again (bench/make_eyes.py); docs/eyes.md says how it was made and what it is worth.
+# ``make encoder`` makes the file again (bench/make_encoder.py); docs/phantom_encoder.md says how it was made and what it is worth.
 
 
 Start = Literal["nothing", "phantom"]
 FIELD: Final = "vision_encoder.start"
-WEIGHTS: Final = Path(__file__).with_name("phantom_eyes.safetensors")
+WEIGHTS: Final = Path(__file__).with_name("phantom_encoder.safetensors")
 SHA256: Final = "db50d84dbedcf6845b83e38ff81696547e036de12839369bb67de9588ba5aeaf"
 STATED: Final = "encoder starts from weights trained on synthetic phantoms (shipped with the package; no patient data)"
 """Statement of such a start in the card and the log of a run."""
