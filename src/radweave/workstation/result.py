@@ -81,7 +81,7 @@ def _finding(finding: Finding, support: Support) -> dict[str, Any]:
     return {
         "name": finding.name, "probability": finding.probability, "threshold": finding.threshold,
         "calibrated": finding.name in support.calibration.alike, "experience": finding.experience,
-        "said": finding.said.value, "flag": finding.flag,
+        "said": finding.state.value, "flag": finding.flag,
         "recalled": [{"number": case.number, "says": SAID[case.says(finding.name)]} for case in support.recalled],
     }  # fmt: skip
 
@@ -177,7 +177,7 @@ def changes_from_prior(support: Support, prior_states: PriorStates) -> list[dict
     """Change of each class from the prior report, for classes affirmed or uncertain in one of both reports."""
     rows = []
     for finding in support.findings:
-        then, now = prior_states.get(finding.name, LabelState.BLANK), finding.said
+        then, now = prior_states.get(finding.name, LabelState.BLANK), finding.state
         if finding.name == NO_FINDING or (then not in _PRESENT and now not in _PRESENT):
             continue
         lines = [support.sentences[number - 1] for number in finding.sentences]
