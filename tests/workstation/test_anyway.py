@@ -165,7 +165,7 @@ def test_a_cancelled_study_is_not_drafted_all_the_same_and_shows_nothing(both: t
     admin, station = both
     study = refused(admin, "unlike")
     with station.database.writing() as connection:
-        connection.execute(refusals.update().values(asked_by=1, asked=database.now()))
+        connection.execute(refusals.update().values(asked_by=1, asked_at=database.now()))
         connection.execute(studies.update().values(state="drafting"))
     admin.post(f"/api/v1/studies/{study}/cancel")
     assert admin.get(f"/api/v1/studies/{study}").json()["reason"] == store.CANCELLED

@@ -313,11 +313,11 @@ def station_of(request: Request) -> Station:
 CurrentStation = Annotated[Station, Depends(station_of)]
 
 
-def current_user(request: Request, here: CurrentStation) -> User:
+def current_user(request: Request, station: CurrentStation) -> User:
     """The user of a request; 401 without one, 403 without the CSRF token of the session."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     cookie = request.cookies.get(COOKIE)
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         if scheme.lower() == "bearer":
             user = users.by_token(connection, token.strip())
         else:
@@ -353,11 +353,13 @@ def admin(user: CurrentUser) -> User:
 Admin = Annotated[User, Depends(admin)]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """A JSON body without unknown fields."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class Login(_Body):
+class Login(Body):
     """A name and a password, or a token."""
 
     name: str = Field(default="", max_length=100)
@@ -365,7 +367,7 @@ class Login(_Body):
     token: str = Field(default="", max_length=200)
 
 
-class NewUser(_Body):
+class NewUser(Body):
     """A new user; without a password only tokens log it in."""
 
     name: str = Field(max_length=100)
@@ -373,7 +375,7 @@ class NewUser(_Body):
     password: str | None = Field(default=None, max_length=users.LONGEST_PASSWORD)
 
 
-class Disable(_Body):
+class Disable(Body):
     """True to disable the user."""
 
     disabled: bool
@@ -410,9 +412,9 @@ class LoginLimits:
             return {f"device {device}": self.most}
         return {f"client {client}": 4 * self.most, f"{client} {name}": self.most, f"name {name}": 20 * self.most}
 
-    def note(self, here: Station, client: str, user: int | None) -> None:
+    def note(self, station: Station, client: str, user: int | None) -> None:
         """Log a refused login: the address and the known user, never the typed name."""
-        here.metrics.count("logins_refused")
+        station.metrics.count("logins_refused")
         with self._lock:
             if self._entries.begin({"log": _LOGGED, f"log {client}": _LOGGED_OF_ONE}):
                 self._more += 1
@@ -420,7 +422,7 @@ class LoginLimits:
             more, self._more = self._more, 0
         log_event("login-refused", client=client)
         details = {"address": client, "of_user": user, "not_logged_before": more}
-        with here.database.writing() as connection:
+        with station.database.writing() as connection:
             log.append(connection, "login refused", details={name: one for name, one in details.items() if one})
 
 
@@ -435,31 +437,31 @@ def client_of(request: Request) -> str:
     return peer_of(address) if address_of(address) is not None else "unknown"
 
 
-def _signed(here: Station, user: int, password: str | None, nonce: str) -> str:
-    secret = store.read_secret(here.settings.state)
+def _signed(station: Station, user: int, password: str | None, nonce: str) -> str:
+    secret = store.read_secret(station.settings.state)
     return hmac.new(secret, f"device {user} {nonce} {password}".encode(), "sha256").hexdigest()
 
 
-def _known_device(request: Request, here: Station, row: Any) -> str | None:
+def _known_device(request: Request, station: Station, row: Any) -> str | None:
     """Rate-limit key of a browser that this user logged in with, under the same password; else None."""
     nonce, _, signed = request.cookies.get(DEVICE, "").partition(".")
-    if row is None or not hmac.compare_digest(signed.encode(), _signed(here, row.id, row.password, nonce).encode()):
+    if row is None or not hmac.compare_digest(signed.encode(), _signed(station, row.id, row.password, nonce).encode()):
         return None
     return nonce
 
 
 def open_session(
-    request: Request, response: Response, here: Station, connection: Connection, user: User
+    request: Request, response: Response, station: Station, connection: Connection, user: User
 ) -> dict[str, Any]:
     """Open a session and set the cookies of the browser."""
-    secret, csrf = users.open_session(connection, user, seconds=here.settings.session_s)
+    secret, csrf = users.open_session(connection, user, seconds=station.settings.session_s)
     log.append(connection, "login", user=user.id)
     nonce, row = secrets.token_urlsafe(16), users.named(connection, user.name)
     assert row is not None
     is_encrypted = request.url.scheme == "https"
     for name, value, seconds, path in (
-        (COOKIE, secret, int(here.settings.session_s), "/"),
-        (DEVICE, f"{nonce}.{_signed(here, user.id, row.password, nonce)}", _DEVICE_S, "/api/v1/session"),
+        (COOKIE, secret, int(station.settings.session_s), "/"),
+        (DEVICE, f"{nonce}.{_signed(station, user.id, row.password, nonce)}", _DEVICE_S, "/api/v1/session"),
     ):
         response.set_cookie(
             name, value, max_age=seconds, httponly=True, samesite="strict", path=path, secure=is_encrypted
@@ -473,17 +475,17 @@ def one_password() -> AbstractContextManager[None]:
 
 
 @router.post("/session", tags=["session"])
-def log_in(body: Login, request: Request, response: Response, here: CurrentStation) -> dict[str, Any]:
+def log_in(body: Login, request: Request, response: Response, station: CurrentStation) -> dict[str, Any]:
     """Open a session for a browser: a strict cookie, and the CSRF token that changes must repeat."""
     client, counted = client_of(request), login_limits(request)
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         row = None if body.token else users.named(connection, body.name)
     # Logins by token have no name and share one key.
     name = "" if body.token else folded(body.name)
-    keys = counted.keys(client, name, _known_device(request, here, row))
+    keys = counted.keys(client, name, _known_device(request, station, row))
     counted.begin(keys)
     try:
-        with one_password(), here.database.reading() as connection:
+        with one_password(), station.database.reading() as connection:
             if body.token:
                 user = users.by_token(connection, body.token)
             else:
@@ -492,10 +494,10 @@ def log_in(body: Login, request: Request, response: Response, here: CurrentStati
         counted.succeed(keys)
         raise
     if user is None:
-        counted.note(here, client, None if row is None else row.id)
+        counted.note(station, client, None if row is None else row.id)
         raise HTTPException(401, "unknown name, password or token")
     counted.succeed(keys)
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         # The password may have been changed, or the token revoked, in the meantime.
         if body.token:
             is_still = users.by_token(connection, body.token) is not None
@@ -503,7 +505,7 @@ def log_in(body: Login, request: Request, response: Response, here: CurrentStati
             is_still = row is not None and users.is_password(connection, user.id, row.password)
         if not is_still:
             raise HTTPException(401, "unknown name, password or token")
-        return open_session(request, response, here, connection, user)
+        return open_session(request, response, station, connection, user)
 
 
 @router.get("/session", tags=["session"])
@@ -513,29 +515,29 @@ def read_session(user: CurrentUser) -> dict[str, Any]:
 
 
 @router.delete("/session", tags=["session"], status_code=204)
-def log_out(request: Request, user: CurrentUser, here: CurrentStation) -> Response:
+def log_out(request: Request, user: CurrentUser, station: CurrentStation) -> Response:
     """End the session of the browser; return the logout address of the provider for its users."""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         users.close_session(connection, request.cookies.get(COOKIE, ""))
         log.append(connection, "logout", user=user.id)
         is_of_provider = users.is_of_provider(connection, user.id)
-    end = None if here.provider is None or not is_of_provider else here.provider.end()
+    end = None if station.provider is None or not is_of_provider else station.provider.end()
     answer = Response(status_code=204) if end is None else JSONResponse({"provider": end})
     answer.delete_cookie(COOKIE, path="/")
     return answer
 
 
 @router.get("/users", tags=["users"])
-def list_users(user: Admin, here: CurrentStation) -> dict[str, Any]:
+def list_users(user: Admin, station: CurrentStation) -> dict[str, Any]:
     """All users."""
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         return {"users": users.all_users(connection)}
 
 
 @router.post("/users", tags=["users"], status_code=201)
-def add_user(body: NewUser, user: Admin, here: CurrentStation) -> dict[str, Any]:
+def add_user(body: NewUser, user: Admin, station: CurrentStation) -> dict[str, Any]:
     """Add a reader or another admin."""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         made = users.add_user(connection, body.name, role=body.role, password=body.password)
         log.append(connection, "user added", user=user.id, details={"user": made, "role": body.role})
@@ -543,9 +545,9 @@ def add_user(body: NewUser, user: Admin, here: CurrentStation) -> dict[str, Any]
 
 
 @router.patch("/users/{number}", tags=["users"], status_code=204)
-def disable(number: int, body: Disable, user: Admin, here: CurrentStation) -> None:
+def disable(number: int, body: Disable, user: Admin, station: CurrentStation) -> None:
     """Disable a user, whose sessions and tokens end at once, or enable it."""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)  # two admins at once
         users.set_disabled(connection, number, is_disabled=body.disabled)
         action = "user disabled" if body.disabled else "user enabled"
@@ -553,9 +555,9 @@ def disable(number: int, body: Disable, user: Admin, here: CurrentStation) -> No
 
 
 @router.post("/users/{number}/token", tags=["users"], status_code=201)
-def add_token(number: int, user: Admin, here: CurrentStation) -> dict[str, Any]:
+def add_token(number: int, user: Admin, station: CurrentStation) -> dict[str, Any]:
     """A token for a program of this user; it is shown once."""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         if number not in [row["id"] for row in users.all_users(connection)]:
             raise InputError("no such user", field="number", got=number)

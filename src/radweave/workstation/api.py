@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Annotated, Any, Final, Literal
 
 import sqlalchemy as sa
 from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
@@ -20,11 +20,10 @@ from radweave.inference.explain.support import find_support
 from radweave.io.sandbox import Sandbox
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.workstation import drafts, log, outbox, related, store, users
-from radweave.workstation import drafts as anyway
-from radweave.workstation import drafts as signed
 from radweave.workstation.access import (
     COOKIE,
     Admin,
+    Body,
     CurrentStation,
     CurrentUser,
     login_limits,
@@ -51,52 +50,48 @@ _LONGEST_REASON = 500
 OPENED = "opened"
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Edits(_Body):
+class Edits(Body):
     """Edits of the version shown to the reader."""
 
     version: int
     edits: list[Edit] = Field(min_length=1, max_length=500)
 
 
-class LookedAt(_Body):
+class LookedAt(Body):
     """Keys of the sentences that the reader looked at."""
 
     version: int
     sentences: list[int] = Field(min_length=1, max_length=500)
 
 
-class Signature(_Body):
+class Signature(Body):
     """The version to sign. ``seconds`` is the reading time, by default since the study was first opened."""
 
     version: int
     seconds: float | None = Field(default=None, ge=0, le=_SECONDS_OF_A_DAY)
 
 
-class Addendum(_Body):
+class Addendum(Body):
     """A text to add to a signed report. ``after`` is the number of addenda shown to the reader."""
 
     after: int = Field(ge=0)
     text: drafts.Words
 
 
-class Rejection(_Body):
+class Rejection(Body):
     """The version to reject, and the reason."""
 
     version: int
     reason: drafts.Words = Field(max_length=_LONGEST_REASON)
 
 
-class Reopening(_Body):
+class Reopening(Body):
     """The rejected version to reopen."""
 
     version: int
 
 
-class Anyway(_Body):
+class Anyway(Body):
     """The kind of refusal shown to the reader; another kind is not overridden."""
 
     refusal: str = Field(max_length=20)
@@ -111,6 +106,15 @@ def find_study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]
     return row
 
 
+@contextmanager
+def visible_study(
+    transaction: AbstractContextManager[sa.Connection], study: str, user: User
+) -> Iterator[tuple[sa.Connection, sa.Row[Any]]]:
+    """A transaction with a study visible to the user; else 404."""
+    with transaction as connection:
+        yield connection, find_study(connection, study, user)
+
+
 @router.post("/studies", tags=["studies"], status_code=202)
 async def submit(request: Request, user: CurrentUser) -> dict[str, Any]:
     """Files of one or more studies, as the parts ``files`` of a form; a folder's files, or ZIP archives of them.
@@ -118,63 +122,62 @@ async def submit(request: Request, user: CurrentUser) -> dict[str, Any]:
     ``one_study=true`` groups all of them into one study. A request repeated with the same ``Idempotency-Key`` header
     counts once.
     """
-    here = station_of(request)
-    await run_in_threadpool(here.refuse_where_full)
+    station = station_of(request)
+    await run_in_threadpool(station.refuse_where_full)
     key = request.headers.get("idempotency-key")
-    async with request.form(max_files=here.settings.limits.files, max_fields=16) as form:
+    async with request.form(max_files=station.settings.limits.files, max_fields=16) as form:
         incoming = [
             from_stream(part.filename or "file", part.file)
             for part in form.getlist("files")
             if isinstance(part, UploadFile)
         ]
         one = form.get("one_study") == "true"
-        await run_in_threadpool(_refuse_disabled, here, user)  # sending files takes time
-        ids = await run_in_threadpool(here.submit, incoming, owner=user.id, one_study=one, key=key)
+        await run_in_threadpool(_refuse_disabled, station, user)  # sending files takes time
+        ids = await run_in_threadpool(station.submit, incoming, owner=user.id, one_study=one, key=key)
     return {"studies": ids}
 
 
-def _refuse_disabled(here: Station, user: User) -> None:
-    with here.database.reading() as connection:
+def _refuse_disabled(station: Station, user: User) -> None:
+    with station.database.reading() as connection:
         refuse_disabled(connection, user)
 
 
 @router.get("/studies", tags=["studies"])
 def work_list(
     user: CurrentUser,
-    here: CurrentStation,
+    station: CurrentStation,
     state: State | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
     """The work list, the newest first."""
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         total, rows = store.work_list(connection, user, state=state, search=search, offset=offset, limit=limit)
-        rows, counts = anyway.mark_overridden(connection, rows), store.counts(connection, user)
+        rows, counts = drafts.mark_overridden(connection, rows), store.counts(connection, user)
     return {"total": total, "offset": offset, "studies": rows, "counts": counts}
 
 
 @router.get("/studies/{study}", tags=["studies"])
-def read(study: str, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def read(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """A study with its newest draft: each sentence with its origin, probability and editor.
 
     ``altered_at`` is the log entry of the signature where the report differs from the signed one.
     """
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, row):
         answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
-        answer.update(anyway.refusal_json(connection, row, user))
+        answer.update(drafts.refusal_json(connection, row, user))
         if row.version == 0:
             return answer
         answer["draft"] = drafts.read(connection, study, row.version, user)
         answer["signature"] = drafts.read_signature(connection, study)
-        answer["addenda"] = signed.addenda_json(connection, study)
+        answer["addenda"] = drafts.addenda_json(connection, study)
         answer["rejection"] = _rejection(connection, row, user)
         answer["altered_at"] = _altered_at(connection, study)
         evidence_row = drafts.read_evidence(connection, study)
         assert evidence_row is not None, "a draft has its evidence"
         answer.update({name: evidence_row[name] for name in ("findings", "warnings", "model")})
-    log.note_first(here.database, OPENED, user=user.id, study=study, version=row.version)
+    log.note_first(station.database, OPENED, user=user.id, study=study, version=row.version)
     return answer
 
 
@@ -188,23 +191,22 @@ def _rejection(connection: sa.Connection, row: sa.Row[Any], user: User) -> dict[
 
 
 def _altered_at(connection: sa.Connection, study: str) -> int | None:
-    """Number of the log entry that the stored report contradicts; None if it is as signed."""
+    """Number of the log entry that the stored report contradicts; None if it is as drafts."""
     try:
-        signed.check_signed(connection, study)
-    except signed.AlteredError as error:
+        drafts.check_signed(connection, study)
+    except drafts.AlteredError as error:
         return error.entry
     return None
 
 
 @router.get("/studies/{study}/evidence", tags=["studies"])
-def evidence(study: str, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def evidence(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Evidence of the model for its draft: probabilities, recalled cases, maps."""
-    with here.database.reading() as connection:
-        find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, _):
         answer = drafts.read_evidence(connection, study)
     if answer is None:
         raise HTTPException(404, "there is no draft")
-    log.note_first(here.database, OPENED, user=user.id, study=study)
+    log.note_first(station.database, OPENED, user=user.id, study=study)
     return {**answer, "notice": RESEARCH_ONLY}
 
 
@@ -212,7 +214,7 @@ def evidence(study: str, user: CurrentUser, here: CurrentStation) -> dict[str, A
 def report(
     study: str,
     user: CurrentUser,
-    here: CurrentStation,
+    station: CurrentStation,
     format: Annotated[str, Query(pattern="^[a-z0-9-]{1,20}$")] = "pdf",
 ) -> Response:
     """The newest version as a file for other systems, with its addenda. 409 if it was rejected or altered.
@@ -221,15 +223,14 @@ def report(
     """
     if format not in FORMATS:
         raise InputError("no such format", field="format", expected=", ".join(FORMATS))
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, row):
         if row.version == 0:
             raise HTTPException(404, "there is no draft")
-        with _noting_altered(here, study, user):
+        with _noting_altered(station, study, user):
             stored = stored_report(connection, row, row.version)
-    with here.report_slots.slot():
+    with station.report_slots.slot():
         data = FORMATS[format].bytes_of(with_images(stored, maps=format == MAPS))
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         details = {"format": format, "version": row.version}
         log.append(connection, "report taken", user=user.id, study=study, details=details)
     name = f"report{FORMATS[format].suffix}"
@@ -241,50 +242,45 @@ def report(
 
 
 @router.get("/studies/{study}/sent", tags=["studies"])
-def sent(study: str, user: CurrentUser, here: CurrentStation) -> list[dict[str, Any]]:
+def sent(study: str, user: CurrentUser, station: CurrentStation) -> list[dict[str, Any]]:
     """Reports of a study waiting to be sent or sent to archives, with their receipts."""
-    with here.database.reading() as connection:
-        find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, _):
         return outbox.of_study(connection, study)
 
 
 @router.get("/studies/{study}/versions/{version}", tags=["studies"])
-def read_version(study: str, version: int, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def read_version(study: str, version: int, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """An older version. Version 1 is the model's first draft, ``drafted`` its newest."""
-    with here.database.reading() as connection:
-        find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, _):
         draft = drafts.read(connection, study, version, user)
-    log.note_first(here.database, OPENED, user=user.id, study=study, version=version)
+    log.note_first(station.database, OPENED, user=user.id, study=study, version=version)
     return draft
 
 
 @router.patch("/studies/{study}/sentences", tags=["drafts"])
-def edit(study: str, body: Edits, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def edit(study: str, body: Edits, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Replace, remove or insert sentences, or restore an older version. 409 if another edit came first."""
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
-        version = drafts.edit(connection, study, body.version, body.edits, user, here.settings.limits)
+    with visible_study(station.database.writing(), study, user) as (connection, _):
+        version = drafts.edit(connection, study, body.version, body.edits, user, station.settings.limits)
         return drafts.read(connection, study, version, user)
 
 
 @router.post("/studies/{study}/looked", tags=["drafts"])
-def look(study: str, body: LookedAt, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def look(study: str, body: LookedAt, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Record that this reader looked at sentences. Signing requires it for every flagged sentence."""
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
+    with visible_study(station.database.writing(), study, user) as (connection, _):
         drafts.mark_reviewed(connection, study, body.version, body.sentences, user)
         return drafts.read(connection, study, body.version, user)
 
 
 @router.post("/studies/{study}/sign", tags=["drafts"])
-def sign(study: str, body: Signature, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def sign(study: str, body: Signature, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Sign the newest version.
 
     409 if the user has not looked at a flagged sentence (``got`` has the keys), or the study is signed or rejected; 400
     if the report is empty, or holds invisible characters or ones that an export cannot carry.
     """
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
+    with visible_study(station.database.writing(), study, user) as (connection, _):
         seconds = body.seconds
         if seconds is None:
             opened = log.first(connection, OPENED, user=user.id, study=study)
@@ -294,46 +290,46 @@ def sign(study: str, body: Signature, user: CurrentUser, here: CurrentStation) -
 
 
 @router.post("/studies/{study}/addenda", tags=["drafts"], status_code=201)
-def add(study: str, body: Addendum, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def add(study: str, body: Addendum, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Sign an addendum to a signed report, which itself does not change. 409 if another addendum came first.
 
     The report with its addendum is sent to the targets of the report.
     """
-    most = here.settings.limits.draft_characters
-    with _noting_altered(here, study, user), here.database.writing() as connection:
-        find_study(connection, study, user)
-        signed.add_addendum(connection, study, body.after, body.text, user, most=most)
-        return {"addenda": signed.addenda_json(connection, study), "notice": RESEARCH_ONLY}
+    most = station.settings.limits.draft_characters
+    with (
+        _noting_altered(station, study, user),
+        visible_study(station.database.writing(), study, user) as (connection, _),
+    ):
+        drafts.add_addendum(connection, study, body.after, body.text, user, most=most)
+        return {"addenda": drafts.addenda_json(connection, study), "notice": RESEARCH_ONLY}
 
 
 @contextmanager
-def _noting_altered(here: Station, study: str, user: User) -> Iterator[None]:
+def _noting_altered(station: Station, study: str, user: User) -> Iterator[None]:
     """Log a refusal of a report that differs from the signed one."""
     try:
         yield
-    except signed.AlteredError as error:
-        with here.database.writing() as connection:
-            signed.note_altered(connection, study, error, user=user.id)
+    except drafts.AlteredError as error:
+        with station.database.writing() as connection:
+            drafts.note_altered(connection, study, error, user=user.id)
         raise
 
 
 @router.post("/studies/{study}/reject", tags=["drafts"])
-def reject(study: str, body: Rejection, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def reject(study: str, body: Rejection, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Reject the newest version with a reason. It is not exported, and archives that received it get a notice.
 
     409 if it is not the newest version, or the study is signed.
     """
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
+    with visible_study(station.database.writing(), study, user) as (connection, _):
         drafts.reject(connection, study, body.version, body.reason, user)
         return store.as_json(find_study(connection, study, user))
 
 
 @router.post("/studies/{study}/reopen", tags=["drafts"])
-def reopen(study: str, body: Reopening, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def reopen(study: str, body: Reopening, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Reopen a rejected draft. Allowed to the author of the rejection and to admins."""
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
+    with visible_study(station.database.writing(), study, user) as (connection, _):
         try:
             drafts.reopen(connection, study, body.version, user)
         except PermissionError as error:
@@ -342,66 +338,64 @@ def reopen(study: str, body: Reopening, user: CurrentUser, here: CurrentStation)
 
 
 @router.post("/studies/{study}/cancel", tags=["studies"])
-def cancel(study: str, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def cancel(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Remove a study from the queue, or discard the draft in progress."""
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         row = find_study(connection, study, user)
-    if not here.cancel(study, user):
-        raise signed.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
+    if not station.cancel(study, user):
+        raise drafts.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
     return {"id": study, "state": "refused", "reason": store.CANCELLED}
 
 
 @router.post("/studies/{study}/anyway", tags=["studies"], status_code=202)
-def draft_anyway(study: str, body: Anyway, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def draft_anyway(study: str, body: Anyway, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Override a refusal and queue the study. 403 if the role does not suffice, 409 if it cannot be overridden."""
-    with here.database.writing() as connection:
-        row = find_study(connection, study, user)
+    with visible_study(station.database.writing(), study, user) as (connection, row):
         try:
-            anyway.override_refusal(connection, row, body.refusal, user)
-        except anyway.NotAllowedError as error:
+            drafts.override_refusal(connection, row, body.refusal, user)
+        except drafts.NotAllowedError as error:
             raise HTTPException(403, str(error)) from None
-    here.inference.wake()
+    station.inference.wake()
     return {"id": study, "state": "waiting"}
 
 
 @router.get("/studies/{study}/log", tags=["log"])
 def study_log(
-    study: str, user: CurrentUser, here: CurrentStation, offset: Offset = 0, limit: Limit = 50
+    study: str, user: CurrentUser, station: CurrentStation, offset: Offset = 0, limit: Limit = 50
 ) -> dict[str, Any]:
     """Log entries of a study."""
-    with here.database.reading() as connection:
-        find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, _):
         return {"entries": log.entries(connection, study=study, offset=offset, limit=limit)}
 
 
 @router.get("/log", tags=["log"])
 def whole_log(
-    user: Admin, here: CurrentStation, offset: Offset = 0, limit: Limit = 50, newest_first: bool = False
+    user: Admin, station: CurrentStation, offset: Offset = 0, limit: Limit = 50, newest_first: bool = False
 ) -> dict[str, Any]:
     """The whole log."""
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         entries = log.entries(connection, study=None, offset=offset, limit=limit, newest_first=newest_first)
     return {"entries": entries}
 
 
 @router.get("/status", tags=["studies"])
-def status(user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def status(user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Readiness and model; for admins also storage and the losses of inference processes, the newest first."""
-    answer: dict[str, Any] = {"ready": here.inference.is_ready, "model": here.model}
+    answer: dict[str, Any] = {"ready": station.inference.is_ready, "model": station.model}
     if user.is_admin:
-        answer["storage"] = here.disk.figures()
-        answer["problem"] = here.inference.problem
+        answer["storage"] = station.disk.figures()
+        answer["problem"] = station.inference.problem
         answer["lost"] = [
             {"time": one.time.isoformat(), "reason": one.reason, "studies": one.studies}
-            for one in reversed(here.inference.reasons)
+            for one in reversed(station.inference.reasons)
         ]
     return answer
 
 
 @router.get("/log/check", tags=["log"])
-def check_log(user: Admin, here: CurrentStation) -> dict[str, Any]:
+def check_log(user: Admin, station: CurrentStation) -> dict[str, Any]:
     """Check the hash chain of the log, and signed reports against it (``altered_at``)."""
-    checked = here.check_log()
+    checked = station.check_log()
     return {
         "entries": checked.entries,
         "hash": checked.hash,
@@ -417,24 +411,24 @@ async def health() -> dict[str, Any]:
 
 
 @probes.get("/readyz", tags=["probes"])
-def ready(here: CurrentStation) -> dict[str, Any]:
+def ready(station: CurrentStation) -> dict[str, Any]:
     """Readiness: 503 while the model is loading, or the server stops."""
-    _states(here)
-    if not here.inference.is_ready:
-        raise HTTPException(503, "stopping" if here.inference.is_stopping else "the model is not loaded")
+    _states(station)
+    if not station.inference.is_ready:
+        raise HTTPException(503, "stopping" if station.inference.is_stopping else "the model is not loaded")
     return {"status": "ready"}
 
 
 @probes.get("/metrics", tags=["probes"])
-def metrics(here: CurrentStation) -> PlainTextResponse:
+def metrics(station: CurrentStation) -> PlainTextResponse:
     """Metrics for Prometheus."""
-    text = here.metrics.text(_states(here), here.disk.figures(), ready=here.inference.is_ready)
+    text = station.metrics.text(_states(station), station.disk.figures(), ready=station.inference.is_ready)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
-def _states(here: Station) -> dict[str, int]:
+def _states(station: Station) -> dict[str, int]:
     try:
-        with here.database.reading() as connection:
+        with station.database.reading() as connection:
             return store.counts(connection)
     except sa.exc.SQLAlchemyError:
         raise InputError("the database does not answer") from None
@@ -445,11 +439,7 @@ def _states(here: Station) -> dict[str, int]:
 TokenName = Annotated[str, Path(max_length=64)]
 
 
-class _AccountBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class NewPassword(_AccountBody):
+class NewPassword(Body):
     """Current and new password; users changing their own must give both."""
 
     old: str = Field(default="", max_length=users.LONGEST_PASSWORD)
@@ -457,13 +447,15 @@ class NewPassword(_AccountBody):
 
 
 @router.put("/users/{number}/password", tags=["users"], status_code=204)
-def change_password(number: int, body: NewPassword, request: Request, user: CurrentUser, here: CurrentStation) -> None:
-    """Change the own password, or as an admin another user's. All tokens and other sessions of the user end."""
+def change_password(
+    number: int, body: NewPassword, request: Request, user: CurrentUser, station: CurrentStation
+) -> None:
+    """Change one's own password, or as an admin another user's. The user's tokens and other sessions end."""
     _refuse_others(user, number)
     counted = login_limits(request)
     keys = {f"password {user.id}": counted.most}
     counted.begin(keys)
-    with one_password(), here.database.writing() as connection:
+    with one_password(), station.database.writing() as connection:
         refuse_disabled(connection, user)
         _refuse_unknown(users.user_names(connection), number)
         own = number == user.id
@@ -476,19 +468,19 @@ def change_password(number: int, body: NewPassword, request: Request, user: Curr
 
 
 @router.get("/users/{number}/tokens", tags=["users"])
-def list_tokens(number: int, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def list_tokens(number: int, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Names and times of a user's tokens. The tokens themselves are not stored."""
     _refuse_others(user, number)
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         return {"tokens": users.tokens_of(connection, number)}
 
 
 @router.delete("/users/{number}/tokens/{token}", tags=["users"], status_code=204)
-def revoke(number: int, token: TokenName, request: Request, user: CurrentUser, here: CurrentStation) -> None:
+def revoke(number: int, token: TokenName, request: Request, user: CurrentUser, station: CurrentStation) -> None:
     """Revoke a token. All other sessions of the user end, since the token may have opened them."""
     _refuse_others(user, number)
     keep = request.cookies.get(COOKIE, "") if number == user.id else ""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         if not users.revoke_token(connection, number, token, keep=keep):
             raise HTTPException(404, "no such token")
@@ -513,23 +505,22 @@ _PARSE_S: Final = 10.0
 _ONE: Final = 1
 
 
-class NewTemplate(BaseModel):
+class NewTemplate(Body):
     """An MRRT template in HTML, of which only text is kept."""
 
-    model_config = ConfigDict(extra="forbid")
     html: str = Field(max_length=LONGEST)
 
 
 @router.get("/template", tags=["template"])
-def read_template(user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def read_template(user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """The template: headings and default texts by section; null if none is loaded."""
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         row = connection.execute(sa.select(templates)).first()
     return {"template": None if row is None else {"title": row.title, "sha256": row.sha256, "sections": row.sections}}
 
 
 @router.put("/template", tags=["template"])
-def load(body: NewTemplate, user: Admin, here: CurrentStation) -> dict[str, Any]:
+def load(body: NewTemplate, user: Admin, station: CurrentStation) -> dict[str, Any]:
     """Load an MRRT template and return the elements dropped from it. Scripts in it are not run."""
     with closing(Sandbox("radweave.workstation.mrrt_parse", size=1)) as limited:
         template, _ = limited.call("template", {"html": body.html}, timeout_s=_PARSE_S)
@@ -540,7 +531,7 @@ def load(body: NewTemplate, user: Admin, here: CurrentStation) -> dict[str, Any]
     ]
     digest = sha256_bytes(body.html.encode("utf-8", "surrogatepass"))
     values = {"id": _ONE, "title": template["title"], "sections": sections, "sha256": digest, "loaded": now()}
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         connection.execute(templates.delete())
         connection.execute(templates.insert().values(values))
@@ -552,9 +543,9 @@ def load(body: NewTemplate, user: Admin, here: CurrentStation) -> dict[str, Any]
 
 
 @router.delete("/template", status_code=204, tags=["template"])
-def remove(user: Admin, here: CurrentStation) -> None:
+def remove(user: Admin, station: CurrentStation) -> None:
     """Remove the template."""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         if connection.execute(templates.delete()).rowcount:
             log.append(connection, "template removed", user=user.id)
@@ -566,48 +557,44 @@ BY_DATASET, BY_ARCHIVE = "data set", "archive"
 _MOST: Final = 50
 
 
-class PriorChoice(BaseModel):
+class PriorChoice(Body):
     """The chosen prior, or null for none."""
 
-    model_config = ConfigDict(extra="forbid")
     prior: str | None = Field(max_length=32)
 
 
 @router.get("/studies/{study}/prior", tags=["priors"])
-def read_prior(study: str, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def read_prior(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """The prior study of the patient, its report, and the changes from it as read by rules.
 
     ``found_by`` is "headers", "hand", "archive" or "data set"; ``was_used`` is true if the draft was made with it.
     """
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
-        return {"prior": _prior(here, connection, row), "may_choose": _may_choose(row)}
+    with visible_study(station.database.reading(), study, user) as (connection, row):
+        return {"prior": _prior(station, connection, row), "may_choose": _may_choose(row)}
 
 
 @router.get("/studies/{study}/priors", tags=["priors"])
 def list_choices(
-    study: str, user: CurrentUser, here: CurrentStation, search: Annotated[str | None, Query(max_length=200)] = None
+    study: str, user: CurrentUser, station: CurrentStation, search: Annotated[str | None, Query(max_length=200)] = None
 ) -> dict[str, Any]:
     """Candidates for the prior: studies of the same owner, the newest first."""
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, row):
         return {"studies": related.choices(connection, row, search, _MOST) if _may_choose(row) else []}
 
 
 @router.put("/studies/{study}/prior", tags=["priors"])
-def choose_prior(study: str, body: PriorChoice, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def choose_prior(study: str, body: PriorChoice, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Choose the prior, or none. An existing draft does not change."""
-    with here.database.writing() as connection:
-        row = find_study(connection, study, user)
+    with visible_study(station.database.writing(), study, user) as (connection, row):
         related.choose(connection, row, body.prior, user)
-        return {"prior": _prior(here, connection, row), "may_choose": True}
+        return {"prior": _prior(station, connection, row), "may_choose": True}
 
 
 def _may_choose(row: sa.Row[Any]) -> bool:
     return row.dataset_study is None and row.state in related.CHANGEABLE
 
 
-def _prior(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> dict[str, Any] | None:
+def _prior(station: Station, connection: sa.Connection, row: sa.Row[Any]) -> dict[str, Any] | None:
     evidence_row = drafts.read_evidence(connection, row.id)
     used = ((evidence_row or {}).get("evidence", {}).get("study") or {}).get("prior") or {}
     if row.dataset_study is not None:
@@ -627,7 +614,7 @@ def _prior(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> dict[s
         text, is_signed = related.text_of(connection, own)
         prior_json |= {"id": own.id, "name": own.name, "is_signed": is_signed, "found_by": own.found_by, "report": text}
     if prior_json["report"] and row.version:
-        labeler = get_labeler(LABELER_OF[here.modality])
+        labeler = get_labeler(LABELER_OF[station.modality])
         drafted = drafts.read(connection, row.id, drafts.drafted_version(connection, row.id))["text"]
         now = find_support(Report(drafted, row.id), labeler)
         prior_json["changes"] = changes_from_prior(now, read_prior_states(prior_json["report"], labeler))

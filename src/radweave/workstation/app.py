@@ -69,18 +69,18 @@ def _frames() -> Environment:
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def _page(name: str, here: Station, *, user: User | None, status: int = 200, **values: Any) -> HTMLResponse:
+def _page(name: str, station: Station, *, user: User | None, status: int = 200, **values: Any) -> HTMLResponse:
     """A page with the notice, the user and the model."""
     text = _frames().get_template(f"{name}.html.j2").render(
-        notice=RESEARCH_ONLY, user=user, model=here.model, version=__version__, page=name, **values
+        notice=RESEARCH_ONLY, user=user, model=station.model, version=__version__, page=name, **values
     )  # fmt: skip
     return HTMLResponse(text, status)
 
 
-def _browser_user(request: Request, here: Station) -> User | None:
+def _browser_user(request: Request, station: Station) -> User | None:
     """The user of a browser session; pages accept no tokens of programs."""
     try:
-        user = current_user(request, here)
+        user = current_user(request, station)
     except HTTPException:
         return None
     return user if user.csrf is not None else None
@@ -97,21 +97,23 @@ def home() -> Response:
 
 
 @router.get("/login")
-def login(request: Request, here: CurrentStation) -> Response:
-    if _browser_user(request, here) is not None:
+def login(request: Request, station: CurrentStation) -> Response:
+    if _browser_user(request, station) is not None:
         return RedirectResponse(_HOME, 303)
-    return _page("login", here, user=None, has_provider=here.provider is not None)
+    return _page("login", station, user=None, has_provider=station.provider is not None)
 
 
 @router.get("/login/openid")
-def to_provider(request: Request, here: CurrentStation, next: Annotated[str, Query(max_length=200)] = "") -> Response:
+def to_provider(
+    request: Request, station: CurrentStation, next: Annotated[str, Query(max_length=200)] = ""
+) -> Response:
     """Redirect to the provider, with a cookie that binds the login to this browser."""
-    if here.provider is None:
+    if station.provider is None:
         raise HTTPException(404)
     try:
-        url, cookie = here.provider.begin(next)
+        url, cookie = station.provider.begin(next)
     except NoProviderError:
-        return _no_provider(here)
+        return _no_provider(station)
     answer = RedirectResponse(url, 303)
     _set_try_cookie(answer, request, cookie)
     return answer
@@ -120,44 +122,44 @@ def to_provider(request: Request, here: CurrentStation, next: Annotated[str, Que
 @router.get(BACK)
 def from_provider(
     request: Request,
-    here: CurrentStation,
+    station: CurrentStation,
     state: Annotated[str, Query(max_length=200)] = "",
     code: Annotated[str, Query(max_length=4_000)] = "",
 ) -> Response:
     """Log in a user who returns from the provider, or refuse."""
-    if here.provider is None:
+    if station.provider is None:
         raise HTTPException(404)
     client, counted = client_of(request), login_limits(request)
     cookie = request.cookies.get(_TRY, "")
-    if not here.provider.began(cookie, state):  # any site can send a browser here: no failed login
-        return _page("problem", here, user=None, status=403, reason=f"You were not logged in: {NOT_BEGUN}.")
+    if not station.provider.began(cookie, state):  # any site can send a browser here: no failed login
+        return _page("problem", station, user=None, status=403, reason=f"You were not logged in: {NOT_BEGUN}.")
     # This count bounds the requests to the provider caused by one client; passwords have another.
     keys = {f"provider {client}": 4 * counted.most}
     claims: dict[str, Any] = {}
     try:
         counted.begin(keys)
-        claims, wanted = here.provider.finish(cookie, state, code)
-        with here.database.writing() as connection:
-            user = user_of(connection, here.provider, claims)
-            answer = _page("entered", here, user=None, wanted=wanted)
-            open_session(request, answer, here, connection, user)
+        claims, wanted = station.provider.finish(cookie, state, code)
+        with station.database.writing() as connection:
+            user = user_of(connection, station.provider, claims)
+            answer = _page("entered", station, user=None, wanted=wanted)
+            open_session(request, answer, station, connection, user)
         counted.succeed(keys)
     except NoProviderError:
         counted.succeed(keys)
-        answer = _no_provider(here)
+        answer = _no_provider(station)
     except RefusedError as error:
         if isinstance(error, NoRoleError):
-            with here.database.writing() as connection:
-                end_access(connection, here.provider, claims)
-        counted.note(here, client, None)
-        answer = _page("problem", here, user=None, status=403, reason=f"You were not logged in: {error}.")
+            with station.database.writing() as connection:
+                end_access(connection, station.provider, claims)
+        counted.note(station, client, None)
+        answer = _page("problem", station, user=None, status=403, reason=f"You were not logged in: {error}.")
     _set_try_cookie(answer, request, "", seconds=0)
     return answer
 
 
-def _no_provider(here: Station) -> HTMLResponse:
+def _no_provider(station: Station) -> HTMLResponse:
     reason = "The service that logs you in does not answer. With a name and a password of this server you can log in."
-    return _page("problem", here, user=None, status=503, reason=reason)
+    return _page("problem", station, user=None, status=503, reason=reason)
 
 
 def _set_try_cookie(answer: Response, request: Request, value: str, *, seconds: int = TRY_S) -> None:
@@ -169,50 +171,50 @@ def _set_try_cookie(answer: Response, request: Request, value: str, *, seconds: 
 
 
 @router.get("/studies")
-def studies(request: Request, here: CurrentStation) -> Response:
-    user = _browser_user(request, here)
+def studies(request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
-    limits: Limits = here.settings.limits
-    return _page("studies", here, user=user, limits=limits, modality=here.modality)
+    limits: Limits = station.settings.limits
+    return _page("studies", station, user=user, limits=limits, modality=station.modality)
 
 
 @router.get("/studies/{study}")
-def study(study: str, request: Request, here: CurrentStation) -> Response:
-    user = _browser_user(request, here)
+def study(study: str, request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         row = store.find(connection, study, user)
     if row is None:
-        return _page("problem", here, user=user, status=404, reason="There is no such study, or it is not yours.")
-    return _page("study", here, user=user, study=row.id, limits=here.settings.limits)
+        return _page("problem", station, user=user, status=404, reason="There is no such study, or it is not yours.")
+    return _page("study", station, user=user, study=row.id, limits=station.settings.limits)
 
 
 @router.get("/account")
-def account(request: Request, here: CurrentStation) -> Response:
-    user = _browser_user(request, here)
+def account(request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
-    return _page("account", here, user=user, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD)
+    return _page("account", station, user=user, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD)
 
 
 @router.get("/log")
-def log(request: Request, here: CurrentStation) -> Response:
-    user = _browser_user(request, here)
+def log(request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
     if not user.is_admin:
-        return _page("problem", here, user=user, status=403, reason="The log is for admins.")
-    return _page("log", here, user=user)
+        return _page("problem", station, user=user, status=403, reason="The log is for admins.")
+    return _page("log", station, user=user)
 
 
 def problem_page(request: Request, status: int, reason: str) -> HTMLResponse | None:
     """A refusal as a page for browsers; None for programs."""
     if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
         return None
-    here: Station = request.app.state.station
-    return _page("problem", here, user=_browser_user(request, here), status=status, reason=reason)
+    station: Station = request.app.state.station
+    return _page("problem", station, user=_browser_user(request, station), status=status, reason=reason)
 
 
 def add_pages(app: FastAPI) -> None:

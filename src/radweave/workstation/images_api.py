@@ -23,9 +23,8 @@ from radweave.core.storage import sha256_json
 from radweave.core.study import RESEARCH_ONLY, Study, View
 from radweave.io import viewer
 from radweave.workstation import drafts, log, related, store
-from radweave.workstation import drafts as anyway
 from radweave.workstation.access import CurrentStation, CurrentUser
-from radweave.workstation.api import find_study
+from radweave.workstation.api import visible_study
 from radweave.workstation.disk import Entry, Make
 from radweave.workstation.map_objects import on_grid, stack
 from radweave.workstation.station import Station
@@ -105,22 +104,21 @@ class Source:
 
 
 @router.get("/studies/{study}/images")
-def list_images(study: str, user: CurrentUser, here: CurrentStation) -> dict[str, Any]:
+def list_images(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """The images of a study and its prior as a viewer needs them, and the findings with a map.
 
     ``problem`` is the reason if a file cannot be shown. A scan is described with its ``volume``.
     """
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
-        own, prior = _sources(here, connection, row)
+    with visible_study(station.database.reading(), study, user) as (connection, row):
+        own, prior = _sources(station, connection, row)
         draft_evidence = drafts.read_evidence(connection, study) or {}
-    log.note_first(here.database, _LOOKED, user=user.id, study=study)
+    log.note_first(station.database, _LOOKED, user=user.id, study=study)
     evidence = draft_evidence.get("evidence") or {}
     views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
-    most = here.settings.limits.images
+    most = station.settings.limits.images
     return {
-        "images": [_described(here, study, one, views.get(one.name)) for one in own[:most]],
-        "prior": [_described(here, study, one, None) for one in prior[:most]],
+        "images": [_described(station, study, one, views.get(one.name)) for one in own[:most]],
+        "prior": [_described(station, study, one, None) for one in prior[:most]],
         "left_out": max(0, len(own) - most),
         "maps": names(evidence), "map_note": kind_of(evidence).note,
         "method": (draft_evidence.get("model") or {}).get("method"), "notice": RESEARCH_ONLY,
@@ -128,69 +126,67 @@ def list_images(study: str, user: CurrentUser, here: CurrentStation) -> dict[str
 
 
 @router.get("/studies/{study}/images/{name}/pixels")
-def read_pixels(study: str, name: Name, user: CurrentUser, here: CurrentStation, request: Request) -> Response:
+def read_pixels(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
     """The stored values of a radiograph: unsigned 16-bit little-endian words, row by row from the top.
 
     The list of images describes the words.
     """
-    return _part(study, name, "words", user, here, request)
+    return _part(study, name, "words", user, station, request)
 
 
 @router.get("/studies/{study}/images/{name}/table")
-def read_table(study: str, name: Name, user: CurrentUser, here: CurrentStation, request: Request) -> Response:
+def read_table(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
     """The VOI LUT of the file, if it has one: unsigned 16-bit little-endian words."""
-    return _part(study, name, "table", user, here, request)
+    return _part(study, name, "table", user, station, request)
 
 
 @router.get("/studies/{study}/images/{name}/volume")
-def read_volume(study: str, name: Name, user: CurrentUser, here: CurrentStation, request: Request) -> Response:
+def read_volume(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
     """A CT scan in Hounsfield units as an upright NIfTI-1 file, resampled only to correct a gantry tilt."""
-    return _part(study, name, "volume", user, here, request)
+    return _part(study, name, "volume", user, station, request)
 
 
 @router.get("/studies/{study}/maps/{finding:path}")
-def read_map(study: str, finding: str, user: CurrentUser, here: CurrentStation, form: str = "json") -> Any:
+def read_map(study: str, finding: str, user: CurrentUser, station: CurrentStation, form: str = "json") -> Any:
     """The map of a finding. ``form=nifti`` returns that of a scan as a gzipped NIfTI-1 file aligned with its volume."""
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, row):
         draft_evidence = drafts.read_evidence(connection, study)
-        own, _ = _sources(here, connection, row)
+        own, _ = _sources(station, connection, row)
     map_json = draft_evidence and read_maps(
         draft_evidence["evidence"], finding, str(draft_evidence["model"].get("method"))
     )
     if not draft_evidence or not map_json:
         raise HTTPException(404, "no such map")
-    log.note_first(here.database, _LOOKED, user=user.id, study=study)
+    log.note_first(station.database, _LOOKED, user=user.id, study=study)
     if form != "nifti":
         return {**map_json, "notice": RESEARCH_ONLY}
     scan = next((one for one in own if one.name == str(map_json["grids"][0]["image"])), None)
-    if here.modality != "ct" or scan is None:
+    if station.modality != "ct" or scan is None:
         raise HTTPException(404, "no map of a scan")
-    about = _entry(here, study, scan).about
+    about = _entry(station, study, scan).about
     laid = on_scan(draft_evidence["evidence"], finding, np.array(about["affine_ras"]), tuple(about["shape_zyx"]))
     assert laid is not None, "a scan's map has three axes"
     return Response(viewer.nifti_bytes(*laid), media_type="application/gzip")
 
 
-def _part(study: str, name: str, part: str, user: User, here: Station, request: Request) -> Response:
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
-        sources = [one for both in _sources(here, connection, row) for one in both]
+def _part(study: str, name: str, part: str, user: User, station: Station, request: Request) -> Response:
+    with visible_study(station.database.reading(), study, user) as (connection, row):
+        sources = [one for both in _sources(station, connection, row) for one in both]
     source = next((one for one in sources if one.name == name), None)
     if source is None:
         raise HTTPException(404, "no such image")
-    log.note_first(here.database, _LOOKED, user=user.id, study=study)
+    log.note_first(station.database, _LOOKED, user=user.id, study=study)
     packed = part != "volume" and _takes_gzip(request)
     tag = f'"{_key(source)}-{part}{"-gzip" if packed else ""}"'
     if tag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers={**_HEADERS, "ETag": tag})
-    entry = _entry(here, study, source)
+    entry = _entry(station, study, source)
     try:
         file = entry.parts[part].open("rb")
     except KeyError:
         raise HTTPException(404, f"this image has no {part}") from None
     except FileNotFoundError:  # evicted from the cache meanwhile
-        file = _entry(here, study, source).parts[part].open("rb")
+        file = _entry(station, study, source).parts[part].open("rb")
     headers = {**_HEADERS, "ETag": tag}
     if packed:
         headers["Content-Encoding"] = "gzip"
@@ -216,22 +212,22 @@ def _chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
             yield chunk
 
 
-def _sources(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> tuple[list[Source], list[Source]]:
+def _sources(station: Station, connection: sa.Connection, row: sa.Row[Any]) -> tuple[list[Source], list[Source]]:
     """The files of a study and of its prior; none of a refused study that cannot be shown."""
-    if row.state == "refused" and not anyway.shows_images(connection, row.id):
+    if row.state == "refused" and not drafts.shows_images(connection, row.id):
         return [], []
     if row.dataset_study is None:
         return _upload_sources(connection, row.id), _prior_sources(connection, row.id)
-    study, before = here.dataset_studies(row.dataset_study)
-    return _dataset_sources(here, study, ""), _dataset_sources(here, before, PRIOR)
+    study, before = station.dataset_studies(row.dataset_study)
+    return _dataset_sources(station, study, ""), _dataset_sources(station, before, PRIOR)
 
 
 def _prior_sources(connection: sa.Connection, study: str) -> list[Source]:
     """Files of the prior; those of a local study keep their names."""
-    prior, here = store.prior_of(connection, study), related.prior_of(connection, study)
+    prior, local = store.prior_of(connection, study), related.prior_of(connection, study)
     if prior is None:
         return []
-    own = [] if here is None else _upload_sources(connection, here.id, PRIOR)
+    own = [] if local is None else _upload_sources(connection, local.id, PRIOR)
     if tuple(str(one.path) for one in own) == prior.files:
         return own
     return [Source(f"{PRIOR}{number}", PRIOR_CALLED, Path(path)) for number, path in enumerate(prior.files)]
@@ -242,23 +238,23 @@ def _upload_sources(connection: sa.Connection, study: str, prefix: str = "") -> 
     return [Source(f"{prefix}{number}", called, Path(path)) for number, (path, called) in enumerate(pairs)]
 
 
-def _dataset_sources(here: Station, study: Study | None, prefix: str) -> list[Source]:
+def _dataset_sources(station: Station, study: Study | None, prefix: str) -> list[Source]:
     sources = []
     for number, ref in enumerate(() if study is None else study.images):
-        if ref.modality == here.modality and here.dataset is not None:
-            path = here.dataset.path / ref.path
+        if ref.modality == station.modality and station.dataset is not None:
+            path = station.dataset.path / ref.path
             sources.append(Source(f"{prefix}{number}", path.name, path, ref.view, ref.original_size_wh))
     return sources
 
 
-def _described(here: Station, study: str, source: Source, view: str | None) -> dict[str, Any]:
+def _described(station: Station, study: str, source: Source, view: str | None) -> dict[str, Any]:
     """Description of an image for the list; a scan is not decoded."""
     known = {"name": source.name, "file": printable(source.called)}
-    known["kind"] = "volume" if here.modality == "ct" else "radiograph"
-    if here.modality == "ct":
+    known["kind"] = "volume" if station.modality == "ct" else "radiograph"
+    if station.modality == "ct":
         return {**known, "presets": [*viewer.SCAN_PRESETS]}
     try:
-        about = _entry(here, study, source).about
+        about = _entry(station, study, source).about
     except InputError as error:
         return {**known, "problem": error.reason}
     if view is None and source.view is not View.UNKNOWN:
@@ -275,26 +271,26 @@ def _key(source: Source) -> str:
     return sha256_json([FORMAT, str(source.path), state.st_mtime_ns, state.st_size, source.original_size_wh])[:32]
 
 
-def _entry(here: Station, study: str, source: Source) -> Entry:
-    make: Make = partial(_scan if here.modality == "ct" else _radiograph, here, source)
-    return here.image_cache.get(study, _key(source), make)
+def _entry(station: Station, study: str, source: Source) -> Entry:
+    make: Make = partial(_scan if station.modality == "ct" else _radiograph, station, source)
+    return station.image_cache.get(study, _key(source), make)
 
 
-def _path(here: Station, source: Source) -> Path:
+def _path(station: Station, source: Source) -> Path:
     """Path of the file; one of a data set is checked by the data set."""
-    if here.dataset is None or not source.path.is_relative_to(here.dataset.path):
+    if station.dataset is None or not source.path.is_relative_to(station.dataset.path):
         return source.path
-    return here.dataset.image_path(source.path.relative_to(here.dataset.path).as_posix())
+    return station.dataset.image_path(source.path.relative_to(station.dataset.path).as_posix())
 
 
-def _radiograph(here: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-    read = viewer.read_words(_path(here, source), original_size_wh=source.original_size_wh)
+def _radiograph(station: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    read = viewer.read_words(_path(station, source), original_size_wh=source.original_size_wh)
     writers = {"words": partial(viewer.write_words, read.words)}
     if read.table is not None:
         writers["table"] = partial(viewer.write_words, read.table)
     return read.about, writers
 
 
-def _scan(here: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-    volume, about = viewer.read_scan(_path(here, source))
+def _scan(station: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    volume, about = viewer.read_scan(_path(station, source))
     return about, {"volume": partial(viewer.write_nifti, volume.hu, viewer.affine_ras(volume))}

@@ -12,11 +12,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from radweave.core.errors import InputError
-from radweave.workstation import drafts as signed
 from radweave.workstation import log
 from radweave.workstation.database import drafts, earlier, links, now, patients, studies
 from radweave.workstation.database import log as log_table
-from radweave.workstation.drafts import ConflictError
+from radweave.workstation.drafts import AlteredError, ConflictError, addenda_of, check_signed
 from radweave.workstation.users import User
 
 BY_HEADERS, BY_HAND = "headers", "hand"
@@ -83,14 +82,14 @@ def text_of(connection: sa.Connection, prior: sa.Row[Any]) -> tuple[str | None, 
     The text is None without a draft, and if it was rejected or altered.
     """
     try:
-        is_signed = bool(signed.check_signed(connection, prior.id))
-    except signed.AlteredError:
+        is_signed = bool(check_signed(connection, prior.id))
+    except AlteredError:
         return None, False
     query = sa.select(drafts.c.text).where(drafts.c.study_id == prior.id, drafts.c.version == prior.version)
     text = connection.execute(query).scalar()
     if text is None or prior.state == "rejected":
         return None, False
-    return "\n\n".join([text, *(row.text for row in signed.addenda_of(connection, prior.id))]), is_signed
+    return "\n\n".join([text, *(row.text for row in addenda_of(connection, prior.id))]), is_signed
 
 
 def days_between(connection: sa.Connection, study: str, prior: str) -> int | None:

@@ -18,8 +18,6 @@ from radweave.core.study import LabelState
 from radweave.inference.explain.maps import shown
 from radweave.inference.explain.support import unchecked_note, verdict_words
 from radweave.workstation import drafts, outbox, store
-from radweave.workstation import drafts as signed
-from radweave.workstation import drafts as signed_reports
 from radweave.workstation.database import drafts as drafts_table
 from radweave.workstation.database import evidence, sentences, signoffs, studies, users
 from radweave.workstation.drafts import drafted_version
@@ -69,11 +67,11 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
         ConflictError: if the study was rejected; for a notice, if it was not.
     """
     if event != "drafted":
-        signed.check_signed(connection, study.id)
+        drafts.check_signed(connection, study.id)
     is_rejected = connection.execute(sa.select(studies.c.state).where(studies.c.id == study.id)).scalar() == "rejected"
     if (event == "rejected") != is_rejected and event != "drafted":
         reason = "the draft was rejected: it is no report" if is_rejected else "the draft is not rejected"
-        raise signed.ConflictError(reason, field="state")
+        raise drafts.ConflictError(reason, field="state")
     draft, draft_evidence = drafts.read(connection, study.id, version), drafts.read_evidence(connection, study.id)
     assert draft_evidence is not None, "a draft has its evidence"
     made = connection.execute(
@@ -98,8 +96,8 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
     elif event != "drafted":
         signature = _signature(connection, study.id, version)
         if signature is None and event is not None:
-            raise signed.ConflictError("is not the version that was signed", field="version", got=version)
-        added = [] if signature is None else signed.addenda_of(connection, study.id)
+            raise drafts.ConflictError("is not the version that was signed", field="version", got=version)
+        added = [] if signature is None else drafts.addenda_of(connection, study.id)
         most = len(added) if event is None else int(event.removeprefix("addendum ")) if event != "signed" else 0
         shown = tuple(Addendum(row.text, _signature_of(row.name, row.time)) for row in added[:most])
         report = replace(report, signature=signature, addenda=shown)
@@ -195,7 +193,7 @@ def _slices(number: int, file: Path) -> list[Picture]:
 
 
 def _sections(sentences: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
-    texts = {kind: " ".join(row["text"] for row in sentences if row["section"] == kind) for kind in signed.SECTIONS}
+    texts = {kind: " ".join(row["text"] for row in sentences if row["section"] == kind) for kind in drafts.SECTIONS}
     return tuple(Section(kind, text) for kind, text in texts.items())
 
 
@@ -252,7 +250,7 @@ def signed_studies(connection: sa.Connection) -> list[SignedStudy]:
 
 
 def _row(connection: sa.Connection, signed: sa.Row[tuple[object, ...]]) -> SignedStudy:
-    signed_reports.check_signed(connection, signed.study_id)
+    drafts.check_signed(connection, signed.study_id)
     wanted = sa.select(sentences.c.text, sentences.c.flagged).where(sentences.c.study_id == signed.study_id)
     first = drafted_version(connection, signed.study_id)
     drafted = connection.execute(wanted.where(sentences.c.version == first)).all()

@@ -21,7 +21,6 @@ from radweave.data.dataset import Dataset
 from radweave.engine.run_folder import read_card
 from radweave.inference.predictor import UNTRAINED
 from radweave.workstation import drafts, log, outbox, related, store, users
-from radweave.workstation import store as patients
 from radweave.workstation.database import Database
 from radweave.workstation.disk import ConcurrencyLimit, DiskSpace, ImageCache, NoRoomError
 from radweave.workstation.events import Metrics, PeriodicThread, log_event, log_failure
@@ -165,7 +164,7 @@ class Station:
         self.database.server_lock.acquire()
         with self.database.writing() as connection:
             self.token = users.first_token(connection)
-        self._secret = patients.read_secret(settings.state)
+        self._secret = store.read_secret(settings.state)
         self._headers: dict[str, Identity | None] = {}
         self._dataset_read: dict[str, Study | None] = {}
         self.metrics = Metrics()
@@ -265,7 +264,7 @@ class Station:
                     made = NewStudy(study.name, study.files, source=source, refused=study.refused, prior=prior)
                     ids.append(store.add(connection, made, owner=owner))
                     if person is not None:
-                        for later in patients.record_patient(connection, ids[-1], person, self._secret, self._whose):
+                        for later in store.record_patient(connection, ids[-1], person, self._secret, self._whose):
                             related.find(connection, later)
                     if arrived:
                         outbox.arrived(connection, ids[-1])
@@ -289,7 +288,7 @@ class Station:
         if key not in self._headers:
             if len(self._headers) >= _MOST_READ:
                 self._headers.clear()
-            self._headers[key] = patients.read_patient(files)
+            self._headers[key] = store.read_patient(files)
         return self._headers[key]
 
     def _refuse_known(self, source: str) -> None:

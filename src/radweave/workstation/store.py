@@ -137,18 +137,18 @@ def prior_of(connection: sa.Connection, study: str) -> Prior | None:
 
     A reader's choice takes precedence, then a prior from an archive, then a local study.
     """
-    here = related.prior_of(connection, study)
+    local = related.prior_of(connection, study)
     row = connection.execute(sa.select(priors).where(priors.c.study_id == study)).first()
     from_archive = None if row is None else Prior(row.outcome, tuple(row.files), row.report, row.days, row.reason)
-    if related.is_by_hand(connection, study) and here is None:
+    if related.is_by_hand(connection, study) and local is None:
         return None
-    if here is None or (from_archive is not None and from_archive.files and here.found_by != related.BY_HAND):
+    if local is None or (from_archive is not None and from_archive.files and local.found_by != related.BY_HAND):
         return from_archive
-    text, is_signed = related.text_of(connection, here)
+    text, is_signed = related.text_of(connection, local)
     # An unsigned draft is no report.
     report = text if is_signed else None
     return Prior(
-        "found", tuple(uploaded(connection, here.id)), report, related.days_between(connection, study, here.id)
+        "found", tuple(uploaded(connection, local.id)), report, related.days_between(connection, study, local.id)
     )
 
 
