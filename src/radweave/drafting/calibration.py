@@ -272,7 +272,7 @@ class RunCalibration(Record):
                     balanced=float(of_class[k][0]) if k in of_class else None,
                     weight=float(of_class[k][1]) if k in of_class else 1.0,
                     reliability=tuple(
-                        Reliability(said=one.said, seen=one.seen, count=one.count, low=one.low)
+                        Reliability(said=one.probability, seen=one.frequency, count=one.count, low=one.low)
                         for one in reliability(said[:, k], labels[:, k], num_bins=num_bins)
                     ),
                 )

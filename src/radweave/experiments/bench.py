@@ -146,5 +146,5 @@ def facts(out: Path, started: float) -> dict[str, Any]:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    model = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return model[1] if model else platform.processor() or platform.machine()
