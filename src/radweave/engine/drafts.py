@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 from radweave.core.batch import Batch, Generation, VisionEncoder
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.core.ontology import NO_FINDING
-from radweave.core.study import NO_PART, PARTS, LabelState, Modality, joined, rows_by_part, split_parts, whole
+from radweave.core.study import (
+    NO_SECTION,
+    SECTIONS,
+    LabelState,
+    Modality,
+    join_sections,
+    join_sentences,
+    rows_by_section,
+    split_sections,
+)
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
 from radweave.drafting.calibration import RunCalibration, Source
@@ -28,7 +37,15 @@ from radweave.labels import LABELER_OF, get_labeler
 from radweave.labels.comparisons import Edit, remove_comparisons, without_marks
 from radweave.labels.contradictions import contradictions_of
 from radweave.labels.labeler import Labeler, Mention
-from radweave.methods.model import Classifying, Proposing, ReportModel, Witness, device_of, generations, named_parts
+from radweave.methods.model import (
+    Classifying,
+    EvidenceSource,
+    Proposing,
+    ReportModel,
+    device_of,
+    generations,
+    named_parts,
+)
 from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.heads import DenseHead
@@ -45,8 +62,8 @@ MOST_STUDIES = 4096
 """Training studies that a network's run drafts from, evenly spread: time and memory grow with their square."""
 
 
-def _testifying(model: Witness) -> Source:
-    return "stack" if model.speaks_log_odds() else "model"
+def evidence_kind(model: EvidenceSource) -> Source:
+    return "stack" if model.scores_are_log_odds() else "model"
 
 
 @torch.no_grad()
@@ -60,12 +77,12 @@ def embed(model: ReportModel, batch: Batch) -> Floats:
 
 
 def knows_classes(model: ReportModel) -> bool:
-    """Whether the model has heads that learned the classes: the method's own, or the one that its eyes learned by."""
+    """Whether the model has heads that learned the classes: the method's own, or the dense head of its encoder."""
     return isinstance(model, Classifying) or _dense_head(model) is not None
 
 
 def _dense_head(model: ReportModel) -> DenseHead | None:
-    """The head of the stage ``eyes``, if that was trained."""
+    """The head of the stage ``encoder``, if that was trained."""
     head = named_parts(model).get("word_head")
     return head if isinstance(head, DenseHead) and bool(head.learned) else None
 
@@ -120,7 +137,7 @@ class Drafting:
         config, marks = decoding.expected_utility, decoding.deidentification_marks == "keep"
         if (config, marks) not in self._writers:
             self._writers[config, marks] = UtilityWriter(self._opened.store, self.calibration, config, marks=marks)
-        writer, said = self._writers[config, marks], self._opened.testify(batch)
+        writer, said = self._writers[config, marks], self._opened.evidence_for(batch)
         proposed: Sequence[Sequence[str]] = [()] * len(said)
         if config.written and isinstance(self.model, Proposing):
             proposed = self.model.propose(batch, said, decoding)
@@ -170,7 +187,7 @@ class Opened:
             )
         store = load_drafting(folder)
         source = store.facts.source
-        own = _testifying(model) if isinstance(model, Witness) else None
+        own = evidence_kind(model) if isinstance(model, EvidenceSource) else None
         fits = source == own or (own is None and (source == "smoothers" or knows_classes(model)))
         embeddings = store.bank.tensors.get("embeddings")
         if not fits or (embeddings is None) != (own is not None):
@@ -187,13 +204,13 @@ class Opened:
         own = self.owners.of_queries(batch.study_ids, batch.patient_ids)
         return np.asarray(self.owners.barred(own, slice(0, len(self.owners))).numpy())
 
-    def testify(self, batch: Batch) -> list[Evidence]:
+    def evidence_for(self, batch: Batch) -> list[Evidence]:
         """What the training studies say of each study."""
-        if isinstance(self.model, Witness):
-            return self.model.testify(batch)
+        if isinstance(self.model, EvidenceSource):
+            return self.model.evidence_for(batch)
         assert self.studies is not None
         said = [
-            self.studies.testify(row, barred)
+            self.studies.evidence_for(row, barred)
             for row, barred in zip(embed(self.model, batch), self.barred(batch), strict=True)
         ]
         if self.store.facts.source == "heads":
@@ -221,7 +238,9 @@ def take_out_comparisons(
     edits = [edit for _, made in parts for edit in made]
     if not edits:
         return text, evidence, ()
-    now = joined((str(row.get("section", NO_PART)), part) for row, (part, _) in zip(rows, parts, strict=True) if part)
+    now = join_sentences(
+        (str(row.get("section", NO_SECTION)), part) for row, (part, _) in zip(rows, parts, strict=True) if part
+    )
     about = {name: _comparison_rows(evidence[name], labeler) for name in ABOUT_SENTENCES if evidence.get(name)}
     taken = [{"was": edit.was, "now": edit.now} for edit in edits]
     return now, {**evidence, **about, COMPARISONS_REMOVED: taken}, (_warning(edits, labeler),)
@@ -400,18 +419,18 @@ class Drafter:
 
     def _in_parts(self, one: Written) -> Written:
         """A draft of a run that writes two parts: its headings as we write them, its sentences without, by section."""
-        parts = split_parts(one.text) if self.target == "both" else {}
+        parts = split_sections(one.text) if self.target == "both" else {}
         if not parts:
             return one
-        rows = {name: rows_by_part(one.evidence[name]) for name in ABOUT_SENTENCES if one.evidence.get(name)}
+        rows = {name: rows_by_section(one.evidence[name]) for name in ABOUT_SENTENCES if one.evidence.get(name)}
         rows.setdefault("sentences", [{"text": text, "section": name} for name, text in parts.items()])
-        return replace(one, text=whole(parts), evidence={**one.evidence, **rows})
+        return replace(one, text=join_sections(parts), evidence={**one.evidence, **rows})
 
     def _missing(self, text: str) -> tuple[str, ...]:
         """A warning where a draft of two parts lacks one."""
         if self.target != "both" or not text:
             return ()
-        lacks = [name for name in PARTS if name not in split_parts(text)]
+        lacks = [name for name in SECTIONS if name not in split_sections(text)]
         return (f"the draft has no {' and no '.join(lacks)} under a heading",) if lacks else ()
 
     def _unmarked(self, text: str, evidence: dict[str, Any]) -> tuple[str, dict[str, Any], tuple[str, ...]]:

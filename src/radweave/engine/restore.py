@@ -19,7 +19,7 @@ from radweave.data.augmentation import PREPROCESSING_VERSION
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import refuse_shared_images
-from radweave.data.ood import Familiarity, load_familiarity
+from radweave.data.ood import OutOfDistribution, load_ood
 from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration
 from radweave.engine.checkpoint import load_weights, refuse_other_classes
@@ -30,6 +30,7 @@ from radweave.engine.sizes import refuse_other_shapes
 from radweave.methods import load_method
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import ReportModel, TrainingView, Varied
+from radweave.methods.renamed import rename_stages
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,7 +45,7 @@ class Run:
     experiment: Experiment
     tokenizer: PreTrainedTokenizerBase
     model: ReportModel
-    familiarity: Familiarity | None = None
+    ood: OutOfDistribution | None = None
     drafting: Drafting | None = None
 
 
@@ -68,6 +69,9 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
     if experiment.method != card.method:
         raise InputError("the method is not that of config.yaml", file=folder / "run.json", field="method")
+    if experiment.had_former_keys():
+        stages = {name: rename_stages(getattr(card, name)) for name in ("trained_steps", "validation")}
+        card = card.model_copy(update=stages)
     if list(card.trained_steps) != list(experiment.named_stages()):
         raise InputError("the stages are not those of config.yaml", file=folder / "run.json", field="trained_steps")
     refuse_other_classes(folder / "weights.safetensors", card.classes)
@@ -87,8 +91,8 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     set_memories(model, folder, named=card.memories)
     model.to(default_device() if device is None else device).eval()
     drafting = Drafting(folder / FOLDER, model, load_calibration(folder, card.classes))
-    familiarity = load_familiarity(folder / "familiarity")
-    return Run(folder, card, experiment, tokenizer, model, familiarity, drafting)
+    ood = load_ood(folder / "familiarity")
+    return Run(folder, card, experiment, tokenizer, model, ood, drafting)
 
 
 # Experiments at test time: a trained run reports with some of its settings changed, and nothing is trained.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.core.errors import InputError
-from radweave.core.study import PARTS, without_headings
+from radweave.core.study import SECTIONS, without_headings
 from radweave.labels import Labeler
 from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, definitions
 from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics, states_of
@@ -109,7 +109,7 @@ def evaluate_pairs(
     if not are_parted(checked):
         return _evaluate(checked, rules, labeler, train_texts, frequencies, options, left_out or {})
     sections: dict[str, Evaluation] = {}
-    for name in PARTS:
+    for name in SECTIONS:
         if own := of_section(checked, name):
             section_texts = [own_text for text in train_texts or () if (own_text := section_of(text, name))]
             none = {"reference has no such section": len(checked) - len(own)} if len(own) < len(checked) else {}

@@ -434,7 +434,7 @@ class Judged(Protocol):
     @property
     def threshold(self) -> float: ...
     @property
-    def said(self) -> LabelState: ...
+    def state(self) -> LabelState: ...
 
 
 def choose(names: Sequence[str], findings: Mapping[str, Judged]) -> list[str]:
@@ -449,7 +449,7 @@ def choose(names: Sequence[str], findings: Mapping[str, Judged]) -> list[str]:
 
     ranked = sorted((name for name in names if name != NO_FINDING), key=probability, reverse=True)
     stated = (LabelState.POSITIVE, LabelState.UNCERTAIN)
-    wanted = [name for name in ranked if probability(name) >= findings[name].threshold or findings[name].said in stated]
+    wanted = [name for name in ranked if probability(name) >= findings[name].threshold or findings[name].state in stated]
     known = any(probability(name) >= 0 for name in ranked)
     others = [name for name in ranked if name not in wanted]
     wanted += others[: max(0, (FEWEST if known else MOST_WITHOUT_REASON) - len(wanted))]
@@ -538,7 +538,7 @@ OTHERS: Final[Mapping[str, str]] = {
     "routing": "Weights, 0 to 1, of the attention masks of each layer: how far around a place was looked, not where.",
     "fusion": "Share, 0 to 1, of each class in the fused token, and how much of the decoder's input is of"
     " classes, not of patches. It does not say that a class is there.",
-    "familiarity": "How like the training images each view is: 0 is typical, lower is stranger; below the two"
+    "familiarity": "How like the training images each view is: 0 is typical, lower is less typical; below the two"
     " thresholds it is doubted or refused. It does not say that a draft of a familiar image is right.",
     "expected_utility": "What the chosen draft is expected to score by wording and by findings, if the"
     ' probabilities above are right; "asserted" are the findings that it was made to state.',
