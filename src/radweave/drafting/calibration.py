@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 FEWEST_POSITIVES = 5
 """A class with fewer, or with fewer negatives, is not calibrated: its frequency is all that is known of it."""
 OWN_WAY = 0.25
-"""Deviation of a class's slope and offset from those of all classes together, as expected of heads: docs/eyes.md."""
+"""Deviation of a class's slope and offset from those of all classes together, as expected of heads: docs/phantom_encoder.md."""
 
 
 @dataclass(frozen=True, slots=True)

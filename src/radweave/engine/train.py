@@ -23,7 +23,7 @@ from radweave.data.examples import PreparedSplit, no_usable_study, refuse_leaks,
 from radweave.data.leaks.images import near_copies
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.ood import TrainingPictures, fit_ood, save_ood
-from radweave.data.targets import Telling
+from radweave.data.targets import ContextSections
 from radweave.data.tokenizer import built_tokenizer, save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
@@ -44,7 +44,7 @@ from radweave.engine.sizes import refuse_giant
 from radweave.engine.stages import Training, TrainingWatch, refuse_impossible_stages, run_stages, training_view
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
-from radweave.methods.model import ReportModel, Shaped, Tokenizing, Witness, named_parts
+from radweave.methods.model import EvidenceSource, ReportModel, Shaped, Tokenizing, named_parts
 from radweave.metrics import Options, Pair, evaluate_pairs
 
 if TYPE_CHECKING:
@@ -194,8 +194,8 @@ def _prepare(
     refuse_unfit(experiment, dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = [study.report or "" for study in dataset.studies("train")]
-    telling = Telling(experiment.data.input_sections)
-    texts += [told for study in dataset.studies("train") if (told := telling.of(study))]
+    context = ContextSections(experiment.data.input_sections)
+    texts += [text for study in dataset.studies("train") if (text := context.of(study))]
     tokenizer = built_tokenizer(
         experiment.data.tokenizer, texts, own=experiment.language_checkpoint, dataset=dataset.path
     )
@@ -280,7 +280,8 @@ def _card(
         preprocessing=PREPROCESSING_VERSION,
         trained_steps=steps,
         # A witness drafts from what its memories were fitted to.
-        fitted=not training.model.terms or (isinstance(training.model, Witness) and not training.last_stage.losses),
+        fitted=not training.model.terms
+        or (isinstance(training.model, EvidenceSource) and not training.last_stage.losses),
         starts_from=training.experiment.stated_start,
         validation=validation,
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},

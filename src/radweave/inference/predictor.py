@@ -18,7 +18,7 @@ from radweave.core.study import Modality, Report, View
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.loader import VIEW_KINDS, Example, view_id
 from radweave.data.ood import Judgement, OutOfDistribution, Verdict
-from radweave.data.targets import NOTHING, Telling
+from radweave.data.targets import NO_CONTEXT, ContextSections
 from radweave.data.tokenizer import encode
 from radweave.engine.drafts import Drafter, Drafting
 from radweave.inference.pictures import (
@@ -192,8 +192,8 @@ class Predictor:
     run that must not report (its weights were never trained): asking it raises. ``ood`` tells whether images
     look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
     training split stated; only those are guessed for files that state none. ``drafting`` is what drafts by expected
-    utility. ``target`` is the text that the run learned to write; ``telling`` has the sections that its model is told,
-    in at most ``max_told`` tokens.
+    utility. ``target`` is the text that the run learned to write; ``context_sections`` are those that its model reads,
+    in at most ``max_context_tokens`` tokens.
     """
 
     model: ReportModel
@@ -208,8 +208,8 @@ class Predictor:
     known_views: tuple[int, ...] = ()
     drafting: Drafting | None = None
     target: str = "findings"
-    telling: Telling = field(default_factory=Telling)
-    max_told: int = 0
+    context_sections: ContextSections = field(default_factory=ContextSections)
+    max_context_tokens: int = 0
 
     @classmethod
     def of(cls, run: Run, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
@@ -242,8 +242,8 @@ class Predictor:
             ood=run.ood,
             drafting=run.drafting,
             target=run.card.dataset.target,
-            telling=Telling(data.input_sections),
-            max_told=data.input_tokens,
+            context_sections=ContextSections(data.input_sections),
+            max_context_tokens=data.input_tokens,
             known_views=tuple(kind for kind, name in enumerate(VIEW_KINDS) if run.card.views.get(name)),
         )
 
@@ -312,7 +312,7 @@ class Predictor:
         study_id: str,
         warnings: Sequence[str] = (),
         force: bool = False,
-        told: Mapping[str, str | None] = NOTHING,
+        told: Mapping[str, str | None] = NO_CONTEXT,
     ) -> Report:
         """Write the draft of the views that ``read_views`` gave, with its warnings; ``told`` has sections by name.
 
@@ -334,7 +334,7 @@ class Predictor:
         return [
             f"the {name} is not looked at: the run was trained without (data.input_sections)"
             for name, text in told.items()
-            if text and name not in self.telling.sections
+            if text and name not in self.context_sections.sections
         ]
 
     def read_study(
@@ -354,7 +354,7 @@ class Predictor:
         study_id: str,
         *,
         force: bool = False,
-        told: Mapping[str, str | None] = NOTHING,
+        told: Mapping[str, str | None] = NO_CONTEXT,
     ) -> Example:
         """What the model gets of the views that ``read_views`` gave, and of the sections that it is told.
 
@@ -400,14 +400,14 @@ class Predictor:
         return pairs[: self.max_views], tuple(warnings)
 
     def _example(self, views: Sequence[tuple[Path, Picture]], study_id: str, told: Mapping[str, str | None]) -> Example:
-        text = self.telling.asked(told, study_id, [path for path, _ in views])
+        text = self.context_sections.of_texts(told, study_id, [path for path, _ in views])
         return Example(
             study_id=study_id,
             patient_id=study_id,
             source=model_input([picture for _, picture in views], image_size=self.image_size, ct=self.ct),
             rows=tuple(range(len(views))),
             view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
-            context_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_told]),
+            context_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_context_tokens]),
         )
 
     def reports(
