@@ -195,8 +195,8 @@ FEWEST_IN_BIN, MOST_BINS = 20, 10
 class Reliability(Record):
     """Studies with similar probabilities: their mean, the least, and the share that had the finding."""
 
-    predicted: float = Field(ge=0, le=1, alias="said")
-    observed: float = Field(ge=0, le=1, alias="seen")
+    probability: float = Field(ge=0, le=1, alias="said")
+    frequency: float = Field(ge=0, le=1, alias="seen")
     count: int = Field(ge=1)
     low: float = Field(ge=0, le=1)
 
@@ -352,7 +352,7 @@ class RunCalibration(Record):
         """The number of studies with a similar probability that had the class, and of all of them."""
         bins = self.classes[name].reliability
         own = [one for one in bins if one.low <= probability] or [bins[0]]
-        return [round(own[-1].observed * own[-1].count), own[-1].count]
+        return [round(own[-1].frequency * own[-1].count), own[-1].count]
 
 
 def save_calibration(calibration: RunCalibration, folder: Path) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, clean_sentence, section_start
 from radweave.drafting.smoothers import Changes, Floats
 from radweave.labels import NO_FINDING, Labeler
-from radweave.labels.comparisons import MARK, STATES, THERE, State, said_changes, words_of_change
+from radweave.labels.comparisons import MARK, PRESENT, STATES, State, stated_changes, words_of_change
 from radweave.labels.contradictions import states_something, takes_back
 from radweave.labels.text import sentences_by_part
 
@@ -44,7 +44,7 @@ class ComparisonPool:
                     first.setdefault(text, (row, part))
         self.labels.read(first)
         self.sentences: Mapping[Change, list[Sentence]] = defaultdict(list)
-        for (text, source), changes in zip(first.items(), said_changes(list(first), labeler), strict=True):
+        for (text, source), changes in zip(first.items(), stated_changes(list(first), labeler), strict=True):
             one = self._states_one(text, changes)
             if one is not None and len(self.sentences[one]) < MOST:
                 self.sentences[one].append(Sentence(text, "comparison", *source))
@@ -55,7 +55,7 @@ class ComparisonPool:
         if len(stated) != 1:
             return None
         name, state = stated[0]
-        alone = self.labels.affirmed(text) == ({name} if state in THERE else frozenset())
+        alone = self.labels.affirmed(text) == ({name} if state in PRESENT else frozenset())
         return stated[0] if alone else None
 
     def variants(
@@ -114,7 +114,7 @@ class ChangeUtility:
             tuple(
                 (name, state) for name in self.classes if name != NO_FINDING for state in sorted(stated.get(name, ()))
             )
-            for stated in said_changes(texts, self.labeler)
+            for stated in stated_changes(texts, self.labeler)
         ]
 
     def __call__(self, stated: Sequence[tuple[Change, ...]]) -> Floats:
