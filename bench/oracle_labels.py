@@ -57,7 +57,7 @@ def main() -> None:
     for batch in StudyLoader(prepared.examples, 16, 0).epoch():
         references = [prepared.references[study_id] for study_id in batch.study_ids]
         truth = stated(references, labeler)
-        each = zip(opened.testify(batch), truth, opened.barred(batch), batch.study_ids, references, strict=True)
+        each = zip(opened.evidence_for(batch), truth, opened.barred(batch), batch.study_ids, references, strict=True)
         for said, labels, barred, study_id, reference in each:
             sure = replace(said, scores=np.where(labels > 0, SURE, -SURE), shown={}, changes=None)
             draft = writer.write(sure, barred).text

@@ -44,14 +44,14 @@ def test_weights_sum_to_one_with_and_without_barred_rows() -> None:
 def test_near_studies_speak_for_their_findings() -> None:
     smoothers = Smoothers.fit(DISTANCE / typical(DISTANCE), DISTANCE / typical(DISTANCE), LABELS)
     distance = squared_distances(POINTS[:1] + 0.01, POINTS)[0] / typical(DISTANCE)
-    said = smoothers.testify(distance, distance, np.zeros(12, dtype=bool))
+    said = smoothers.evidence_for(distance, distance, np.zeros(12, dtype=bool))
     assert (said.scores > 0.5).tolist() == (LABELS[0] > 0).tolist()
     assert int(said.weights.argmax()) == 0
 
 
 def test_one_training_study_is_enough() -> None:
     only = EmbeddedStudies.fit(POINTS[:1], LABELS[:1])
-    said = only.testify(POINTS[1], np.zeros(1, dtype=bool))
+    said = only.evidence_for(POINTS[1], np.zeros(1, dtype=bool))
     assert said.weights == pytest.approx([1.0])
     assert said.scores == pytest.approx(LABELS[0])
 
@@ -60,7 +60,7 @@ def test_barred_studies_say_nothing_of_findings_or_of_wording() -> None:
     distance, barred = DISTANCE / typical(DISTANCE), np.arange(12) < 2
     flipped = np.where(barred[:, None], 1 - LABELS, LABELS)
     one, other = (Smoothers.fit(distance, distance, labels) for labels in (LABELS, flipped))
-    said = one.testify(distance[0], distance[0], barred)
-    assert said.scores == pytest.approx(other.testify(distance[0], distance[0], barred).scores)
+    said = one.evidence_for(distance[0], distance[0], barred)
+    assert said.scores == pytest.approx(other.evidence_for(distance[0], distance[0], barred).scores)
     assert not said.weights[barred].any()
     assert said.weights.sum() == pytest.approx(1)

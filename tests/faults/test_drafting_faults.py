@@ -10,7 +10,7 @@ from radweave.drafting.candidates import CandidatePool, bleu_point, build_candid
 from radweave.drafting.choice import ExpectedUtility, NearbyUtility
 from radweave.drafting.smoothers import EmbeddedStudies
 from radweave.labels import get_labeler
-from radweave.methods.descriptors import Described, LooksConfig, distances
+from radweave.methods.descriptors import Described, DescriptorsConfig, distances
 from radweave.metrics.pairwise import WordingWeights
 from radweave.nn.decoding import ExpectedUtilityConfig
 
@@ -24,8 +24,8 @@ def drafted(reports: list[str]) -> tuple[str, tuple[str, ...]]:
     vectors = np.random.default_rng(0).normal(size=(len(reports), 4))
     studies = EmbeddedStudies.fit(vectors, labels)
     barred = np.zeros(len(reports), dtype=bool)
-    said = studies.testify(vectors[0] + 0.01, barred)
-    scores = np.stack([studies.testify(vector, barred).scores for vector in vectors])
+    said = studies.evidence_for(vectors[0] + 0.01, barred)
+    scores = np.stack([studies.evidence_for(vector, barred).scores for vector in vectors])
     calibration = PlattCalibration.fit(scores, labels)
     threshold = pays_off_from(calibration(scores), labels)
     pool = CandidatePool.build(reports, LABELER, CONFIG)
@@ -75,10 +75,10 @@ def test_where_nothing_is_near_there_is_no_draft() -> None:
 def test_a_study_without_a_view_is_like_all_others() -> None:
     """Its distances say nothing, and are finite."""
     rng = np.random.default_rng(0)
-    looks, seen = LooksConfig().build(), Described.empty(6)
+    extractor, seen = DescriptorsConfig().build(), Described.empty(6)
     seen.vectors[:] = rng.normal(size=seen.vectors.shape)
     seen.present[:, 0] = True
-    looks.fit_scales(seen)
-    apart = distances(looks, Described.empty(1), seen)
+    extractor.fit_scales(seen)
+    apart = distances(extractor, Described.empty(1), seen)
     assert apart.findings == pytest.approx(np.full((1, 6), 1.0), abs=0.1)
     assert apart.wording == pytest.approx(np.full((1, 6), 1.0), abs=0.3)

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 FEWEST_POSITIVES = 5
 """A class with fewer, or with fewer negatives, is not calibrated: its frequency is all that is known of it."""
 OWN_WAY = 0.25
-"""Deviation of a class's slope and offset from those of all classes together, as expected of heads: docs/eyes.md."""
+"""Deviation of a class's slope and offset from those of all classes together, as expected of heads: docs/phantom_encoder.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ class RunCalibration(Record):
                     balanced=float(of_class[k][0]) if k in of_class else None,
                     weight=float(of_class[k][1]) if k in of_class else 1.0,
                     reliability=tuple(
-                        Reliability(said=one.said, seen=one.seen, count=one.count, low=one.low)
+                        Reliability(said=one.probability, seen=one.frequency, count=one.count, low=one.low)
                         for one in reliability(said[:, k], labels[:, k], num_bins=num_bins)
                     ),
                 )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, cleaned, start_of
 from radweave.drafting.smoothers import Changes, Floats
 from radweave.labels import NO_FINDING, Labeler
-from radweave.labels.comparisons import MARK, STATES, THERE, State, said_changes, words_of_change
+from radweave.labels.comparisons import MARK, PRESENT, STATES, State, stated_changes, words_of_change
 from radweave.labels.contradictions import states_something, takes_back
 from radweave.labels.text import sentences_by_part
 
@@ -44,7 +44,7 @@ class Comparing:
                     first.setdefault(text, (row, part))
         self.labels.read(first)
         self.sentences: Mapping[Stated, list[Sentence]] = defaultdict(list)
-        for (text, source), said in zip(first.items(), said_changes(list(first), labeler), strict=True):
+        for (text, source), said in zip(first.items(), stated_changes(list(first), labeler), strict=True):
             one = self._states_one(text, said)
             if one is not None and len(self.sentences[one]) < MOST:
                 self.sentences[one].append(Sentence(text, "comparison", *source))
@@ -55,7 +55,7 @@ class Comparing:
         if len(stated) != 1:
             return None
         name, state = stated[0]
-        alone = self.labels.affirmed(text) == ({name} if state in THERE else frozenset())
+        alone = self.labels.affirmed(text) == ({name} if state in PRESENT else frozenset())
         return stated[0] if alone else None
 
     def variants(
@@ -112,7 +112,7 @@ class ChangeWorth:
         """The changes of findings that each text states."""
         return [
             tuple((name, state) for name in self.classes if name != NO_FINDING for state in sorted(said.get(name, ())))
-            for said in said_changes(texts, self.labeler)
+            for said in stated_changes(texts, self.labeler)
         ]
 
     def __call__(self, stated: Sequence[tuple[Stated, ...]]) -> Floats:

@@ -96,7 +96,7 @@ class Smoothers:
         """From squared distances (J, J) among the training studies, for findings and for the wording."""
         return cls(labels, (*(kernel.inverse(looks) for kernel in FINDINGS), WORDING.inverse(wording)))
 
-    def testify(self, looks: Floats, wording: Floats, barred: Mask) -> Evidence:
+    def evidence_for(self, looks: Floats, wording: Floats, barred: Mask) -> Evidence:
         """What the training studies say of one at these squared distances (J,); ``barred`` ones say nothing."""
         shares = [
             without(weights_of(kernel, inverse, looks), barred)
@@ -142,9 +142,9 @@ class EmbeddedStudies:
         smoothers = Smoothers.fit(distance / scale, distance / scale, labels)
         return cls(vectors, centre, spread, scale, smoothers)
 
-    def testify(self, embedding: Floats, barred: Mask) -> Evidence:
+    def evidence_for(self, embedding: Floats, barred: Mask) -> Evidence:
         """What they say of a study with this embedding (D,)."""
         vector = (embedding - self.centre) / self.spread
         # Each study for itself: a product of many rows may round otherwise than that of one.
         distance = ((self.vectors - vector) ** 2).sum(axis=1) / self.scale
-        return self.smoothers.testify(distance, distance, barred)
+        return self.smoothers.evidence_for(distance, distance, barred)

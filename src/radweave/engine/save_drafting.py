@@ -23,9 +23,9 @@ from radweave.drafting.candidates import (
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor, save_drafting
 from radweave.drafting.writer import MOST_IN_PAIRS
-from radweave.engine.drafts import FOLDER, MOST_STUDIES, _testifying, class_scores, embed, knows_classes
+from radweave.engine.drafts import FOLDER, MOST_STUDIES, class_scores, embed, evidence_kind, knows_classes
 from radweave.labels import Labeler, get_labeler
-from radweave.methods.model import ReportModel, TrainingView, Witness, device_of
+from radweave.methods.model import EvidenceSource, ReportModel, TrainingView, device_of
 from radweave.nn.memory.bank import Bank, patient_code
 
 if TYPE_CHECKING:
@@ -101,22 +101,22 @@ class SeenStudies:
 
 
 def _seen(model: ReportModel, view: TrainingView, labeler: Labeler) -> SeenStudies:
-    if isinstance(model, Witness):
+    if isinstance(model, EvidenceSource):
         said = model.left_out()
         return SeenStudies(view.spread(len(said)).examples, said, None)
     view = view.spread(MOST_STUDIES)
     rows = np.concatenate([embed(model, batch.to(device_of(model))) for batch in view.batches()])
     studies = EmbeddedStudies.fit(rows, stated(view.reports, labeler))
     patients = np.array([example.patient_id for example in view.examples])
-    said = [studies.testify(row, patients == patient) for row, patient in zip(rows, patients, strict=True)]
+    said = [studies.evidence_for(row, patients == patient) for row, patient in zip(rows, patients, strict=True)]
     return SeenStudies(view.examples, said, rows)
 
 
 def _calibrated(training: Training, seen: SeenStudies, labels: Floats, labeler: Labeler) -> RunCalibration:
     """Of heads on the validation split; else on the training split, each study without its patient's."""
     model = training.model
-    if isinstance(model, Witness) or not knows_classes(model):
-        source: Source = _testifying(model) if isinstance(model, Witness) else "smoothers"
+    if isinstance(model, EvidenceSource) or not knows_classes(model):
+        source: Source = evidence_kind(model) if isinstance(model, EvidenceSource) else "smoothers"
         scores = np.stack([said.scores for said in seen.said])
         return RunCalibration.fit(source, "train", labeler.classes, scores, labels)
     prepared = training.splits["val"].of(training.last_stage.mixture)

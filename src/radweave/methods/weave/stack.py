@@ -83,7 +83,7 @@ def logistic(values: Floats, targets: Floats, mean: Floats, deviation: Floats) -
     """Coefficients (F,) with the greatest posterior of a logistic regression of targets (N,) on values (N, F).
 
     The prior is normal around ``mean`` (F,) with ``deviation`` (F,). All but the last, which is the offset, are not
-    negative: no source speaks against itself.
+    negative: no source counts against its own scores.
     """
 
     def loss(coefficients: Floats) -> tuple[float, Floats]:
