@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from radweave.core.study import LabelState, Report, Study
-from radweave.inference.explain.support import SAID, Claim, Sentence, Support
+from radweave.inference.explain.support import STATE_WORDS, Claim, Sentence, Support
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import words_of_change
 from radweave.workstation.finished import model_facts, writable
@@ -76,13 +76,11 @@ def _storable(report: Report) -> Report:
 
 
 def _finding(finding: Finding, found: Support) -> dict[str, Any]:
-    from radweave.inference.explain.support import SAID
-
     return {
         "name": finding.name, "probability": finding.probability, "threshold": finding.threshold,
-        "calibrated": finding.name in found.calibration.alike, "experience": finding.experience,
+        "calibrated": finding.name in found.calibration.similar, "experience": finding.experience,
         "said": finding.state.value, "flag": finding.flag,
-        "recalled": [{"number": case.number, "says": SAID[case.says(finding.name)]} for case in found.recalled],
+        "recalled": [{"number": case.number, "says": STATE_WORDS[case.says(finding.name)]} for case in found.recalled],
     }  # fmt: skip
 
 
@@ -107,7 +105,7 @@ def _sentence(sentence: Sentence, origin: Any, found: Support, before: Before) -
         "details": {
             "checked": list(sentence.checked),
             "not_checked": list(sentence.not_checked),
-            "calibrated": all(name in found.calibration.alike for name in there) if there else None,
+            "calibrated": all(name in found.calibration.similar for name in there) if there else None,
             "claims": [_claim(claim, found, probable) for claim in sentence.claims],
             "prior": prior,
             "verbatim": list(sentence.verbatim),
@@ -124,12 +122,10 @@ def _probability(claim: Claim, probable: Mapping[str, float | None]) -> float | 
 
 
 def _claim(claim: Claim, found: Support, probable: Mapping[str, float | None]) -> dict[str, Any]:
-    from radweave.inference.explain.support import SAID
-
     return {
-        "name": claim.name, "said": SAID[claim.state], "verdict": claim.verdict.value,
+        "name": claim.name, "said": STATE_WORDS[claim.state], "verdict": claim.verdict.value,
         "probability": probable.get(claim.name), "threshold": found.calibration.threshold(claim.name),
-        "calibrated": claim.name in found.calibration.alike, "agree": list(claim.agree), "differ": list(claim.differ),
+        "calibrated": claim.name in found.calibration.similar, "agree": list(claim.agree), "differ": list(claim.differ),
     }  # fmt: skip
 
 
@@ -169,7 +165,7 @@ def _misfit(claim: Claim, said: Sequence[str], before: LabelState) -> str | None
         return f"calls {claim.name} new, and the prior report affirms it"
     goes_on = [word for word in said if word in _GOES_ON]
     if is_there and goes_on and before in (LabelState.NEGATIVE, LabelState.BLANK):
-        return f"calls {claim.name} {goes_on[0]}, and in the prior report it is {SAID[before]}"
+        return f"calls {claim.name} {goes_on[0]}, and in the prior report it is {STATE_WORDS[before]}"
     if "resolved" in said and before is LabelState.NEGATIVE:
         return f"calls {claim.name} resolved, and the prior report denies it"
     return None
@@ -184,7 +180,14 @@ def changes(found: Support, before: Before) -> list[dict[str, Any]]:
             continue
         lines = [found.sentences[number - 1] for number in finding.sentences]
         said = [word for line in lines for word in words_of_change("".join(part for part, _ in line.parts))]
-        rows.append({"name": finding.name, "before": SAID[then], "now": SAID[now], "change": _change(then, now, said)})
+        rows.append(
+            {
+                "name": finding.name,
+                "before": STATE_WORDS[then],
+                "now": STATE_WORDS[now],
+                "change": _change(then, now, said),
+            }
+        )
     return rows
 
 
