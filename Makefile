@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants eyes results reference package sbom clean
+.PHONY: setup demo test words test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants eyes results reference package sbom clean
 
 setup: $(READY)
 
@@ -61,7 +61,12 @@ check: $(READY)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python bench/words.py
 	$(PYTEST) --ignore tests/workstation
+
+# Private words where the field has its own, and docstrings that begin with a question word.
+words: $(READY)
+	$(BIN)/python bench/words.py
 
 # The documentation as a site: a warning is an error (with --quiet none is noticed), and no page may load anything from elsewhere.
 SITE ?= build/site
