@@ -47,7 +47,7 @@ def load(
     """
     from pathlib import Path
 
-    from radweave.core.devices import found_device
+    from radweave.core.devices import parse_device
     from radweave.core.errors import InputError
     from radweave.engine.restore import restore
     from radweave.inference.predictor import Predictor
@@ -56,7 +56,7 @@ def load(
         raise InputError("not a path", field="run", got=type(run).__name__, expected="the path of a run folder")
     if isinstance(decoding, str):
         raise InputError("not a list", field="decoding", got="one string", expected='such as ["num_beams=3"]')
-    place = None if device is None else found_device(str(device), field="device")
+    place = None if device is None else parse_device(str(device), field="device")
     restored = restore(Path(run), device=place)
     return Predictor.of(restored, untrained=untrained, decoding=decoding)
 

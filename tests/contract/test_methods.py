@@ -271,12 +271,18 @@ def test_a_term_reads_exactly_the_parts_it_names(
 def padded_more(batch: Batch) -> Batch:
     """The batch with one more place for a view and for what is told, and rubbish wherever nothing is."""
     longer = {}
-    for name, rubbish in (("pixel_values", 7.0), ("view_mask", 0), ("view_ids", 2), ("told_ids", 5), ("told_mask", 0)):
+    for name, rubbish in (
+        ("pixel_values", 7.0),
+        ("view_mask", 0),
+        ("view_ids", 2),
+        ("context_ids", 5),
+        ("context_mask", 0),
+    ):
         value = getattr(batch, name)
         if value is not None and (batch.volume is None or "view" not in name):
             longer[name] = torch.cat([value, torch.full_like(value[:, :1], rubbish)], dim=1)
     for name, mask, rubbish in (
-        ("pixel_values", "view_mask", 7.0), ("view_ids", "view_mask", 2), ("told_ids", "told_mask", 5),
+        ("pixel_values", "view_mask", 7.0), ("view_ids", "view_mask", 2), ("context_ids", "context_mask", 5),
     ):  # fmt: skip
         if name in longer:
             longer[name][~longer[mask]] = rubbish
@@ -339,9 +345,9 @@ def test_what_a_batch_carries_counts_and_what_is_absent_does_not(
         fewer[0, 1], kinds[0, 0] = False, 2
         changes |= {"pixel_values": second, "view_mask": fewer, "view_ids": kinds}
     if model.terms:
-        for name in ("labels", "told_ids", "told_mask"):
+        for name in ("labels", "context_ids", "context_mask"):
             value = getattr(batch, name).clone()
-            value[0, 0] = (value[0, 0] + 1) if name != "told_mask" else False
+            value[0, 0] = (value[0, 0] + 1) if name != "context_mask" else False
             changes[name] = value
     if {"disease", "diagnosis", "eyes"} & set(model.terms):
         assert batch.class_labels is not None
@@ -389,7 +395,7 @@ TWO_PARTS = "FINDINGS: No effusion. IMPRESSION: The heart is normal."
 
 def told(context: BuildContext, study: Example, text: str) -> Example:
     """The study as its model is told of it; of "" it is told nothing."""
-    return replace(study, told_ids=tuple(encode(context.tokenizer, text)))
+    return replace(study, context_ids=tuple(encode(context.tokenizer, text)))
 
 
 def test_it_overfits_studies_and_says_what_it_saw_and_was_told(
@@ -444,14 +450,14 @@ def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
     brief = experiment.decoding.model_copy(update={"max_new_tokens": 1, "num_beams": 1})
     study = example(context, 0)
     said = told(context, study, "Indication: fall.\n")
-    assert said.told_ids
+    assert said.context_ids
     for batch in ([study], [told(context, study, "")], [told(context, study, ""), said]):
         model.generate(batch_of(context, *batch), brief)
     plain, nothing, beside, more = prompts
     torch.testing.assert_close(nothing, plain)
     torch.testing.assert_close(beside, plain)
-    assert len(more) == len(plain) + len(said.told_ids)
-    words = writer.embed(torch.tensor(said.told_ids))
+    assert len(more) == len(plain) + len(said.context_ids)
+    words = writer.embed(torch.tensor(said.context_ids))
     places = [start for start in range(len(plain)) if torch.equal(more[start : start + len(words)], words)]
     assert places, "as tokens, one after the other"
 

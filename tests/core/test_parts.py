@@ -6,18 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radweave.core.study import Report, is_parted, joined, rows_by_part, sections_of, split_parts, whole
+from radweave.core.study import (
+    Report,
+    draft_sections,
+    has_both_sections,
+    join_sections,
+    join_sentences,
+    rows_by_section,
+    split_sections,
+)
 
 BOTH = "FINDINGS: The lungs are clear. Heart: normal. IMPRESSION: No acute disease."
 PARTS = {"findings": "The lungs are clear. Heart: normal.", "impression": "No acute disease."}
 
 
 def test_what_is_put_together_is_taken_apart_again() -> None:
-    assert whole(PARTS) == BOTH
-    assert split_parts(BOTH) == PARTS
-    assert whole({"": "Clear lungs."}) == "Clear lungs.", "a report without parts has no heading"
+    assert join_sections(PARTS) == BOTH
+    assert split_sections(BOTH) == PARTS
+    assert join_sections({"": "Clear lungs."}) == "Clear lungs.", "a report without parts has no heading"
     sentences = [("impression", "Normal."), ("findings", "Clear."), ("findings", "No mass.")]
-    assert joined(sentences) == "FINDINGS: Clear. No mass. IMPRESSION: Normal."
+    assert join_sentences(sentences) == "FINDINGS: Clear. No mass. IMPRESSION: Normal."
 
 
 @pytest.mark.parametrize(
@@ -35,7 +43,7 @@ def test_what_is_put_together_is_taken_apart_again() -> None:
     ],
 )
 def test_no_word_of_a_draft_is_lost_but_headings(text: str, parts: dict[str, str]) -> None:
-    assert split_parts(text) == parts
+    assert split_sections(text) == parts
 
 
 _WORDS = st.lists(st.sampled_from(["Clear.", "lungs", "Heart:", "finding", "impression", "IMPRESSIONS"]), min_size=1)
@@ -44,12 +52,12 @@ _WORDS = st.lists(st.sampled_from(["Clear.", "lungs", "Heart:", "finding", "impr
 @given(_WORDS, _WORDS)
 def test_words_come_back_in_their_part(findings: list[str], impression: list[str]) -> None:
     parts = {"findings": " ".join(findings), "impression": " ".join(impression)}
-    assert split_parts(whole(parts)) == parts
-    assert is_parted(whole(parts))
+    assert split_sections(join_sections(parts)) == parts
+    assert has_both_sections(join_sections(parts))
 
 
 def test_only_what_has_both_headings_in_our_form_is_of_two_parts() -> None:
-    assert is_parted(BOTH)
+    assert has_both_sections(BOTH)
     for other in (
         "FINDINGS: Clear.",
         "Clear. IMPRESSION: Normal.",
@@ -57,7 +65,7 @@ def test_only_what_has_both_headings_in_our_form_is_of_two_parts() -> None:
         f" {BOTH}",
         "FINDINGS:  IMPRESSION: x",
     ):
-        assert not is_parted(other)
+        assert not has_both_sections(other)
 
 
 def test_rows_about_sentences_have_their_section_and_no_heading() -> None:
@@ -66,14 +74,14 @@ def test_rows_about_sentences_have_their_section_and_no_heading() -> None:
         {"text": "Thin IMPRESSION: Normal.", "n": 2},
         {"text": "Well.", "n": 3},
     ]
-    assert rows_by_part(rows) == [
+    assert rows_by_section(rows) == [
         {"text": "Clear.", "section": "findings", "n": 1},
         {"text": "Thin", "section": "findings", "n": 2},
         {"text": "Normal.", "section": "impression", "n": 2},
         {"text": "Well.", "section": "impression", "n": 3},
     ]
     known = [{"text": "Normal.", "section": "impression"}]
-    assert rows_by_part(known) == known
+    assert rows_by_section(known) == known
 
 
 def test_a_report_says_its_sections_by_what_its_run_writes() -> None:
@@ -81,4 +89,4 @@ def test_a_report_says_its_sections_by_what_its_run_writes() -> None:
     assert Report("Normal.", "s", target="impression").sections == {"impression": "Normal."}
     assert Report("Normal.", "s").sections == {"findings": "Normal."}
     assert Report("", "s", target="both").sections == {}
-    assert sections_of("No heading.", "both") == {"findings": "No heading."}
+    assert draft_sections("No heading.", "both") == {"findings": "No heading."}

@@ -236,24 +236,24 @@ def test_reports_without_labels_are_read_together_and_each_gets_its_own(
 
 
 def test_what_is_told_is_padded_and_a_share_is_hidden_whoever_has_the_slice() -> None:
-    told = [replace(example(index), told_ids=tuple(range(3, 3 + index % 3))) for index in range(20)]
+    told = [replace(example(index), context_ids=tuple(range(3, 3 + index % 3))) for index in range(20)]
     whole = collate(told[:3], pad_id=0)
-    assert whole.told_ids is not None
-    assert whole.told_ids.tolist() == [[0, 0], [3, 0], [3, 4]]
-    assert whole.told_mask is not None
-    assert whole.told_mask.tolist() == [[False, False], [True, False], [True, True]]
-    assert collate([example(1)], pad_id=0).told_ids is None
-    nothing = collate([told[0]], pad_id=0).told_ids
+    assert whole.context_ids is not None
+    assert whole.context_ids.tolist() == [[0, 0], [3, 0], [3, 4]]
+    assert whole.context_mask is not None
+    assert whole.context_mask.tolist() == [[False, False], [True, False], [True, True]]
+    assert collate([example(1)], pad_id=0).context_ids is None
+    nothing = collate([told[0]], pad_id=0).context_ids
     assert nothing is not None
     assert nothing.shape == (1, 0), "nothing to tell is not the same as never told"
 
     def masks(rank: int, size: int) -> list[list[bool]]:
         (batch,) = StudyLoader(told, 20, 0, hidden_sections=0.5, rank=rank, size=size).epoch(1)
-        assert batch.told_mask is not None
-        return [any(row) for row in batch.told_mask.tolist()]  # type: ignore[misc]
+        assert batch.context_mask is not None
+        return [any(row) for row in batch.context_mask.tolist()]  # type: ignore[misc]
 
     alone = masks(0, 1)
     assert [*masks(0, 2), *masks(1, 2)] == alone
-    had = [bool(one.told_ids) for one in told]
+    had = [bool(one.context_ids) for one in told]
     assert 0 < sum(alone) < sum(had)
     assert all(before or not after for before, after in zip(had, alone, strict=True))

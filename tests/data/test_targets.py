@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from radweave.core.errors import InputError
-from radweave.core.study import Study, is_parted
+from radweave.core.study import Study, has_both_sections
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers.build import target_text
 from radweave.data.importers.source import RawStudy
@@ -57,7 +57,7 @@ def test_a_heading_within_a_section_does_not_make_a_third_part(tmp_path: Path) -
     )
     (text,) = texts(written(tmp_path / "set", odd).aimed("both"))
     assert text == "FINDINGS: Clear. Well. IMPRESSION: Normal."
-    assert is_parted(text)
+    assert has_both_sections(text)
 
 
 def test_a_mixture_of_several_cleanings_is_refused(tmp_path: Path) -> None:

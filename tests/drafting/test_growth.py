@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from radweave.core.study import LabelState, is_parted
+from radweave.core.study import LabelState, has_both_sections
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import (
     CandidateOptions,
@@ -203,7 +203,7 @@ def test_a_finding_goes_into_both_parts() -> None:
     both = next(one for one in candidates if {s.row for s in one.sentences if s.kind == "finding"} == {1, 2})
     draft = Choice(both, ("Cardiomegaly", "Pleural Effusion"), 0.0, 0.0)
     (grown,) = growing.variants(draft, CLASSES, np.zeros(4, dtype=bool))
-    assert is_parted(grown.text)
+    assert has_both_sections(grown.text)
     new = {(one.part, one.text) for one in grown.sentences if one.kind == "finding" and one.row == 3}
     assert new == {("findings", "There is a left pneumothorax."), ("impression", "A left pneumothorax.")}
     assert {s.row for s in grown.sentences if s.kind == "finding"} == {1, 2, 3}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from radweave.core.errors import InputError
-from radweave.core.study import is_parted, split_parts
+from radweave.core.study import has_both_sections, split_sections
 from radweave.drafting.candidates import (
     Candidate,
     CandidateOptions,
@@ -54,7 +54,7 @@ def test_every_sentence_of_a_candidate_stands_in_the_part_of_its_report() -> Non
     candidates = build_candidates(REPORTS, LABELER, options=CandidateOptions(consistent=True))
     assert any(candidate.is_composed for candidate in candidates)
     for candidate in candidates:
-        assert is_parted(candidate.text)
+        assert has_both_sections(candidate.text)
         assert [(s.part, s.text) for s in candidate.sentences] == sentences_by_part(candidate.text)
         for sentence in candidate.sentences:
             assert (sentence.part, sentence.text) in sentences_by_part(REPORTS[sentence.row])
@@ -82,11 +82,11 @@ def test_no_candidate_has_an_empty_part() -> None:
     """All that the fifth impression says is a comparison, which a draft cannot make; its finding has no impression."""
     pool = CandidatePool.build(REPORTS, LABELER, ExpectedUtilityConfig())
     assert not any(candidate.is_whole and candidate.sentences[0].row == 4 for candidate in pool.candidates)
-    assert all(is_parted(candidate.text) for candidate in pool.candidates)
+    assert all(has_both_sections(candidate.text) for candidate in pool.candidates)
 
 
 def test_reports_without_headings_are_as_they_were() -> None:
-    plain = [" ".join(split_parts(text).values()) for text in REPORTS]
+    plain = [" ".join(split_sections(text).values()) for text in REPORTS]
     candidates = build_candidates(plain, LABELER)
     assert {sentence.part for candidate in candidates for sentence in candidate.sentences} == {""}
     assert [candidate.text for candidate in candidates[: len(plain)]] == plain

@@ -13,7 +13,7 @@ import torch
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.errors import InputError
-from radweave.core.study import is_parted
+from radweave.core.study import has_both_sections
 from radweave.data.dataset import Dataset, DatasetWriter
 from radweave.data.loader import Example
 from radweave.data.tokenizer import encode
@@ -69,9 +69,9 @@ def test_drafts_by_expected_utility_have_two_parts_and_are_scored_by_section(dat
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["target"] for row in rows} == {"both"}
     for row in rows:
-        assert is_parted(row["hyp"])
-        assert is_parted(row["ref"])
-        assert is_parted(row["floors"]["constant"])
+        assert has_both_sections(row["hyp"])
+        assert has_both_sections(row["ref"])
+        assert has_both_sections(row["floors"]["constant"])
         assert {sentence["section"] for sentence in row["evidence"]["sentences"]} == {"findings", "impression"}
     found = evaluate_pairs(read_pairs(out).pairs, options=Options(meteor=False, resamples=0))
     assert set(found.sections) == {"findings", "impression"}

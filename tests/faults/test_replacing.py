@@ -170,7 +170,7 @@ def test_drafts_replace_drafts_only(file: str, toy_run: Path, toy_dataset: Datas
     path = FILES[file](toy_run, toy_dataset, tmp_path)
     before = path.read_bytes()
     with pytest.raises(InputError, match="is not a file of drafts; it is not replaced"):
-        refuse_existing(path, overwrite=True, ours=DRAFTS)
+        refuse_existing(path, overwrite=True, kind=DRAFTS)
     assert path.read_bytes() == before
 
 
@@ -178,10 +178,10 @@ def test_drafts_replace_drafts_only(file: str, toy_run: Path, toy_dataset: Datas
 def test_drafts_replace_drafts_but_none_in_a_data_set(suffix: str, tmp_path: Path) -> None:
     row = {"study_id": "a", "report": "No effusion.", "evidence": {}, "warnings": [], "notice": "x"}
     write_drafts(tmp_path / f"a{suffix}", [row, {"study_id": "b", "refused": "why"}])
-    refuse_existing(tmp_path / f"a{suffix}", overwrite=True, ours=DRAFTS)
+    refuse_existing(tmp_path / f"a{suffix}", overwrite=True, kind=DRAFTS)
     (tmp_path / "dataset.json").write_text("{}")
     with pytest.raises(InputError, match="lies in a data set; it is not replaced"):
-        refuse_existing(tmp_path / f"a{suffix}", overwrite=True, ours=DRAFTS)
+        refuse_existing(tmp_path / f"a{suffix}", overwrite=True, kind=DRAFTS)
 
 
 def test_labels_replace_labels_only(tmp_path: Path) -> None:

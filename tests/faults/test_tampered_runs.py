@@ -58,7 +58,7 @@ def test_an_empty_draft_says_that_it_is_empty(run: Path, tmp_path: Path) -> None
     assert EMPTY in report.warnings
 
 
-def test_a_run_without_its_test_of_strangers_is_refused(run: Path) -> None:
+def test_a_run_without_its_ood_detector_is_refused(run: Path) -> None:
     shutil.rmtree(run / "familiarity")
     rewrite = json.loads((run / "run.json").read_text())
     rewrite["files"] = hash_files(run)

@@ -14,7 +14,7 @@ from PIL import Image
 import radweave
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.data.targets import Telling
+from radweave.data.targets import ContextSections
 from radweave.inference.predictor import Predictor
 
 
@@ -117,8 +117,10 @@ def test_a_model_is_told_no_more_tokens_than_it_was_trained_with(
 
     monkeypatch.setattr(Predictor, "reports", watched)
     for sections, most in (((), 4), (("indication",), 0), (("indication",), 4), (("indication",), 400)):
-        replace(predictor, telling=Telling(sections), max_told=most).report([path], indication="opacity " * 9)
-    nothing, none, few, whole = (example.told_ids for example in asked)
+        replace(predictor, context_sections=ContextSections(sections), max_context_tokens=most).report(
+            [path], indication="opacity " * 9
+        )
+    nothing, none, few, whole = (example.context_ids for example in asked)
     assert nothing is None
     assert none == ()
     assert 4 < len(whole) < 400

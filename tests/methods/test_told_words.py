@@ -23,7 +23,15 @@ def studies(told: Sequence[tuple[int, ...] | None]) -> list[Example]:
     pixels = np.random.default_rng(0).integers(0, 255, (len(told), 32, 32)).astype(np.uint8)
     return [
         Example(
-            f"s{row}", f"p{row}", pixels, (row,), (1,), (3, 4), class_states=(row % 2,), report="Clear.", told_ids=ids
+            f"s{row}",
+            f"p{row}",
+            pixels,
+            (row,),
+            (1,),
+            (3, 4),
+            class_states=(row % 2,),
+            report="Clear.",
+            context_ids=ids,
         )
         for row, ids in enumerate(told)
     ]
@@ -61,7 +69,7 @@ def test_who_was_told_the_same_speaks_more_and_one_that_is_told_nothing_has_no_p
     alike, nobody = AlikeStudies.of(bank), np.zeros((1, 6), dtype=bool)
 
     def weights(ids: tuple[int, ...]) -> np.ndarray:  # type: ignore[type-arg]
-        query = Example("q", "q", examples[0].source, (0,), (1,), told_ids=ids)
+        query = Example("q", "q", examples[0].source, (0,), (1,), context_ids=ids)
         return alike.testify(looks, collate([query], pad_id=0), nobody)[0].weights
 
     assert weights((7, 8))[1::2].sum() > weights(())[1::2].sum() > weights((5, 9))[1::2].sum()

@@ -725,7 +725,7 @@ def test_a_prior_that_an_archive_had_is_compared_with_its_signed_report(
 ) -> None:
     """The workstation's way to a model: files that came in, and those of the patient's study before."""
     inference = InferenceModel(followed.folder, None, untrained=False)
-    inference.predictor = replace(inference.predictor, familiarity=None)
+    inference.predictor = replace(inference.predictor, ood=None)
     now, then = (str(followed_dataset.path / f"images/10_{visit}.png") for visit in (1, 0))
     reports = ("There is an opacity on the left.", "The lungs are clear.", None)
     priors = [None, *({"files": [then], "report": report, "days": 9} for report in reports)]

@@ -15,13 +15,10 @@ from torch import Tensor
 from radweave.core.errors import InputError
 from radweave.methods import resolve
 from radweave.nn.memory.backends import (
-    URL,
     ExactIndexConfig,
     FaissIndex,
     FaissIndexConfig,
     IndexConfig,
-    QdrantIndex,
-    QdrantIndexConfig,
     recall,
     stated_recall,
 )
@@ -39,13 +36,7 @@ def built(config: IndexConfig) -> Build:
 BUILDS: list[Any] = [
     pytest.param(built(ExactIndexConfig(chunk_rows=40)), id="exact in chunks"),
     pytest.param(built(FaissIndexConfig()), id="faiss"),
-    pytest.param(built(QdrantIndexConfig()), id="qdrant in memory"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(URL, ":memory:")
 
 
 def made_up(seed: int, near_ties: bool) -> tuple[Tensor, list[str], list[str]]:
@@ -243,27 +234,23 @@ def test_a_bank_with_a_vector_that_is_not_finite_is_not_written(tmp_path: Path) 
     assert not (tmp_path / "bank").exists()
 
 
-@pytest.mark.parametrize("config", [FaissIndexConfig(), QdrantIndexConfig()])
-def test_a_missing_extra_is_named_when_the_model_is_built(
-    config: FaissIndexConfig | QdrantIndexConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra_is_named_when_the_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.core.extras.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=rf"radweave\[{config.kind}\]"):
-        config.build()
+    with pytest.raises(InputError, match=r"radweave\[faiss\]"):
+        FaissIndexConfig().build()
 
 
-CHOICES = [
-    (["model.retrieval.index=faiss", "model.retrieval.index.factory=HNSW8"], FaissIndex),
-    (["model.retrieval.index=qdrant", "model.retrieval.index.m=8"], QdrantIndex),
-]
-
-
-@pytest.mark.parametrize(("overrides", "kind"), CHOICES, ids=["faiss", "qdrant"])
 @pytest.mark.parametrize("method", ["dast", "diffrgennet"])
-def test_a_method_s_configuration_chooses_its_index(method: str, overrides: list[str], kind: type) -> None:
+def test_the_configuration_of_a_method_chooses_its_index(method: str) -> None:
+    overrides = ["model.retrieval.index=faiss", "model.retrieval.index.factory=HNSW8"]
     retrieval = resolve(method, "tiny", overrides).model.retrieval  # type: ignore[attr-defined]
     part = retrieval.build() if method == "dast" else retrieval.build(torch.nn.Linear(1, 1))
     vectors, studies, patients = made_up(7, near_ties=False)
     index = part.build_index(vectors, Owners(studies, patients))
-    assert isinstance(index, kind)
+    assert isinstance(index, FaissIndex)
     assert index.search(vectors[40:41], 1, study_ids=["x"], patient_ids=["x"])[1].shape == (1, 1)
+
+
+def test_an_index_that_is_gone_is_refused_by_its_name() -> None:
+    with pytest.raises(InputError, match=r"index=qdrant.*exact, faiss"):
+        resolve("dast", "tiny", ["model.retrieval.index=qdrant"])

@@ -169,7 +169,7 @@ def test_the_worker_gives_a_prior_to_a_run_that_was_trained_with_priors(toy_run:
     from radweave.workstation.inference import UNSEEN, InferenceModel
 
     inference = InferenceModel(toy_run, None, untrained=False)
-    inference.predictor = replace(inference.predictor, familiarity=None)
+    inference.predictor = replace(inference.predictor, ood=None)
     job = {
         "id": "a", "files": [str(write_dicom(tmp_path / "now.dcm"))], "dataset_study": None,
         "prior": {"files": [str(write_dicom(tmp_path / "old.dcm"))], "report": "There is an effusion.", "days": 3},

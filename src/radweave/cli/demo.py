@@ -287,7 +287,7 @@ def run_demo(
         InputError: if ``out`` exists and ``overwrite`` is not set.
     """
     watch = watch or DemoWatch()
-    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as folder:
+    with write_folder(out, overwrite=overwrite, kind=_OUTPUT) as folder:
         with watch.bar("drawing phantom studies") as progress:
             dataset = write_phantom_dataset(
                 folder / "phantom",

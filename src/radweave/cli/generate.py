@@ -170,7 +170,7 @@ def _refuse_contradictions(
     from radweave.inference.bulk import DRAFTS, refuse_other_kind
     from radweave.workstation.formats import kind_of
 
-    refuse_existing(out, overwrite=overwrite, ours=DRAFTS if chosen is None else kind_of(chosen))
+    refuse_existing(out, overwrite=overwrite, kind=DRAFTS if chosen is None else kind_of(chosen))
     if images and chosen is None:
         refuse_other_kind(out)
 

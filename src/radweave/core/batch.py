@@ -21,8 +21,8 @@ class Batch:
     1 positive, 2 negative, 3 uncertain, -1 throughout for a study without labels). ``patient_ids`` let a retrieval
     leave out the query's own patient. ``vision_tokens`` (B, V, S, D) over ``vision_grid`` are given instead of pixels
     where a frozen encoder has read the images before. ``priors`` holds the earlier studies of those patients that have
-    one, with their reports, and ``prior_of`` the row of this batch that each belongs to. ``told_ids`` (B, I) is what is
-    told of each study beside its images, where ``told_mask`` (B, I) is True; None of a model that is told nothing.
+    one, with their reports, and ``prior_of`` the row of this batch that each belongs to. ``context_ids`` (B, I) holds the
+    clinical context of each study as tokens, where ``context_mask`` (B, I) is True; None for a model without context.
     """
 
     study_ids: list[str]
@@ -40,8 +40,8 @@ class Batch:
     vision_grid: tuple[int, ...] | None = None
     priors: Batch | None = None
     prior_of: tuple[int, ...] = ()
-    told_ids: Tensor | None = None
-    told_mask: Tensor | None = None
+    context_ids: Tensor | None = None
+    context_mask: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.study_ids)

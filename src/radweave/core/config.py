@@ -297,7 +297,7 @@ def _assign(data: dict[str, Any], kind: type[BaseModel], assignment: _Assignment
             if assignment.late and path in lost:
                 return
             _refuse_name(path, keys[:depth], key, sorted({*node, *fields}))
-        records = records_in(fields.get(key))
+        records = record_types(fields.get(key))
         if last:
             node[key] = _settled(node.get(key), records, assignment, lost)
         else:
@@ -345,7 +345,7 @@ def _kinds(records: tuple[type[BaseModel], ...]) -> dict[str, type[BaseModel]]:
     }
 
 
-def records_in(annotation: Any) -> tuple[type[BaseModel], ...]:
+def record_types(annotation: Any) -> tuple[type[BaseModel], ...]:
     """The record types in a field's annotation: alternatives of a union, values of a mapping."""
     if isinstance(annotation, FieldInfo):
         annotation = annotation.annotation
@@ -353,7 +353,7 @@ def records_in(annotation: Any) -> tuple[type[BaseModel], ...]:
         return (annotation,) if issubclass(annotation, BaseModel) else ()
     found: dict[type[BaseModel], None] = {}
     for part in get_args(annotation):
-        found.update(dict.fromkeys(records_in(part)))
+        found.update(dict.fromkeys(record_types(part)))
     return tuple(found)
 
 
@@ -366,7 +366,7 @@ def _is_open(data: Any, kind: type[BaseModel], keys: Sequence[str]) -> bool:
         record = _record_of(node, records) if isinstance(node, dict) else None
         field = record.model_fields.get(key) if record else None
         opened = field is not None and any(isinstance(mark, Open) for mark in field.metadata)
-        records, node = records_in(field), node[key]
+        records, node = record_types(field), node[key]
     return opened
 
 

@@ -20,7 +20,7 @@ def use_device(name: str) -> None:
     Raises:
         InputError: if there is no such device.
     """
-    found_device(name)
+    parse_device(name)
     os.environ[VARIABLE] = name
 
 
@@ -31,10 +31,10 @@ def default_device() -> torch.device:
         InputError: if the environment asks for one that is not here.
     """
     asked = os.environ.get(VARIABLE)
-    return found_device(asked) if asked else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return parse_device(asked) if asked else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def found_device(name: str, *, field: str = "--device") -> torch.device:
+def parse_device(name: str, *, field: str = "--device") -> torch.device:
     """The device of this name.
 
     Raises:
@@ -75,16 +75,16 @@ def usable_cores() -> int:
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 LARGEST_BLOCK = 32 << 20
 """Bytes. The most that glibc takes from its heap; a larger block is always mapped and given back by itself."""
-KEPT = 1 << 30
+MAX_FREE_BYTES = 1 << 30
 """Bytes at the end of the heap that stay with the process when they are free."""
 
 
-def keep_freed_pages(kept: int = KEPT) -> bool:
+def keep_freed_pages(max_free: int = MAX_FREE_BYTES) -> bool:
     """Keep pages that were freed, so that the next step does not fault them in again; False where libc cannot.
 
     glibc gives a block of some megabytes back to the system as soon as it is freed. A training step, or the reading of
     a picture, frees and asks for the same blocks each time, and each page is then cleared by the system once more. For
-    the rest of the process up to ``kept`` bytes more than it needs may be resident. All threads share one heap from
+    the rest of the process up to ``max_free`` bytes more than it needs may be resident. All threads share one heap from
     then on, since a thread's own heap would keep little. ``MALLOC_`` variables that the user set are overruled.
     """
     if not sys.platform.startswith("linux"):
@@ -92,6 +92,6 @@ def keep_freed_pages(kept: int = KEPT) -> bool:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    options = {_M_MMAP_THRESHOLD: LARGEST_BLOCK, _M_TRIM_THRESHOLD: kept, _M_ARENA_MAX: 1}
+    options = {_M_MMAP_THRESHOLD: LARGEST_BLOCK, _M_TRIM_THRESHOLD: max_free, _M_ARENA_MAX: 1}
     taken = [set_option(name, value) == 1 for name, value in options.items()]
     return all(taken)

@@ -18,7 +18,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "wandb": ("wandb",),
         "ray": ("ray",),
         "faiss": ("faiss",),
-        "qdrant": ("qdrant_client", "httpx"),
         "serve": (
             "fastapi",
             "starlette",

@@ -30,7 +30,7 @@ DENIED: Final = {
 
 PRINTING: Final = frozenset({"typer", "rich", "jinja2"})
 """Requirements that format text and nothing else."""
-OPTIONAL: Final = ("bitsandbytes", "faiss-cpu", "qdrant-client")
+OPTIONAL: Final = ("bitsandbytes", "faiss-cpu")
 """Libraries of extras that compute in training where they are installed."""
 
 

@@ -28,7 +28,7 @@ _MARKS: Final = (202, 216, 220, 230)
 _YEAR: Final = timedelta(days=365.25)
 
 
-class Whose(Protocol):
+class StudyIdentity(Protocol):
     """What the header of a study says of its patient and its time, named after PS3.6; "" where it says nothing.
 
     Dates are YYYYMMDD, times HHMMSS.FFFFFF of which the end may be missing, names in DICOM's form.
@@ -52,17 +52,17 @@ class Whose(Protocol):
     def study_time(self) -> str: ...
 
 
-def why_no_prior(study: Whose, before: Whose, *, most_years: float | None = None) -> Reason | None:
-    """Why ``before`` cannot be a prior of ``study``; None where it is an earlier study of the same patient.
+def why_no_prior(study: StudyIdentity, prior: StudyIdentity, *, most_years: float | None = None) -> Reason | None:
+    """Why ``prior`` cannot be a prior of ``study``; None where it is an earlier study of the same patient.
 
     ``most_years`` is how much older it may be, in years of 365.25 days.
     """
-    if study.study_instance_uid and study.study_instance_uid == before.study_instance_uid:
+    if study.study_instance_uid and study.study_instance_uid == prior.study_instance_uid:
         return "same_study"
-    return _other_patient(study, before) or _no_earlier(study, before, most_years)
+    return _other_patient(study, prior) or _no_earlier(study, prior, most_years)
 
 
-W = TypeVar("W", bound=Whose)
+W = TypeVar("W", bound=StudyIdentity)
 
 
 def newest_first(studies: Iterable[W]) -> list[W]:
@@ -70,22 +70,22 @@ def newest_first(studies: Iterable[W]) -> list[W]:
     return sorted(studies, key=lambda one: (one.study_date, one.study_time, one.study_instance_uid), reverse=True)
 
 
-def _other_patient(study: Whose, before: Whose) -> Reason | None:
-    ids = [one.patient_id.strip() for one in (study, before)]
+def _other_patient(study: StudyIdentity, prior: StudyIdentity) -> Reason | None:
+    ids = [one.patient_id.strip() for one in (study, prior)]
     if any(_NOBODYS.fullmatch(each.casefold()) for each in ids):
         return "no_patient_id"
     if ids[0] != ids[1]:
         return "other_patient_id"
-    if _differ(study.issuer_of_patient_id, before.issuer_of_patient_id):
+    if _differ(study.issuer_of_patient_id, prior.issuer_of_patient_id):
         return "other_issuer"
-    named = same_name(study.patient_name, before.patient_name)
+    named = same_name(study.patient_name, prior.patient_name)
     if named is False:
         return "other_name"
-    if _differ(study.patient_birth_date, before.patient_birth_date):
+    if _differ(study.patient_birth_date, prior.patient_birth_date):
         return "other_birth_date"
-    if _differ(study.patient_sex, before.patient_sex):
+    if _differ(study.patient_sex, prior.patient_sex):
         return "other_sex"
-    born = bool(study.patient_birth_date.strip() and before.patient_birth_date.strip())
+    born = bool(study.patient_birth_date.strip() and prior.patient_birth_date.strip())
     return None if named or born else "too_little_identity"
 
 
@@ -105,21 +105,21 @@ def same_name(one: str, other: str) -> bool | None:
     said: list[bool] = []
     for left, right in zip_longest(one.split("="), other.split("="), fillvalue=""):
         (family, given), (other_family, other_given) = _parts(left), _parts(right)
-        if any(_NOBODYS.fullmatch(way) for way in ways(family) | ways(other_family)):
+        if any(_NOBODYS.fullmatch(way) for way in plain_spellings(family) | plain_spellings(other_family)):
             continue
         fewer = min(len(given), len(other_given))
         words = [(family, other_family), *zip(given[:fewer], other_given[:fewer], strict=True)]
-        said.append(all(ways(a) & ways(b) for a, b in words))
+        said.append(all(plain_spellings(a) & plain_spellings(b) for a, b in words))
     return all(said) if said else None
 
 
 def _parts(group: str) -> tuple[str, list[str]]:
     """The family name, and given and middle names as a list."""
     parts = [*group.split("^"), "", ""]
-    return parts[0], [word for word in re.split(r"[\s-]+", f"{parts[1]} {parts[2]}") if any(ways(word))]
+    return parts[0], [word for word in re.split(r"[\s-]+", f"{parts[1]} {parts[2]}") if any(plain_spellings(word))]
 
 
-def ways(text: str) -> frozenset[str]:
+def plain_spellings(text: str) -> frozenset[str]:
     """The ways to write a name without case, marks on letters, and signs that are none: {""} where nothing is left."""
     folded = unicodedata.normalize("NFC", text.casefold())
     return frozenset(
@@ -132,15 +132,15 @@ def _is_kept(sign: str) -> bool:
     return unicodedata.category(sign)[0] in "LNM" and unicodedata.combining(sign) not in _MARKS
 
 
-def _no_earlier(study: Whose, before: Whose, most_years: float | None) -> Reason | None:
+def _no_earlier(study: StudyIdentity, prior: StudyIdentity, most_years: float | None) -> Reason | None:
     try:
-        this, then = (date.fromisoformat(one.study_date.strip()) for one in (study, before))
+        this, then = (date.fromisoformat(one.study_date.strip()) for one in (study, prior))
     except ValueError:
         return "no_date"
     if then > this:
         return "not_earlier"
     if then == this:
-        times = study.study_time.strip(), before.study_time.strip()
+        times = study.study_time.strip(), prior.study_time.strip()
         known = min(map(len, times))
         # Of two studies of one day whose times do not tell, none is before the other.
         if times[1][:known] >= times[0][:known]:

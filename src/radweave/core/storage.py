@@ -34,15 +34,15 @@ class Kind(Protocol):
     def refuse_other(self, path: Path) -> None: ...
 
 
-def refuse_existing(path: Path, *, overwrite: bool, ours: Kind | None = None) -> None:
-    """Raise InputError when an output exists and may not be replaced: what is not of the kind ``ours`` never is."""
+def refuse_existing(path: Path, *, overwrite: bool, kind: Kind | None = None) -> None:
+    """Raise InputError when an output exists and may not be replaced: what is not of the kind ``kind`` never is."""
     refuse_foreign(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not overwrite:
         raise InputError("exists already; give --overwrite to replace it, or another name", file=path)
-    if ours is not None:
-        ours.refuse_other(path)
+    if kind is not None:
+        kind.refuse_other(path)
 
 
 def refuse_foreign(path: Path) -> None:
@@ -111,20 +111,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def write_folder(path: Path, *, overwrite: bool = False, ours: Kind | None = None) -> Iterator[Path]:
+def write_folder(path: Path, *, overwrite: bool = False, kind: Kind | None = None) -> Iterator[Path]:
     """Give an empty temporary folder; rename it to ``path`` if the block succeeds, else remove it.
 
     Raises:
         InputError: if ``path`` exists and ``overwrite`` is not set, or it is not ours (see ``refuse_existing``).
         CannotWriteError: if the disk is full or the folder cannot be written; the old folder is untouched.
     """
-    refuse_existing(path, overwrite=overwrite, ours=ours)
+    refuse_existing(path, overwrite=overwrite, kind=kind)
     if path.is_file():
         raise InputError("is a file; a folder does not replace it", file=path)
     with _partial(path, _new_folder) as partial:
         yield partial
         if overwrite:  # what somebody laid into it in the meantime stays too
-            refuse_existing(path, overwrite=True, ours=ours)
+            refuse_existing(path, overwrite=True, kind=kind)
         _put_in_place(partial, path, overwrite=overwrite)
 
 

@@ -21,21 +21,21 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 # # "FINDINGS: The lungs are clear. IMPRESSION: Normal."
 
 
-PARTS: Final = ("findings", "impression")
-NO_PART: Final = ""
+SECTIONS: Final = ("findings", "impression")
+NO_SECTION: Final = ""
 """The part of a report that has no headings."""
 
 # In capitals anywhere; a tokenizer may make them small, and then only where a sentence begins.
 _HEADING = re.compile(r"\b(FINDINGS|IMPRESSION)\s*:\s*|(?:\A\s*|(?<=[.!?]\s))(?i:(findings|impression))\s*:\s*")
 
 
-def whole(parts: Mapping[str, str]) -> str:
+def join_sections(parts: Mapping[str, str]) -> str:
     """One text of those parts that say something, findings first, each under its heading; ``NO_PART`` has none."""
-    said = [parts.get(NO_PART, ""), *(f"{name.upper()}: {parts[name]}" for name in PARTS if parts.get(name))]
+    said = [parts.get(NO_SECTION, ""), *(f"{name.upper()}: {parts[name]}" for name in SECTIONS if parts.get(name))]
     return " ".join(text for text in said if text)
 
 
-def split_parts(text: str) -> dict[str, str]:
+def split_sections(text: str) -> dict[str, str]:
     """The parts of a text by its headings; none of a text without any.
 
     No word but headings is lost: what stands before the first is findings, and a part that comes again goes on.
@@ -44,21 +44,21 @@ def split_parts(text: str) -> dict[str, str]:
     for name, piece in _pieces(text):
         if piece:
             said.setdefault(name, []).append(piece)
-    return {name: " ".join(said[name]) for name in PARTS if name in said}
+    return {name: " ".join(said[name]) for name in SECTIONS if name in said}
 
 
 def without_headings(text: str) -> str:
     """The text without headings, findings first; one without any as it is."""
-    return " ".join(split_parts(text).values()) or text
+    return " ".join(split_sections(text).values()) or text
 
 
-def is_parted(text: str) -> bool:
+def has_both_sections(text: str) -> bool:
     """Whether a text is as ``whole`` writes both parts."""
-    parts = split_parts(text) if text.startswith("FINDINGS: ") else {}
-    return len(parts) == len(PARTS) and whole(parts) == text
+    parts = split_sections(text) if text.startswith("FINDINGS: ") else {}
+    return len(parts) == len(SECTIONS) and join_sections(parts) == text
 
 
-def _pieces(text: str, first: str = NO_PART) -> list[tuple[str, str]]:
+def _pieces(text: str, first: str = NO_SECTION) -> list[tuple[str, str]]:
     """Part and text from one heading to the next, without headings; nothing where there is none and no ``first`` part.
 
     ``first`` is the part that what stands before any heading goes on with.
@@ -71,21 +71,21 @@ def _pieces(text: str, first: str = NO_PART) -> list[tuple[str, str]]:
         ((heading[1] or heading[2]).lower(), text[heading.end() : end].strip())
         for heading, end in zip(headings, ends[1:], strict=True)
     ]
-    return [(first or PARTS[0], text[: ends[0]].strip()), *named]
+    return [(first or SECTIONS[0], text[: ends[0]].strip()), *named]
 
 
-def joined(sentences: Iterable[tuple[str, str]]) -> str:
+def join_sentences(sentences: Iterable[tuple[str, str]]) -> str:
     """One text of sentences, each with its part, in the order in which they stand within it."""
     said: dict[str, list[str]] = {}
     for part, text in sentences:
         said.setdefault(part, []).append(text)
-    return whole({part: " ".join(texts) for part, texts in said.items()})
+    return join_sections({part: " ".join(texts) for part, texts in said.items()})
 
 
-def rows_by_part(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def rows_by_section(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows about sentences of a report of two parts, by their ``text``: without headings, with their ``section``."""
     found: list[dict[str, Any]] = []
-    last = PARTS[0]
+    last = SECTIONS[0]
     for row in rows:
         said = _pieces(str(row.get("text", "")), row.get("section", last))
         found += [{**row, "section": part, "text": text} for part, text in said if text]
@@ -93,9 +93,9 @@ def rows_by_part(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def sections_of(text: str, target: str) -> dict[str, str]:
+def draft_sections(text: str, target: str) -> dict[str, str]:
     """What a draft says by section, of a run that learned ``target``: one section, unless the draft has headings."""
-    parts = split_parts(text) if target == "both" else {}
+    parts = split_sections(text) if target == "both" else {}
     if parts or not text.strip():
         return parts
     return {"impression" if target == "impression" else "findings": text}
@@ -233,7 +233,7 @@ class Report:
     @property
     def sections(self) -> dict[str, str]:
         """What it says by section: "findings", "impression" or both; none of an empty draft."""
-        return sections_of(self.text, self.target)
+        return draft_sections(self.text, self.target)
 
     def __str__(self) -> str:
         return self.text
@@ -243,8 +243,8 @@ class Report:
         found = self.evidence.get("class_probabilities")
         ranked = sorted(found.items(), key=lambda item: -(item[1] or 0.0)) if isinstance(found, Mapping) else []
         rows = [(str(name), "-" if value is None else f"{value:.2f}") for name, value in ranked[:_SHOWN_CLASSES]]
-        probabilities = [table(("finding", "probability"), rows)] if rows else []
-        return shown(f"Draft: {self.study_id}", paragraph(self.text), *probabilities, warnings=self.warnings)
+        probabilities = [html_table(("finding", "probability"), rows)] if rows else []
+        return html_box(f"Draft: {self.study_id}", html_paragraph(self.text), *probabilities, warnings=self.warnings)
 
 
 # What a notebook shows of our objects: plain HTML in which every text is escaped, and the notice below.
@@ -253,7 +253,7 @@ class Report:
 _SMALL = 'style="font-size:smaller;opacity:.75"'
 
 
-def shown(title: str, *parts: str, warnings: Sequence[str] = ()) -> str:
+def html_box(title: str, *parts: str, warnings: Sequence[str] = ()) -> str:
     """A titled box with parts that are HTML already, with warnings and the notice that ends it."""
     marked = "".join(f"<li>{escape(text)}</li>" for text in warnings)
     return "".join(
@@ -267,12 +267,12 @@ def shown(title: str, *parts: str, warnings: Sequence[str] = ()) -> str:
     )
 
 
-def paragraph(text: str) -> str:
+def html_paragraph(text: str) -> str:
     """A paragraph that keeps the line breaks of a text."""
     return f'<p style="white-space:pre-wrap">{escape(text)}</p>'
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; its first column is text, the others are numbers."""
     head = "".join(f'<th style="text-align:{_side(place)}">{escape(name)}</th>' for place, name in enumerate(columns))
     lines = (

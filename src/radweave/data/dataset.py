@@ -230,7 +230,7 @@ class DatasetWriter:
         self.folder: Path
 
     def __enter__(self) -> Self:
-        self.folder = self._stack.enter_context(write_folder(self._target, overwrite=self._overwrite, ours=DATASET))
+        self.folder = self._stack.enter_context(write_folder(self._target, overwrite=self._overwrite, kind=DATASET))
         self._manifest = self._stack.enter_context((self.folder / "manifest.jsonl").open("w", encoding="utf-8"))
         return self
 

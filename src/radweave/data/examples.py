@@ -48,8 +48,8 @@ def prepare_split(
     need_text: bool,
     label: Callable[[Sequence[str]], Iterable[Mapping[str, LabelState]]] | None = None,
     priors: bool = False,
-    tell: Callable[[Study], str | None] = lambda study: None,
-    max_told: int = 0,
+    context: Callable[[Study], str | None] = lambda study: None,
+    max_context_tokens: int = 0,
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
 
@@ -57,21 +57,22 @@ def prepare_split(
     cannot be read are dropped while others remain. ``encode`` gives the token ids of all reports that are used; one is
     cut so that it fits ``max_tokens`` with its end token.
     ``label`` reads the label states of studies that have none out of their reports, many at once. With ``priors`` an
-    example carries the patient's study before it, where that is in the split too and has a report. ``tell`` gives what
-    is told of a study beside its images, or None where none is told anything; ``max_told`` are the most tokens of that.
+    example carries the patient's study before it, where that is in the split too and has a report. ``context``
+    gives the text that a model reads beside a study's images, or None for a model without context; it is cut after
+    ``max_context_tokens``.
     """
     prepared = PreparedSplit()
     prior_ids: dict[str, str] = {}
     used = list(_usable(studies, cache, prepared.left_out, max_views=max_views, need_text=need_text))
     ids = iter(encode([text for _, _, text in used if text]))
-    told = [tell(study) for study, _, _ in used]
-    told_ids = iter(encode([text for text in told if text is not None]))
+    contexts = [context(study) for study, _, _ in used]
+    context_ids = iter(encode([text for text in contexts if text is not None]))
     unlabeled = [text for study, _, text in used if text and label_set not in study.labels]
-    read = iter(label(unlabeled) if label is not None and classes else ())
-    for (study, chosen, text), said in zip(used, told, strict=True):
+    labeled = iter(label(unlabeled) if label is not None and classes else ())
+    for (study, chosen, text), context_text in zip(used, contexts, strict=True):
         labels: Mapping[str, LabelState] | None = study.labels.get(label_set)
         if labels is None and text:
-            labels = next(read, None)
+            labels = next(labeled, None)
         prepared.examples.append(
             Example(
                 study_id=study.study_id,
@@ -83,7 +84,7 @@ def prepare_split(
                 class_states=class_states(labels, classes) if classes and labels is not None else None,
                 report=text or None,
                 origin=study.origin,
-                told_ids=None if said is None else tuple(next(told_ids)[:max_told]),
+                context_ids=None if context_text is None else tuple(next(context_ids)[:max_context_tokens]),
             )
         )
         if study.prior is not None:

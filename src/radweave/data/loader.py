@@ -252,7 +252,7 @@ class Example:
     Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; a CT study has one row of a
     source (N, D, H, W). ``view_ids`` are their kinds; ``token_ids`` the target with its end token; ``class_states`` the
     label states (K); ``report`` the target as text. ``prior`` is the patient's study before this one, if the experiment
-    asks for it; it has a report. ``origin`` is the data set of a mixture that it is of. ``told_ids`` is what the model
+    asks for it; it has a report. ``origin`` is the data set of a mixture that it is of. ``context_ids`` is what the model
     is told beside the images (``radweave.data.targets``); None where no study is told anything.
     """
 
@@ -266,7 +266,7 @@ class Example:
     report: str | None = None
     prior: Example | None = None
     origin: str | None = None
-    told_ids: tuple[int, ...] | None = None
+    context_ids: tuple[int, ...] | None = None
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
@@ -335,8 +335,8 @@ def collate(
     if all(example.token_ids is not None for example in examples):
         _add_text(batch, examples, pad_id)
         batch.reports = [example.report or "" for example in examples]
-    if all(example.told_ids is not None for example in examples):
-        batch.told_ids, batch.told_mask = _padded([example.told_ids or () for example in examples], pad_id)
+    if all(example.context_ids is not None for example in examples):
+        batch.context_ids, batch.context_mask = _padded([example.context_ids or () for example in examples], pad_id)
     known = next((example.class_states for example in examples if example.class_states is not None), None)
     if known is not None:
         absent = (-1,) * len(known)
@@ -468,8 +468,8 @@ class StudyLoader:
         if batch.view_mask is not None and self.dropped_views:
             draw = torch.rand(len(whole), 2, generator=generator)[own]
             _drop_view(batch, batch.view_mask, draw[:, 0] < self.dropped_views, draw[:, 1])
-        if batch.told_mask is not None and self.hidden_sections:
-            batch.told_mask[(torch.rand(len(whole), generator=generator) < self.hidden_sections)[own]] = False
+        if batch.context_mask is not None and self.hidden_sections:
+            batch.context_mask[(torch.rand(len(whole), generator=generator) < self.hidden_sections)[own]] = False
         if isinstance(self.augmentation, NoAugmentation):
             return batch
         if batch.volume is not None:

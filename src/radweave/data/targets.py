@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from radweave.core.errors import InputError
-from radweave.core.study import LONGEST_TEXT, PARTS, Study, TargetText, whole, without_headings
+from radweave.core.study import LONGEST_TEXT, SECTIONS, Study, TargetText, join_sections, without_headings
 from radweave.data.deidentify.texts import Scrubber
 
 # Named cleanings of report text: what a data set's target texts went through.
@@ -168,7 +168,7 @@ def cleaner(name: str) -> Cleaner:
 
 
 class Sectioned(Protocol):
-    """What has the sections of a report."""
+    """A record with findings and impression."""
 
     @property
     def findings(self) -> str | None: ...
@@ -178,7 +178,7 @@ class Sectioned(Protocol):
 
 def sections_for(target: TargetText) -> tuple[str, ...]:
     """The sections that a target is made of, in their order."""
-    return PARTS if target == "both" else tuple(target.split("+"))
+    return SECTIONS if target == "both" else tuple(target.split("+"))
 
 
 def target_of_sections(source: Sectioned, target: TargetText, clean: Cleaner) -> str | None:
@@ -192,7 +192,7 @@ def target_of_sections(source: Sectioned, target: TargetText, clean: Cleaner) ->
     if target != "both":
         return cleaned(" ".join(texts.values()), clean)
     parts = {name: without_headings(cleaned(text, clean) or "") for name, text in texts.items()}
-    return whole(parts) if all(parts.values()) else None
+    return join_sections(parts) if all(parts.values()) else None
 
 
 def cleaned(text: str, clean: Cleaner) -> str | None:
@@ -352,17 +352,17 @@ def _squeeze(text: str) -> str:
     return _BLANKS.sub(" ", _RULE.sub(" ", text)).strip()
 
 
-# What a model is told of a study beside its images: sections that were known before the report was written.
+# Context: the sections known before the report was written, which a model reads beside the images.
 #
-# It becomes text that no name, date or number of a patient may be in: what ``data.scrub`` knows is taken out, and marks
-# of de-identification with it, so that texts of all sources look alike.
+# No name, date or number of a patient may be in it: ``radweave.data.deidentify.texts`` removes them, and the marks of
+# de-identification go too, so that texts of all sources look the same.
 
 
 InputSection = Literal["indication", "technique", "findings"]
 
 
-class Known(Protocol):
-    """What has the sections of a study, and its ids."""
+class ContextSource(Protocol):
+    """A study with ids and the sections that may be context."""
 
     @property
     def study_id(self) -> str: ...
@@ -376,57 +376,56 @@ class Known(Protocol):
     def findings(self) -> str | None: ...
 
 
-NOTHING: Mapping[str, str | None] = MappingProxyType({})
+NO_CONTEXT: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """Which sections are told, in this order; none by default."""
+class ContextSections:
+    """The sections that a model reads as context, in this order; none by default."""
 
     sections: tuple[InputSection, ...] = ()
     scrubber: Scrubber = field(default_factory=Scrubber)
 
-    def of(self, study: Known) -> str | None:
-        """What is told of a study of a data set; None where nothing ever is."""
+    def of(self, study: ContextSource) -> str | None:
+        """The context of a study of a data set; None without ``sections``."""
         if not self.sections:
             return None
-        given: dict[str, str | None] = {name: getattr(study, name) for name in self.sections}
-        return self.text(given, (study.study_id, study.patient_id))
+        texts: dict[str, str | None] = {name: getattr(study, name) for name in self.sections}
+        return self.text(texts, (study.study_id, study.patient_id))
 
-    def asked(self, given: Mapping[str, str | None], study_id: str, files: Iterable[Path]) -> str | None:
-        """What is told of a study that is reported on by itself; None where nothing ever is.
+    def of_texts(self, texts: Mapping[str, str | None], study_id: str, files: Iterable[Path]) -> str | None:
+        """The context of a single study that is reported on by itself; None without ``sections``.
 
         Raises:
             InputError: for a section that is no text, or longer than one of a manifest may be.
         """
-        for name, text in given.items():
+        for name, text in texts.items():
             if text is not None and (not isinstance(text, str) or len(text) > LONGEST_TEXT):
                 got = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
                 raise InputError("not a section", field=name, got=got, expected=f"up to {LONGEST_TEXT} characters")
         if not self.sections:
             return None
-        told = any(given.get(name) for name in self.sections)
-        return self.text(given, (study_id,), files if told else ())
+        return self.text(texts, (study_id,), files if any(texts.get(name) for name in self.sections) else ())
 
-    def text(self, given: Mapping[str, str | None], ids: Iterable[str] = (), files: Iterable[Path] = ()) -> str:
-        """Each section that has a text on a line of its own, under its name; "" where none has.
+    def text(self, texts: Mapping[str, str | None], ids: Iterable[str] = (), files: Iterable[Path] = ()) -> str:
+        """One line for each section with a text, under its name; "" without any.
 
-        ``ids`` and the DICOM headers of ``files`` say which words name the patient.
+        ``ids`` and the DICOM headers of ``files`` name the patient.
         """
         scrub = self.scrubber.study(ids, files)
-        said = {name: drop_deid_marks(scrub(given.get(name) or "")).lstrip(" -,.;:") for name in self.sections}
-        return "".join(f"{name.capitalize()}: {text}\n" for name, text in said.items() if text)
+        scrubbed = {name: drop_deid_marks(scrub(texts.get(name) or "")).lstrip(" -,.;:") for name in self.sections}
+        return "".join(f"{name.capitalize()}: {text}\n" for name, text in scrubbed.items() if text)
 
 
-def refuse_own_words(sections: Iterable[str], target: str) -> None:
-    """Refuse to tell what is to be written: findings may be told for an impression, and for nothing else.
+def refuse_target_in_context(sections: Iterable[str], target: str) -> None:
+    """Refuse findings as context, unless the target is the impression.
 
     Raises:
         InputError: naming the field.
     """
     if "findings" in sections and target != "impression":
         raise InputError(
-            "findings would be told and written",
+            "findings would be both context and target",
             field="data.input_sections",
             got=f"findings, for the text {target}",
             expected="data.target=impression, or other sections",

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.core.study import NO_PART, PARTS, LabelState, joined
+from radweave.core.study import NO_SECTION, SECTIONS, LabelState, join_sentences
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import MARK, remove_comparisons
 from radweave.labels.contradictions import claims_of, contradictions, states_something, takes_back, without_place
@@ -43,7 +43,7 @@ class Sentence:
     text: str
     kind: SentenceKind
     row: int
-    part: str = NO_PART
+    part: str = NO_SECTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        return joined((sentence.part, sentence.text) for sentence in self.sentences)
+        return join_sentences((sentence.part, sentence.text) for sentence in self.sentences)
 
     @property
     def is_whole(self) -> bool:
@@ -219,7 +219,7 @@ def _finding_sentences(
     found = {part: _finding_sentences_of(part, whole, labels, most) for part in parts}
     if len(parts) == 1:
         return {name: [(one,) for one in said] for said_of in found.values() for name, said in said_of.items()}
-    findings, impressions = (found.get(part, {}) for part in PARTS)
+    findings, impressions = (found.get(part, {}) for part in SECTIONS)
     return {name: [(one, *impressions.get(name, [])[:1]) for one in said] for name, said in findings.items()}
 
 
@@ -277,7 +277,7 @@ def compose(
 
 def start_of(part: str, sentences: Sequence[Sentence]) -> int:
     """Where a part begins among the sentences of a report, or would."""
-    order = (NO_PART, *PARTS)
+    order = (NO_SECTION, *SECTIONS)
     return next((i for i, one in enumerate(sentences) if order.index(one.part) >= order.index(part)), len(sentences))
 
 

@@ -22,7 +22,7 @@ from radweave.core.config import first_problem
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json_object, read_jsonl, write_json, write_jsonl
 from radweave.core.storage import write_folder
-from radweave.core.study import NO_PART, PARTS, Record
+from radweave.core.study import NO_SECTION, SECTIONS, Record
 from radweave.drafting.calibration import Source
 from radweave.drafting.candidates import Candidate, Sentence, SentenceKind
 from radweave.metrics.pairwise import BleuPoint
@@ -144,7 +144,7 @@ def _candidate(
         sentences = tuple(Sentence(text, kinds[kind], *rest) for text, kind, *rest in row["sentences"])
         stated = list(row["asserts"])
         whole = all(isinstance(s.text, str) and type(s.row) is int and 0 <= s.row < num_rows for s in sentences)
-        whole = whole and all(s.part in (NO_PART, *PARTS) for s in sentences)
+        whole = whole and all(s.part in (NO_SECTION, *SECTIONS) for s in sentences)
         whole = whole and all(type(number) is int and 0 <= number < num_classes for number in stated)
     except (KeyError, TypeError, ValueError):
         whole = False

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.core.study import NO_PART, PARTS, is_parted, split_parts
+from radweave.core.study import NO_SECTION, SECTIONS, has_both_sections, split_sections
 from radweave.drafting.calibration import RunCalibration
 from radweave.drafting.candidates import (
     Candidate,
@@ -131,7 +131,7 @@ class Proposals:
         self.labeler, self.counts, self.thresholds, self.beta, self.marks = labeler, counts, thresholds, beta, marks
         self.weights = WordingWeights(weights.cider, weights.rouge_l, weights.bleu if point is not None else 0.0)
         self.point, self.bank = point, bank or ReportStatistics.of(prepared(reports), MAX_ORDER)
-        self.parts = set(PARTS) if all(map(is_parted, reports)) else {NO_PART}
+        self.parts = set(SECTIONS) if all(map(has_both_sections, reports)) else {NO_SECTION}
 
     def choose(
         self,
@@ -213,7 +213,7 @@ class Proposals:
         return [one for one in map(reconciled, others) if one.sentences]
 
     def _candidate(self, text: str, *, compares: bool) -> Candidate | None:
-        said = split_parts(text) if NO_PART not in self.parts else {NO_PART: text}
+        said = split_sections(text) if NO_SECTION not in self.parts else {NO_SECTION: text}
         kept = [(part, sentence) for part, own in said.items() for sentence in split_sentences(own)]
         kept = [
             (part, cleaned(sentence, self.labeler, compares=compares, places=self.places)) for part, sentence in kept

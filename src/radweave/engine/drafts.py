@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 from radweave.core.batch import Batch, Generation, VisionEncoder
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.core.ontology import NO_FINDING
-from radweave.core.study import NO_PART, PARTS, LabelState, Modality, joined, rows_by_part, split_parts, whole
+from radweave.core.study import (
+    NO_SECTION,
+    SECTIONS,
+    LabelState,
+    Modality,
+    join_sections,
+    join_sentences,
+    rows_by_section,
+    split_sections,
+)
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
 from radweave.drafting.calibration import RunCalibration, Source
@@ -221,7 +230,9 @@ def take_out_comparisons(
     edits = [edit for _, made in parts for edit in made]
     if not edits:
         return text, evidence, ()
-    now = joined((str(row.get("section", NO_PART)), part) for row, (part, _) in zip(rows, parts, strict=True) if part)
+    now = join_sentences(
+        (str(row.get("section", NO_SECTION)), part) for row, (part, _) in zip(rows, parts, strict=True) if part
+    )
     about = {name: _comparison_rows(evidence[name], labeler) for name in ABOUT_SENTENCES if evidence.get(name)}
     taken = [{"was": edit.was, "now": edit.now} for edit in edits]
     return now, {**evidence, **about, COMPARISONS_REMOVED: taken}, (_warning(edits, labeler),)
@@ -400,18 +411,18 @@ class Drafter:
 
     def _in_parts(self, one: Written) -> Written:
         """A draft of a run that writes two parts: its headings as we write them, its sentences without, by section."""
-        parts = split_parts(one.text) if self.target == "both" else {}
+        parts = split_sections(one.text) if self.target == "both" else {}
         if not parts:
             return one
-        rows = {name: rows_by_part(one.evidence[name]) for name in ABOUT_SENTENCES if one.evidence.get(name)}
+        rows = {name: rows_by_section(one.evidence[name]) for name in ABOUT_SENTENCES if one.evidence.get(name)}
         rows.setdefault("sentences", [{"text": text, "section": name} for name, text in parts.items()])
-        return replace(one, text=whole(parts), evidence={**one.evidence, **rows})
+        return replace(one, text=join_sections(parts), evidence={**one.evidence, **rows})
 
     def _missing(self, text: str) -> tuple[str, ...]:
         """A warning where a draft of two parts lacks one."""
         if self.target != "both" or not text:
             return ()
-        lacks = [name for name in PARTS if name not in split_parts(text)]
+        lacks = [name for name in SECTIONS if name not in split_sections(text)]
         return (f"the draft has no {' and no '.join(lacks)} under a heading",) if lacks else ()
 
     def _unmarked(self, text: str, evidence: dict[str, Any]) -> tuple[str, dict[str, Any], tuple[str, ...]]:

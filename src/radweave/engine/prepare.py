@@ -15,7 +15,7 @@ from radweave.core.study import LabelState, Split
 from radweave.data.cache.images import NAMES, PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, prepare_split, refuse_empty_splits
-from radweave.data.targets import Telling, refuse_own_words
+from radweave.data.targets import ContextSections, refuse_target_in_context
 from radweave.data.tokenizer import label_states, token_ids
 from radweave.labels import get_labeler
 from radweave.labels.labeler import states
@@ -39,7 +39,7 @@ def refuse_unfit(experiment: Experiment, dataset: Dataset) -> None:
         InputError: naming the field and what was expected.
     """
     refuse_misfit(experiment, dataset)
-    refuse_own_words(experiment.data.input_sections, dataset.card.target)
+    refuse_target_in_context(experiment.data.input_sections, dataset.card.target)
     refuse_missing_sections(experiment, dataset)
     refuse_empty_splits(dataset)
     refuse_unknown_sets(experiment, dataset)
@@ -205,8 +205,8 @@ def prepare(
         need_text=need_text,
         label=label if data.label_unlabeled else None,
         priors=data.priors,
-        tell=Telling(data.input_sections).of,
-        max_told=data.input_tokens,
+        context=ContextSections(data.input_sections).of,
+        max_context_tokens=data.input_tokens,
     )
 
 

@@ -19,7 +19,7 @@ from radweave.data.augmentation import PREPROCESSING_VERSION
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import refuse_shared_images
-from radweave.data.ood import Familiarity, load_familiarity
+from radweave.data.ood import OutOfDistribution, load_ood
 from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration
 from radweave.engine.checkpoint import load_weights, refuse_other_classes
@@ -44,7 +44,7 @@ class Run:
     experiment: Experiment
     tokenizer: PreTrainedTokenizerBase
     model: ReportModel
-    familiarity: Familiarity | None = None
+    ood: OutOfDistribution | None = None
     drafting: Drafting | None = None
 
 
@@ -87,8 +87,8 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     set_memories(model, folder, named=card.memories)
     model.to(default_device() if device is None else device).eval()
     drafting = Drafting(folder / FOLDER, model, load_calibration(folder, card.classes))
-    familiarity = load_familiarity(folder / "familiarity")
-    return Run(folder, card, experiment, tokenizer, model, familiarity, drafting)
+    ood = load_ood(folder / "familiarity")
+    return Run(folder, card, experiment, tokenizer, model, ood, drafting)
 
 
 # Experiments at test time: a trained run reports with some of its settings changed, and nothing is trained.

@@ -186,7 +186,7 @@ def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
         )
     if resume or _is_empty(out):
         return
-    refuse_existing(out, overwrite=overwrite, ours=_kind(out))
+    refuse_existing(out, overwrite=overwrite, kind=_kind(out))
     if out.is_mount() or not os.access(out.parent, os.W_OK):
         raise InputError("cannot be replaced; give a new folder inside of it", file=out)
 

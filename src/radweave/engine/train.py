@@ -22,8 +22,8 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, no_usable_study, refuse_leaks, refuse_same_pixels
 from radweave.data.leaks.images import near_copies
 from radweave.data.loader import VIEW_KINDS
-from radweave.data.ood import TrainingPictures, fit_familiarity, save_familiarity
-from radweave.data.targets import Telling
+from radweave.data.ood import TrainingPictures, fit_ood, save_ood
+from radweave.data.targets import ContextSections
 from radweave.data.tokenizer import built_tokenizer, save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
@@ -158,7 +158,7 @@ def _save_parts(training: Training, folder: Path) -> None:
     with write_aside(folder / "weights.safetensors") as partial:
         save_weights(training.model, partial, training.classes)
     _save_shapes(training.model, folder / "parts")
-    _save_familiarity(training, folder / "familiarity")
+    _save_ood(training, folder / "familiarity")
     save_for_drafting(training, training_view(training))
     keep_licences(training.experiment, folder / "licences")
 
@@ -173,13 +173,13 @@ def _save_shapes(model: ReportModel, folder: Path) -> None:
                 part.tokenizer.save_pretrained(str(partial / name))
 
 
-def _save_familiarity(training: Training, folder: Path) -> None:
+def _save_ood(training: Training, folder: Path) -> None:
     """Learn to tell images like the training images from others, and keep it with the run."""
     pictures = TrainingPictures(training.splits["train"].examples)
-    test = fit_familiarity(pictures, seed=training.experiment.seed, patients=pictures.patients)
+    test = fit_ood(pictures, seed=training.experiment.seed, patients=pictures.patients)
     if test.reason is not None:
         training.watch.note(f"the run will not tell images of another kind: {test.reason}")
-    save_familiarity(test, folder)
+    save_ood(test, folder)
 
 
 def _prepare(
@@ -194,8 +194,8 @@ def _prepare(
     refuse_unfit(experiment, dataset)
     # The tokenizer sees the training split only: nothing else may shape what the model can say.
     texts = [study.report or "" for study in dataset.studies("train")]
-    telling = Telling(experiment.data.input_sections)
-    texts += [told for study in dataset.studies("train") if (told := telling.of(study))]
+    context = ContextSections(experiment.data.input_sections)
+    texts += [text for study in dataset.studies("train") if (text := context.of(study))]
     tokenizer = built_tokenizer(
         experiment.data.tokenizer, texts, own=experiment.language_checkpoint, dataset=dataset.path
     )

@@ -1,9 +1,9 @@
-"""The pages of a benchmark: one to begin with, one per set, samples, pictures, and all figures as JSON."""
+"""The pages of a benchmark: a summary, a page per set, samples, pictures, and all figures as JSON."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import fill
@@ -304,39 +304,66 @@ STEM = "benchmark"
 
 
 def write_pages(sets: Mapping[str, SetResults], folder: Path, facts: Mapping[str, Any]) -> Path:
-    """Write all pages; return the one to begin with. What a set without a finished run lacks is left out.
+    """Write all pages and the JSON; return the summary page. A set without a finished run gets no page of its own.
 
-    Sets that another call has measured stay on the first page and in the JSON, each with its own machine and time.
-    Texts and images of a study go onto a page only where the data are synthetic; for other data the samples are
-    written beside the runs.
+    Sets of an earlier call stay on the summary and in the JSON, each with its own machine and time. Texts and images of
+    a study go onto a page here only where the data are synthetic; for other data the samples are written beside the
+    runs.
     """
     shown = {name: results for name, results in sets.items() if results.full}
     made = {name: _set_record(results, facts) for name, results in shown.items()}
     for name, results in shown.items():
         _write_set(name, results, made[name], folder)
     records = _earlier(folder) | made
-    lines = [
-        "# Benchmark",
-        "",
-        "Made by `radweave bench`; docs/benchmark.md says how to run it and how to read it. "
-        "Every method in its own preset on the same studies, scored by one program beside floors that do not look.",
-        "",
-        RESEARCH_ONLY,
-        "",
+    missing = [
+        markdown_tables([TextTable(results.suite.kind.title, notes=("no run is finished", *provenance(results)))])
+        for name, results in sets.items()
+        if name not in records
     ]
-    for name, record in records.items():
-        lines += [_summary(record), f"![seeds and floors]({STEM}_{name}_scores.png)\n"]
-        lines.append(f"[All tables of this set]({STEM}_{name}.md)" + _samples_link(name, record) + "\n")
-    for name, results in sets.items():
-        if name not in records:
-            missing = TextTable(results.suite.kind.title, notes=("no run is finished", *provenance(results)))
-            lines.append(markdown_tables([missing]))
-    lines += [record["page"]["choice"] for record in records.values()]
-    page = folder / f"{STEM}.md"
-    write_text(page, "\n".join(lines).rstrip() + "\n")
+    page = _write_summary(records, folder, missing, _links)
     head = {"format": FORMAT, "version": FORMAT_VERSION, "notice": RESEARCH_ONLY}
     write_json(folder / f"{STEM}.json", {**head, "sets": records})
     return page
+
+
+def publish(results: Path, pages: Path) -> Path:
+    """Write the summary page and its pictures to another folder, without the pages per set, samples and JSON.
+
+    Raises:
+        InputError: if ``results`` has no record, or one of another version.
+    """
+    records = _records(results)
+    for name, record in records.items():
+        _draw(name, record, pages)
+    return _write_summary(records, pages)
+
+
+def _write_summary(
+    records: Mapping[str, Any],
+    folder: Path,
+    missing: Sequence[str] = (),
+    links: Callable[[str, Mapping[str, Any]], str] | None = None,
+) -> Path:
+    """The short table of each set, its picture, and the best method for each need."""
+    lines = [
+        "# Benchmark",
+        "",
+        "Made by `radweave bench`: every method on the same studies, scored by one program.",
+        "",
+    ]
+    lines += [RESEARCH_ONLY, ""]
+    for name, record in records.items():
+        lines += [_summary(record), f"![scores by method, with training seeds and floors]({STEM}_{name}_scores.png)\n"]
+        lines += [links(name, record)] if links else []
+    lines += [*missing, *(record["page"]["choice"] for record in records.values())]
+    page = folder / f"{STEM}.md"
+    write_text(page, "\n".join(lines).rstrip() + "\n")
+    return page
+
+
+def _links(name: str, record: Mapping[str, Any]) -> str:
+    samples = f", [sample reports]({STEM}_{name}_samples.md)" if record["page"]["samples"] else ""
+    return f"[All tables of this set]({STEM}_{name}.md){samples}\n"
 
 
 def _earlier(folder: Path) -> dict[str, Any]:
@@ -348,17 +375,12 @@ def _earlier(folder: Path) -> dict[str, Any]:
 
 
 def _summary(record: Mapping[str, Any]) -> str:
-    """The short table of a set, and where and how long it was made."""
+    """The short table of a set, its machine and its time."""
     made = record["made"]
     return (
-        f"{record['page']['short']}\nMachine: {made['machine']}. The command ran {duration(made['wall_s'])} in "
-        f"{made['sessions']} session{'s' * (made['sessions'] > 1)}, for all its sets; training and writing "
-        f"of this set's runs, one after the other and those taken over too: {duration(made['runs_s'])}.\n"
+        f"{record['page']['short']}\nMachine: {made['machine']}. Training and drafting of this set's runs took"
+        f" {duration(made['runs_s'])}, one after the other.\n"
     )
-
-
-def _samples_link(name: str, record: Mapping[str, Any]) -> str:
-    return f", [sample reports]({STEM}_{name}_samples.md)" if record["page"]["samples"] else ""
 
 
 def is_synthetic(results: SetResults) -> bool:
@@ -384,15 +406,19 @@ def set_tables(results: SetResults) -> list[TextTable]:
 
 
 def draw_again(folder: Path) -> list[Path]:
-    """Draw the pictures of scores and costs of a folder of pages anew, from its ``benchmark.json`` alone.
+    """Draw the pictures of scores and costs of a folder of pages again, from its ``benchmark.json`` alone.
 
     Raises:
         InputError: if there is no such record, or one of another version.
     """
+    return [path for name, record in _records(folder).items() for path in _draw(name, record, folder)]
+
+
+def _records(folder: Path) -> dict[str, Any]:
     records = _earlier(folder)
     if not records:
         raise InputError(f"holds no {STEM}.json of version {FORMAT_VERSION}", file=folder)
-    return [path for name, record in records.items() for path in _draw(name, record, folder)]
+    return records
 
 
 def _draw(name: str, record: Mapping[str, Any], folder: Path) -> list[Path]:

@@ -448,30 +448,22 @@ NEEDS = {
 
 def choice_table(results: SetResults) -> TextTable:
     """One line per need: the best method, its figure, and the methods that its interval does not separate from it."""
-    rows = [
-        (*_best_by_score(need, metric, results.full), _floor_systems(metric, results.floors))
-        for need, metric in NEEDS.items()
-    ]
+    rows = [_best_by_score(need, metric, results.full) for need, metric in NEEDS.items()]
     costs = results.costs
     for need, values, shown in (
         ("least training (CPU)", {name: cost.cpu_s for name, cost in costs.items()}, duration),
         ("least memory in training", {name: cost.peak_memory for name, cost in costs.items()}, _megabytes),
         ("fewest parameters", {name: cost.parameters for name, cost in costs.items()}, count),
     ):
-        rows.append((*_extreme(need, values, shown, smallest=True), DASH))
+        rows.append(_extreme(need, values, shown, smallest=True))
     paces = {name: cost.reports_per_s for name, cost in costs.items()}
-    rows.append((*_extreme("fastest writing (reports/s)", paces, rate, smallest=False), DASH))
+    rows.append(_extreme("fastest writing (reports/s)", paces, rate, smallest=False))
     notes = (
         f"not told apart: methods whose difference to the best has p >= {ALPHA} over studies, not corrected: the best"
         " is picked after the fact, so read this as a hint and the tests on the set's page as the answer",
     )
-    head = ("need", "best here", "figure", "not told apart from it", "floors")
+    head = ("need", "best here", "figure", "not told apart from it")
     return TextTable(f"Which for what: {results.suite.kind.title}", head, tuple(rows), notes)
-
-
-def _floor_systems(metric: str, floors: Mapping[str, SystemScores]) -> str:
-    known = {name: mean for name, system in floors.items() if (mean := system.mean(metric)) is not None}
-    return ", ".join(f"{name} {mean:.3f}" for name, mean in known.items()) or DASH
 
 
 def _megabytes(value: float | None) -> str:

@@ -84,8 +84,7 @@ class BenchRequest:
     SET:METHOD:key=value; ``precision`` is that of every stage that trains. ``studies`` draws phantoms of another size.
     ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. With
     ``utility`` every run also drafts by expected utility, as a row of its own. With ``pace`` a short run measures what
-    runs that were taken over leave open. ``pages`` is where the pages go, if not to
-    ``out``/results.
+    runs that were taken over leave open. The summary page also goes to ``pages``.
     """
 
     out: Path

@@ -48,7 +48,7 @@ HONESTY = {
 
 def short_table(results: SetResults) -> TextTable:
     """The main table of a set: a line per method and floor."""
-    shown = ("CE_F1", "CE_F1_macro", "CIDEr", "ROUGE_L", "BLEU_4")
+    shown = ("CE_F1", "CE_F1_macro", "CIDEr", "BLEU_4")
     rows = []
     for method, system in results.full.items():
         cost = results.cost_of(method)
@@ -58,7 +58,7 @@ def short_table(results: SetResults) -> TextTable:
     for name, system in results.floors.items():
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, metric) for metric in shown[1:])]
         rows.append((f"floor: {name}", DASH, *cells, percent(_honest(system, "distinct_reports_share")), DASH, DASH))
-    head = ("method", "seeds", "findings F1", "macro F1", "CIDEr", "ROUGE-L", "BLEU-4", "distinct", "parameters")
+    head = ("method", "seeds", "findings F1", "macro F1", "CIDEr", "BLEU-4", "distinct", "parameters")
     notes = (
         *provenance(results),
         "mean ± standard deviation over training seeds; [95 % over test studies, by patient]; protocol full",

@@ -22,7 +22,7 @@ from radweave.core.study import RESEARCH_ONLY, Modality, Report, Split, View
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
-from radweave.data.targets import NOTHING
+from radweave.data.targets import NO_CONTEXT
 from radweave.engine.distributed import Ranks
 from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
 from radweave.engine.prepare import prepare
@@ -133,7 +133,7 @@ def generate_files(
     groups: Sequence[FileGroup],
     *,
     force: bool = False,
-    told: Mapping[str, str | None] = NOTHING,
+    told: Mapping[str, str | None] = NO_CONTEXT,
 ) -> Iterator[Report | FileGroup]:
     """Write one report per group, each file read once; what fails comes back with its reason. ``told`` has sections by
     name, which are of one study.

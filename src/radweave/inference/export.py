@@ -211,7 +211,7 @@ def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, 
     kept = _kept(run, card, bank=bank)
     # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
     remove_leftovers(out.parent)
-    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as partial:
+    with write_folder(out, overwrite=overwrite, kind=_OUTPUT) as partial:
         _fill(run, card, partial, kept, measured)
         restore(partial)
     return out

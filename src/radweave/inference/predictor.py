@@ -17,8 +17,8 @@ from radweave.core.errors import InputError, printable
 from radweave.core.study import Modality, Report, View
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.loader import VIEW_KINDS, Example, view_id
-from radweave.data.ood import Familiarity, Judgement, Verdict
-from radweave.data.targets import NOTHING, Telling
+from radweave.data.ood import Judgement, OutOfDistribution, Verdict
+from radweave.data.targets import NO_CONTEXT, ContextSections
 from radweave.data.tokenizer import encode
 from radweave.engine.drafts import Drafter, Drafting
 from radweave.inference.pictures import (
@@ -100,14 +100,14 @@ EVIDENCE = "familiarity"
 _UNLIKE = "does not look like the images that this run was trained on"
 
 
-def judge(test: Familiarity | None, example: Example) -> list[Judgement]:
+def judge(test: OutOfDistribution | None, example: Example) -> list[Judgement]:
     """A judgement for each view, in the model's order; none where the run has no test, or one that judges nothing."""
     if test is None or test.reason is not None:
         return []
     return [test.judge(view) for view in example.pixels]
 
 
-def evidence_of(test: Familiarity, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def evidence_of(test: OutOfDistribution, judgements: Sequence[Judgement]) -> dict[str, Any]:
     """The scores with the thresholds they are held against, or why there are none."""
     if test.reason is not None:
         return {"not judged": test.reason}
@@ -122,7 +122,7 @@ def evidence_of(test: Familiarity, judgements: Sequence[Judgement]) -> dict[str,
     }
 
 
-def error_of(test: Familiarity) -> str:
+def error_of(test: OutOfDistribution) -> str:
     """How often a test refuses an image of its run's own kind; empty where it was fitted before that was measured."""
     error, images = test.facts.get("wrongly_refused"), test.facts.get("held_out")
     if not isinstance(error, dict):
@@ -131,7 +131,7 @@ def error_of(test: Familiarity) -> str:
     return f"{low:.1f} to {high:.1f} % of the images of its own kind (95 % interval, {images} training images unseen)"
 
 
-def untested(test: Familiarity | None) -> str | None:
+def untested(test: OutOfDistribution | None) -> str | None:
     """A warning where a run cannot tell images of another kind."""
     if test is not None and test.reason is None:
         return None
@@ -144,18 +144,20 @@ def is_unlike(evidence: Mapping[str, Any]) -> bool:
     return Verdict.REFUSED.value in evidence.get(EVIDENCE, {}).get("verdicts", ())
 
 
-def warnings_of(test: Familiarity | None, judgements: Sequence[Judgement], names: Sequence[str]) -> tuple[str, ...]:
+def warnings_of(
+    test: OutOfDistribution | None, judgements: Sequence[Judgement], names: Sequence[str]
+) -> tuple[str, ...]:
     """A warning for each view that is not familiar, with its name."""
     if test is None:
         return ()
     return tuple(
         f"{name}: {_said(test, judgement)}"
         for name, judgement in zip(names, judgements, strict=False)
-        if judgement.verdict is not Verdict.FAMILIAR
+        if judgement.verdict is not Verdict.IN_DISTRIBUTION
     )
 
 
-def refuse_strangers(test: Familiarity | None, example: Example, names: Sequence[Any]) -> None:
+def refuse_outliers(test: OutOfDistribution | None, example: Example, names: Sequence[Any]) -> None:
     """A draft about a hand would look like any other draft.
 
     Raises:
@@ -168,7 +170,7 @@ def refuse_strangers(test: Familiarity | None, example: Example, names: Sequence
             raise UnlikeError(f"{said}; give --force (force=True) to report on it anyway", file=name)
 
 
-def _said(test: Familiarity, judgement: Judgement) -> str:
+def _said(test: OutOfDistribution, judgement: Judgement) -> str:
     doubt, refuse = test.thresholds
     strength = "" if judgement.verdict is Verdict.REFUSED else " quite"
     text = _UNLIKE.replace("not look", f"not look{strength}")
@@ -187,11 +189,11 @@ class Predictor:
 
     ``ct`` has a size where the model reads CT scans; else it reads radiographs in squares of ``image_size`` pixels.
     ``decoding`` holds the run's decoding options. ``warnings`` are added to every report. ``refusal`` is set for a
-    run that must not report (its weights were never trained): asking it raises. ``familiarity`` tells whether images
+    run that must not report (its weights were never trained): asking it raises. ``ood`` tells whether images
     look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
     training split stated; only those are guessed for files that state none. ``drafting`` is what drafts by expected
-    utility. ``target`` is the text that the run learned to write; ``telling`` has the sections that its model is told,
-    in at most ``max_told`` tokens.
+    utility. ``target`` is the text that the run learned to write; ``context_sections`` are those that its model reads,
+    in at most ``max_context_tokens`` tokens.
     """
 
     model: ReportModel
@@ -202,12 +204,12 @@ class Predictor:
     warnings: tuple[str, ...] = ()
     refusal: str | None = None
     ct: CtPreprocessing = NO_SCANS
-    familiarity: Familiarity | None = None
+    ood: OutOfDistribution | None = None
     known_views: tuple[int, ...] = ()
     drafting: Drafting | None = None
     target: str = "findings"
-    telling: Telling = field(default_factory=Telling)
-    max_told: int = 0
+    context_sections: ContextSections = field(default_factory=ContextSections)
+    max_context_tokens: int = 0
 
     @classmethod
     def of(cls, run: Run, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
@@ -225,7 +227,7 @@ class Predictor:
             lost = "; ".join(run.card.without)
             warnings.append(f"exported without training reports, it does not draft as its run does: {lost}")
         warnings += run.card.cautions
-        if (text := untested(run.familiarity)) is not None:
+        if (text := untested(run.ood)) is not None:
             warnings.append(text)
         data = run.experiment.data
         return cls(
@@ -237,11 +239,11 @@ class Predictor:
             decoding=override(run.experiment.decoding, decoding),
             warnings=tuple(warnings),
             refusal=None if run.card.is_trained or untrained else UNTRAINED,
-            familiarity=run.familiarity,
+            ood=run.ood,
             drafting=run.drafting,
             target=run.card.dataset.target,
-            telling=Telling(data.input_sections),
-            max_told=data.input_tokens,
+            context_sections=ContextSections(data.input_sections),
+            max_context_tokens=data.input_tokens,
             known_views=tuple(kind for kind, name in enumerate(VIEW_KINDS) if run.card.views.get(name)),
         )
 
@@ -257,13 +259,13 @@ class Predictor:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: what the model reads, where it runs, and what each of its reports says."""
-        from radweave.core.study import paragraph, shown
+        from radweave.core.study import html_box, html_paragraph
 
         squares = f"radiographs in squares of {self.image_size} pixels, up to {self.max_views} views of a study"
         reads = squares if self.ct.size is None else f"a CT scan of {' x '.join(map(str, self.ct.size))} voxels"
         text = f'Reads {reads}. Runs on {self.device}. Use: predictor.report("chest.dcm")'
         refusal = () if self.refusal is None else (self.refusal,)
-        return shown("Predictor", paragraph(text), warnings=(*refusal, *self.warnings))
+        return html_box("Predictor", html_paragraph(text), warnings=(*refusal, *self.warnings))
 
     def report(
         self,
@@ -310,7 +312,7 @@ class Predictor:
         study_id: str,
         warnings: Sequence[str] = (),
         force: bool = False,
-        told: Mapping[str, str | None] = NOTHING,
+        told: Mapping[str, str | None] = NO_CONTEXT,
     ) -> Report:
         """Write the draft of the views that ``read_views`` gave, with its warnings; ``told`` has sections by name.
 
@@ -332,7 +334,7 @@ class Predictor:
         return [
             f"the {name} is not looked at: the run was trained without (data.input_sections)"
             for name, text in told.items()
-            if text and name not in self.telling.sections
+            if text and name not in self.context_sections.sections
         ]
 
     def read_study(
@@ -352,7 +354,7 @@ class Predictor:
         study_id: str,
         *,
         force: bool = False,
-        told: Mapping[str, str | None] = NOTHING,
+        told: Mapping[str, str | None] = NO_CONTEXT,
     ) -> Example:
         """What the model gets of the views that ``read_views`` gave, and of the sections that it is told.
 
@@ -361,7 +363,7 @@ class Predictor:
         """
         example = self._example(views, study_id, told)
         if not force:
-            refuse_strangers(self.familiarity, example, [path for path, _ in views])
+            refuse_outliers(self.ood, example, [path for path, _ in views])
         return example
 
     def read_views(
@@ -398,14 +400,14 @@ class Predictor:
         return pairs[: self.max_views], tuple(warnings)
 
     def _example(self, views: Sequence[tuple[Path, Picture]], study_id: str, told: Mapping[str, str | None]) -> Example:
-        text = self.telling.asked(told, study_id, [path for path, _ in views])
+        text = self.context_sections.of_texts(told, study_id, [path for path, _ in views])
         return Example(
             study_id=study_id,
             patient_id=study_id,
             source=model_input([picture for _, picture in views], image_size=self.image_size, ct=self.ct),
             rows=tuple(range(len(views))),
             view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
-            told_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_told]),
+            context_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_context_tokens]),
         )
 
     def reports(
@@ -428,10 +430,10 @@ class Predictor:
         drafter = Drafter(self.model, self.tokenizer, self.decoding, self.modality, self.drafting, self.target)
         for draft in drafter.drafts(examples, batch_size=batch_size, progress=progress):
             example, evidence = draft.example, draft.evidence
-            judgements = judge(self.familiarity, example)
-            if self.familiarity is not None:
-                evidence = {**evidence, EVIDENCE: evidence_of(self.familiarity, judgements)}
+            judgements = judge(self.ood, example)
+            if self.ood is not None:
+                evidence = {**evidence, EVIDENCE: evidence_of(self.ood, judgements)}
             called = (names or {}).get(example.study_id) or [f"view {n + 1}" for n in range(len(example.rows))]
-            unlike = warnings_of(self.familiarity, judgements, called)
+            unlike = warnings_of(self.ood, judgements, called)
             warnings = (*self.warnings, *unlike, *draft.warnings)
             yield Report(draft.text, example.study_id, evidence, warnings, target=self.target)

@@ -65,13 +65,13 @@ def held(out: Path, ranks: Ranks, *, overwrite: bool, ours: Kind | None = None) 
 
 @contextmanager
 def _held_alone(out: Path, overwrite: bool, ours: Kind | None) -> Iterator[None]:
-    refuse_existing(out, overwrite=overwrite, ours=ours)
+    refuse_existing(out, overwrite=overwrite, kind=ours)
     lock = out.with_name(f".{out.name}.lock")
     try:
         with exclusive(lock, wait=False):
             try:
                 # Whoever held it a moment ago may have finished.
-                refuse_existing(out, overwrite=overwrite, ours=ours)
+                refuse_existing(out, overwrite=overwrite, kind=ours)
                 remove_leftovers(out.parent)
                 remove_leftovers(shards_of(out))
                 yield

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pydicom.dataset import Dataset
 
-from radweave.core.same_patient import ways
+from radweave.core.same_patient import plain_spellings
 
 # The DICOM codes that may be shown to a user. Any other value of these fields stays in the file.
 
@@ -370,7 +370,7 @@ def spellings(name: str) -> set[str]:
     for one, other in permutations(words[:MOST_NAMES], 2):
         found |= {one + other[0], other[0] + one} if len(one) >= SHORTEST_JOINED else set()
     found = {word for word in found if word in words or len(word) >= SHORTEST_JOINED or not word.isascii()}
-    return found | {way for word in found for way in ways(word) if len(way) >= SHORTEST_NAME}
+    return found | {way for word in found for way in plain_spellings(word) if len(way) >= SHORTEST_NAME}
 
 
 def number_spellings(text: str) -> set[str]:

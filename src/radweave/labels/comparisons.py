@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from radweave.core.ontology import NO_FINDING
-from radweave.core.study import LabelState, is_parted, split_parts, whole
+from radweave.core.study import LabelState, has_both_sections, join_sections, split_sections
 from radweave.labels.labeler import Labeler
 from radweave.labels.text import fold, sentences
 
@@ -552,9 +552,11 @@ def without_marks(text: str) -> tuple[str, list[str]]:
     """
     if not MARK.search(text):
         return text, []
-    if is_parted(text):
-        each = {name: without_marks(part) for name, part in split_parts(text).items()}
-        return whole({name: now for name, (now, _) in each.items()}), [one for _, gone in each.values() for one in gone]
+    if has_both_sections(text):
+        each = {name: without_marks(part) for name, part in split_sections(text).items()}
+        return join_sections({name: now for name, (now, _) in each.items()}), [
+            one for _, gone in each.values() for one in gone
+        ]
     kept: list[str] = []
     removed: list[str] = []
     for sentence in whole_sentences(text):

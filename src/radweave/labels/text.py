@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from radweave.core.study import NO_PART, is_parted, split_parts
+from radweave.core.study import NO_SECTION, has_both_sections, split_sections
 
 # A sentence this long is no sentence: it is cut, which keeps the time linear in the length of any text.
 MAX_SENTENCE_CHARS = 2000
@@ -160,5 +160,5 @@ def split_sentences(text: str) -> list[str]:
 
 def sentences_by_part(text: str) -> list[tuple[str, str]]:
     """Part and text of each sentence of a report, in order, without headings."""
-    parts = split_parts(text) if is_parted(text) else {NO_PART: text}
+    parts = split_sections(text) if has_both_sections(text) else {NO_SECTION: text}
     return [(part, sentence) for part, said in parts.items() for sentence in split_sentences(said)]

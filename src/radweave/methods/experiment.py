@@ -19,7 +19,7 @@ from radweave.core.study import Modality, TargetText
 from radweave.data.augmentation import AugmentationConfig, LightAugmentation, NoAugmentation
 from radweave.data.ct import CtPreprocessing
 from radweave.data.loader import ShuffleAll, ShuffleConfig
-from radweave.data.targets import InputSection, refuse_own_words
+from radweave.data.targets import InputSection, refuse_target_in_context
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
 from radweave.methods.model import ReportModel
 from radweave.methods.stage import OptimizerConfig, StageConfig, Trainability, full
@@ -89,7 +89,7 @@ class DataConfig(Config):
         if len(set(self.input_sections)) < len(self.input_sections):
             raise ValueError("input_sections: a section stands there twice")
         if self.target != "as_imported":  # else the data set says what it is
-            refuse_own_words(self.input_sections, self.target)
+            refuse_target_in_context(self.input_sections, self.target)
         return self
 
     @property

@@ -283,7 +283,7 @@ class SeenBatch(Generic[ModelT]):
     @cached_property
     def told(self) -> Slot | None:
         """What the language model is told of each study beside its images; None where it is told nothing of any."""
-        ids, mask = self.batch.told_ids, self.batch.told_mask
+        ids, mask = self.batch.context_ids, self.batch.context_mask
         if ids is None or mask is None:
             return None
         model = cast(Writer, self.model)

@@ -37,10 +37,10 @@ SHARE: Final = 0.25
 
 def bags_of(batch: Batch) -> Singles | None:
     """Bags (B, BAGS) of length 1, 0 of a study that is told nothing; None where none ever is."""
-    if batch.told_ids is None or batch.told_mask is None:
+    if batch.context_ids is None or batch.context_mask is None:
         return None
     bags = np.zeros((len(batch), BAGS), dtype=np.float32)
-    for row, (ids, mask) in enumerate(zip(batch.told_ids.tolist(), batch.told_mask.tolist(), strict=True)):
+    for row, (ids, mask) in enumerate(zip(batch.context_ids.tolist(), batch.context_mask.tolist(), strict=True)):
         for token in {number for number, there in zip(ids, mask, strict=True) if there}:
             bags[row, token % BAGS] = 1
     return np.asarray(bags / np.maximum(np.linalg.norm(bags, axis=1, keepdims=True), 1))
@@ -108,14 +108,14 @@ class AlikeStudies:
 
     def testify(self, looks: Looks, batch: Batch, barred: Mask) -> list[Evidence]:
         """What they say of each study of a batch; those that are ``barred`` (B, J) say nothing."""
-        apart = _with_told(distances(looks, looks.describe(batch), self.described), bags_of(batch), self.bags)
+        apart = _with_context(distances(looks, looks.describe(batch), self.described), bags_of(batch), self.bags)
         return [
             self.smoothers.testify(findings, wording, own)
             for findings, wording, own in zip(apart.findings, apart.wording, barred, strict=True)
         ]
 
 
-def _with_told(apart: Distances, left: NDArray[np.float32] | None, right: NDArray[np.float32] | None) -> Distances:
+def _with_context(apart: Distances, left: NDArray[np.float32] | None, right: NDArray[np.float32] | None) -> Distances:
     """The distances with what was told of both sides; as they are where the training studies were told nothing."""
     if right is None:
         return apart
@@ -144,7 +144,7 @@ def fit_alike(looks: Looks, training: TrainingView) -> FittedAlike:
             told.append(bags)
     looks.fit_scales(seen)
     every = np.concatenate(told) if told else None
-    apart = _with_told(among(looks, seen), every, every)
+    apart = _with_context(among(looks, seen), every, every)
     labels: Floats = (training.class_states == POSITIVE).double().numpy()
     smoothers = Smoothers.fit(apart.findings, apart.wording, labels)
     patients = np.array([row["patient"] for row in rows])

@@ -174,7 +174,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
         InputError: for a file, protocol or option that cannot be used; nothing is written then.
     """
     if request.out is not None:
-        refuse_existing(request.out, overwrite=request.overwrite, ours=_EVALUATION_OUTPUT)
+        refuse_existing(request.out, overwrite=request.overwrite, kind=_EVALUATION_OUTPUT)
     get_protocol(request.protocol)
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
@@ -258,7 +258,7 @@ def _as_json(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _write(out: Path, results: dict[str, dict[str, Any]], tables: Sequence[TextTable], *, overwrite: bool) -> None:
     plots = [reliability_plot(result) for result in results.values() if "heads" in result and can_draw()]
-    with write_folder(out, overwrite=overwrite, ours=_EVALUATION_OUTPUT) as folder:
+    with write_folder(out, overwrite=overwrite, kind=_EVALUATION_OUTPUT) as folder:
         write_json(folder / "evaluation.json", _as_json(results))
         for number, plot in enumerate(plots, start=1):
             if plot is not None:
@@ -309,7 +309,7 @@ def run_compare(request: CompareRequest) -> None:
         InputError: if the runs are not about the same studies with the same references, or an option cannot be used.
     """
     if request.out is not None:
-        refuse_existing(request.out, overwrite=request.overwrite, ours=_COMPARISON_OUTPUT)
+        refuse_existing(request.out, overwrite=request.overwrite, kind=_COMPARISON_OUTPUT)
     if request.floors and request.seeds:
         raise InputError("floors have no seeds", field="floors", got="with --seeds", expected="one of them")
     if len(request.runs) < 2 and not request.floors:
@@ -318,7 +318,7 @@ def run_compare(request: CompareRequest) -> None:
     record = _over_seeds(request) if request.seeds else _over_studies(request)
     tables = comparison_tables(record)
     if request.out is not None:
-        with write_folder(request.out, overwrite=request.overwrite, ours=_COMPARISON_OUTPUT) as folder:
+        with write_folder(request.out, overwrite=request.overwrite, kind=_COMPARISON_OUTPUT) as folder:
             write_json(folder / "comparison.json", record)
             write_text(folder / "tables.md", markdown_tables(tables))
             write_text(folder / "tables.tex", latex_tables(tables))
@@ -552,7 +552,7 @@ def run_label(request: LabelRequest) -> int:
     """
     labeler = get_labeler(request.ontology, weights=request.weights)
     if request.out is not None:
-        refuse_existing(request.out, overwrite=request.overwrite, ours=_LABELS_OUTPUT)
+        refuse_existing(request.out, overwrite=request.overwrite, kind=_LABELS_OUTPUT)
         if request.out.suffix not in (".jsonl", ".csv"):
             raise InputError("unknown kind of file", file=request.out, expected=".jsonl or .csv")
     refused: list[InputError] = []

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.core.errors import InputError
-from radweave.core.study import PARTS, without_headings
+from radweave.core.study import SECTIONS, without_headings
 from radweave.labels import Labeler
 from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics, states_of
 from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
@@ -110,7 +110,7 @@ def evaluate_pairs(
     if not are_parted(checked):
         return _evaluate(checked, rules, labeler, train_texts, frequencies, options, left_out or {})
     sections: dict[str, Evaluation] = {}
-    for name in PARTS:
+    for name in SECTIONS:
         if own := of_section(checked, name):
             said = [own_text for text in train_texts or () if (own_text := section_of(text, name))]
             none = {"reference has no such section": len(checked) - len(own)} if len(own) < len(checked) else {}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from radweave.core.study import PARTS, split_parts, without_headings
+from radweave.core.study import SECTIONS, split_sections, without_headings
 from radweave.metrics.pairs import Pair, has_control, replace_control
 from radweave.metrics.protocols import UNKNOWN_WORD, EvalProtocol, SideRule, Vocabulary, clean, ptb_like_tokens
 
@@ -140,7 +140,7 @@ def wholes(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
 
 def section_of(text: str, name: str) -> str:
     """What a text says in a section; one without headings says all of it in its findings."""
-    return (split_parts(text) or {PARTS[0]: text}).get(name, "")
+    return (split_sections(text) or {SECTIONS[0]: text}).get(name, "")
 
 
 def of_section(pairs: Sequence[Pair], name: str) -> tuple[Pair, ...]:

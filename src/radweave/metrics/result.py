@@ -163,13 +163,15 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: scores with intervals, the floors beside them, and the warnings."""
-        from radweave.core.study import paragraph, shown, table
+        from radweave.core.study import html_box, html_paragraph, html_table
         from radweave.metrics.result_tables import floor_table, language_table
 
         result = self.to_json(per_study=False)
         tables = [language_table({"": result}), *([floor_table(result)] if self.floors else [])]
-        parts = [part for one in tables for part in (table(one.columns, one.rows), *map(paragraph, one.notes))]
-        return shown(f"Evaluation by protocol {self.protocol.name}", *parts, warnings=self.warnings())
+        parts = [
+            part for one in tables for part in (html_table(one.columns, one.rows), *map(html_paragraph, one.notes))
+        ]
+        return html_box(f"Evaluation by protocol {self.protocol.name}", *parts, warnings=self.warnings())
 
     def _clinical_json(self) -> Json:
         table = {"unavailable": "no labeler given"} if self.clinical is None else self.clinical.to_json()

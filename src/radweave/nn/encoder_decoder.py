@@ -16,8 +16,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.core.config import Config, Heads, Layers, Tokens, Width
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written, blank_tokens, next_token_loss, write
-from radweave.nn.language_model import LoraSetting, NoLoraConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write
+from radweave.nn.language_model import LoraSetting, NoLoraConfig, blank_tokens, next_token_loss
 from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
 

@@ -175,8 +175,8 @@ class DenseHeadConfig(Config):
 # Which words does the report hold? A head on the image alone, to teach an encoder that starts from nothing.
 #
 # Source: Joulin et al., "Learning visual features from large weakly supervised data", ECCV 2016: images predict the bag
-# of words of their text. A language model that trains together with a raw encoder first learns to write without looking;
-# an encoder that has seen words is worth looking at.
+# of words of their text. A language model that trains together with a raw encoder first learns to write without the
+# image; with an encoder that was trained on words it uses the image.
 
 
 class WordHead(nn.Module):

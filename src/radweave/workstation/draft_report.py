@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from radweave.core.study import Report
-from radweave.core.study import sections_of as parts_of
+from radweave.core.study import Report, draft_sections
 from radweave.data.targets import parse_sections
 from radweave.engine.restore import Run
 from radweave.engine.run_folder import RunCard
@@ -85,7 +84,7 @@ def sections_of(text: str, target: str) -> tuple[Section, ...]:
     A word that would stand in neither section keeps the draft whole: nothing of it may be lost.
     """
     if target == "both":
-        parts = parts_of(text, target)
+        parts = draft_sections(text, target)
         kinds: tuple[SectionKind, ...] = ("findings", "impression")
         return tuple(Section(kind, parts[kind]) for kind in kinds if kind in parts)
     found = parse_sections(text)

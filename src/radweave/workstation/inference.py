@@ -208,14 +208,14 @@ class InferenceModel:
     def _of_dataset(self, name: str, *, unlike: bool, rest: bool) -> _Read:
         """A study under its own name and with its own patient, so that no memory answers with either."""
         from radweave.inference.explain import read_dataset_study
-        from radweave.inference.predictor import refuse_strangers
+        from radweave.inference.predictor import refuse_outliers
 
         if self._dataset is None:
             raise InputError("is of a data set, and the server was started without one", field="--data")
         found = read_dataset_study(self.run, self._dataset, name, force=rest)
         files = [Path(ref.path) for ref, _ in found.views]
         if not unlike:
-            refuse_strangers(self.predictor.familiarity, found.example, files)
+            refuse_outliers(self.predictor.ood, found.example, files)
         places = [ref.path for ref in found.study.images]
         views = [
             self._view(Path(ref.path).name, places.index(ref.path), ref.view, picture) for ref, picture in found.views

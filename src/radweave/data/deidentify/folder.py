@@ -84,10 +84,10 @@ def deidentify_folder(
     Raises:
         InputError: if there is no file, ``out`` is there already, or no image at all can be taken.
     """
-    refuse_existing(out, overwrite=overwrite, ours=OUTPUT)
+    refuse_existing(out, overwrite=overwrite, kind=OUTPUT)
     files = list(_files(source))
     done = Done()
-    with write_folder(out, overwrite=overwrite, ours=OUTPUT) as folder:
+    with write_folder(out, overwrite=overwrite, kind=OUTPUT) as folder:
         for number, file in enumerate(files, start=1):
             try:
                 _take(deidentify_file(file, key, burned_in=burned_in), folder, done)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from radweave.core.errors import InputError
-from radweave.core.same_patient import ways
+from radweave.core.same_patient import plain_spellings
 from radweave.io.dicom_fields import SHORTEST_NAME, number_spellings, spellings, word_key
 
 MARK: Final = "___"
@@ -196,7 +196,7 @@ class StudyScrubber:
     def _names(self, word: str) -> bool:
         if len(word) < SHORTEST_NAME:
             return False
-        written = {word} if word.isascii() else {word, *ways(word)}
+        written = {word} if word.isascii() else {word, *plain_spellings(word)}
         return not written.isdisjoint(self._taken) or (
             bool(self._digests) and any(self._scrubber.digest(one) in self._digests for one in written)
         )

@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import pairwise, permutations
 from typing import Final
 
-from radweave.core.same_patient import ways
+from radweave.core.same_patient import plain_spellings
 from radweave.data.deidentify.texts import bears_pattern
 from radweave.io.dicom_fields import MOST_NAMES, SHORTEST_NAME, number_spellings, spellings
 
@@ -90,7 +90,7 @@ class Traces:
         words |= written
         lossy = {word.encode("ascii", "ignore").decode() for word in words}  # of those who cannot write them all
         words |= {word for word in lossy if len(word) >= SHORTEST_IN_BYTES}
-        self.words = words | {way for word in words for way in ways(word) if len(way) >= SHORTEST_NAME}
+        self.words = words | {way for word in words for way in plain_spellings(word) if len(way) >= SHORTEST_NAME}
         self._signs = {word for word in self.words if not word.isascii() and len(word) >= SHORTEST_NAME}
         self._inside = {word for word in self.words if len(word) >= SHORTEST_INSIDE}
         self._pairs = _either(pairs)
@@ -153,7 +153,7 @@ class Traces:
         is_cut = shortest == 1 and bool(found) and len(found[-1]) >= SHORTEST_CUT
         words = {*found, *(part.casefold() for part in _PART.findall(text))}
         words |= {"".join(_WORD.findall(spaced)) for spaced in _LETTERS.findall(folded)}  # S m i t h
-        words |= {way for word in words for way in ways(word)}
+        words |= {way for word in words for way in plain_spellings(word)}
         squeezed = _squeezed(text)
         return (
             any(len(word) >= shortest for word in words & self.words)

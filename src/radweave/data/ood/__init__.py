@@ -1,30 +1,30 @@
-"""Does an image look like those that a run was trained on? Learned with each run, from its own training images alone.
+"""Out-of-distribution detection: an image that is unlike a run's training images. Fitted with each run, to those alone.
 
-    familiarity = fit_familiarity(squares, seed=0)        # squares of radiographs, or scans, as the model sees them
-    familiarity.judge(square)                             # Judgement(score, verdict)
-    save_familiarity(familiarity, folder); load_familiarity(folder)
+    detector = fit_ood(squares, seed=0)        # squares of radiographs, or scans, as the model sees them
+    detector.judge(square)                     # Judgement(score, verdict)
+    save_ood(detector, folder); load_ood(folder)
 
 A draft about a hand, or about a slice of a CT scan, would look like any other draft. So an image is described in some
-700 numbers (``descriptor``), and two questions are asked of them (``model``): how far is it from the training images,
-and does it look more like them or like strangers made for the purpose (``strangers``, ``scans``)?
+700 numbers (``descriptor``). The detector scores its distance from the training images, and its likeness to them rather
+than to synthetic outliers (``xray_outliers``, ``ct_outliers``).
 """
 
 from radweave.data.ood.detector import (
-    Familiarity,
     Judgement,
+    OutOfDistribution,
     TrainingPictures,
     Verdict,
-    fit_familiarity,
-    load_familiarity,
-    save_familiarity,
+    fit_ood,
+    load_ood,
+    save_ood,
 )
 
 __all__ = [
-    "Familiarity",
     "Judgement",
+    "OutOfDistribution",
     "TrainingPictures",
     "Verdict",
-    "fit_familiarity",
-    "load_familiarity",
-    "save_familiarity",
+    "fit_ood",
+    "load_ood",
+    "save_ood",
 ]

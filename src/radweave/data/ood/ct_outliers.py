@@ -1,4 +1,4 @@
-"""CT scans changed as another scanner would, and strangers: volumes that no scan of a chest looks like."""
+"""CT scans varied as by another scanner, and synthetic outliers: volumes unlike any scan of a chest."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def varied(voxels: Bytes, random: Random) -> Bytes:
     return _bytes(grey + random.normal(0, random.uniform(0, 0.02), grey.shape))
 
 
-def stranger(kind: str, voxels: Bytes, other: Bytes, random: Random) -> Bytes:
-    """A stranger of one of ``KINDS``, of the size of ``voxels``, made from training scans or from noise."""
+def make_outlier(kind: str, voxels: Bytes, other: Bytes, random: Random) -> Bytes:
+    """An outlier of one of ``KINDS``, of the size of ``voxels``, made from training scans or from noise."""
     return _zoomed(_MADE[kind](voxels, other, random), voxels.shape).astype(np.uint8)
 
 

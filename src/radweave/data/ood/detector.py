@@ -1,4 +1,4 @@
-"""How familiar an image is: distance from the training images, and likeness to them rather than to strangers.
+"""Out-of-distribution detector: distance from the training images, and likeness to them rather than to outliers.
 
     z = (V^T (x - m)) / sqrt(w)                  the descriptor x on its first principal axes
     distance(z) = min_c |L^T (z - c)|^2 / 2      to the middles of groups of training images (Mahalanobis)
@@ -46,7 +46,7 @@ MANY_IMAGES: Final = 400
 """From so many on a quarter suffices; with 150 what one quarter says varies much from draw to draw."""
 FOLDS: Final = 10
 LEAST_ROWS: Final = 120
-"""Of few images so many varied copies, and so many strangers, are made."""
+"""Of few images so many varied copies, and so many outliers, are made."""
 INTERVAL: Final = 0.95
 MAX_IMAGES: Final = 1000
 MAX_SCANS: Final = 300
@@ -62,7 +62,7 @@ TOO_FEW: Final = "too few training images for this test"
 class Verdict(StrEnum):
     """What follows from a score."""
 
-    FAMILIAR = "familiar"
+    IN_DISTRIBUTION = "familiar"
     DOUBTED = "doubted"
     REFUSED = "refused"
 
@@ -76,7 +76,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Familiarity:
+class OutOfDistribution:
     """A fitted test. ``arrays`` holds its numbers, ``facts`` what it was fitted to and its thresholds.
 
     One with ``reason`` judges nothing.
@@ -96,7 +96,7 @@ class Familiarity:
         assert self.reason is None, "a test that was not fitted judges nothing"
         score = float(self.scores(np.concatenate(describe(pixels))[None])[0])
         doubt, refuse = self.thresholds
-        verdict = Verdict.REFUSED if score < refuse else Verdict.DOUBTED if score < doubt else Verdict.FAMILIAR
+        verdict = Verdict.REFUSED if score < refuse else Verdict.DOUBTED if score < doubt else Verdict.IN_DISTRIBUTION
         return Judgement(round(score, 3), verdict)
 
     def scores(self, described: Floats) -> NDArray[np.float64]:
@@ -106,7 +106,7 @@ class Familiarity:
         return np.asarray(scaled.min(axis=1))
 
 
-def fit_familiarity(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[Hashable] | None = None) -> Familiarity:
+def fit_ood(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[Hashable] | None = None) -> OutOfDistribution:
     """Learn what a run's training images look like: radiographs (S, S), or scans (D, H, W), as the model sees them.
 
     At most ``MAX_IMAGES`` radiographs or ``MAX_SCANS`` scans are looked at, drawn by ``seed``. ``patients`` says whose
@@ -116,7 +116,7 @@ def fit_familiarity(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[
     whose = list(range(len(pictures))) if patients is None else list(patients)
     if len(set(whose)) < MIN_IMAGES:
         reason = f"{TOO_FEW} (of {len(set(whose))} patients, at least {MIN_IMAGES})"
-        return Familiarity({}, {"training_images": len(pictures)}, reason)
+        return OutOfDistribution({}, {"training_images": len(pictures)}, reason)
     random = np.random.default_rng([seed, 20])
     is_scan = pictures[0].ndim == 3
     chosen = random.permutation(len(pictures))[: MAX_SCANS if is_scan else MAX_IMAGES]
@@ -136,20 +136,20 @@ def fit_familiarity(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[
     # In the precision and order in which they are stored, so that a run judges the same once it is restored.
     arrays = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in arrays.items()}
     scores = ((unseen - arrays["middles"]) / arrays["units"]).min(axis=1)
-    return Familiarity(arrays, _facts(Familiarity(arrays, {}), table, scores, len(pictures)))
+    return OutOfDistribution(arrays, _facts(OutOfDistribution(arrays, {}), table, scores, len(pictures)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Descriptors (N, D) of pictures, of varied copies and of strangers, with the pictures that these are made from.
+    """Descriptors (N, D) of pictures, of varied copies and of outliers, with the pictures that these are made from.
 
-    ``copied`` (C,) is the picture of each copy, ``made_from`` (S, 2) are the two of each stranger of ``kinds``.
+    ``copied`` (C,) is the picture of each copy, ``made_from`` (S, 2) are the two of each outlier of ``kinds``.
     """
 
     plain: Floats
     varied: Floats
     copied: NDArray[np.intp]
-    strangers: Floats
+    outliers: Floats
     made_from: NDArray[np.intp]
     kinds: tuple[str, ...]
 
@@ -158,8 +158,8 @@ class _Table:
         return np.vstack([self.plain[is_used], self.varied[is_used[self.copied]]])
 
     def foreign(self, is_used: NDArray[np.bool_]) -> Floats:
-        """The strangers that are made from these pictures alone."""
-        return self.strangers[is_used[self.made_from].all(axis=1)]
+        """The outliers that are made from these pictures alone."""
+        return self.outliers[is_used[self.made_from].all(axis=1)]
 
 
 def _folds(patients: Sequence[Hashable], *, is_many: bool) -> NDArray[np.intp]:
@@ -185,8 +185,8 @@ def _described(pictures: Sequence[Bytes], made: ModuleType, random: np.random.Ge
         plain=rows(lambda row: pictures[row], count),
         varied=rows(lambda row: made.varied(pictures[copied[row]], random), copies),
         copied=copied,
-        strangers=rows(
-            lambda row: made.stranger(kinds[row], pictures[first[row]], pictures[second[row]], random), foreign
+        outliers=rows(
+            lambda row: made.make_outlier(kinds[row], pictures[first[row]], pictures[second[row]], random), foreign
         ),
         made_from=np.stack([first, second], axis=1),
         kinds=kinds,
@@ -254,11 +254,11 @@ def _margin(arrays: Arrays, own: Floats, foreign: Floats) -> Arrays:
     return {"weights": fit.coef_[0], "bias": fit.intercept_}
 
 
-def _facts(test: Familiarity, table: _Table, unseen: NDArray[np.float64], available: int) -> dict[str, Any]:
-    """The thresholds with their error, and what the test does with strangers that it has learned from."""
+def _facts(test: OutOfDistribution, table: _Table, unseen: NDArray[np.float64], available: int) -> dict[str, Any]:
+    """The thresholds with their error, and what the test does with outliers that it has learned from."""
     doubt = min(float(np.quantile(unseen, DOUBT_QUANTILE)), -1.0)
     refuse = REFUSE_FACTOR * doubt
-    scores, kinds = test.scores(table.strangers), np.array(table.kinds)
+    scores, kinds = test.scores(table.outliers), np.array(table.kinds)
     return {
         "descriptor": VERSION,
         "training_images": available,
@@ -310,7 +310,7 @@ def _terms(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float64]:
 
 
 def _raw_scores(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float64]:
-    """Closeness to the training images and margin against strangers (N, 2), each in its own unit."""
+    """Closeness to the training images and margin against outliers (N, 2), each in its own unit."""
     projected = _projected(arrays, described)
     white = projected @ arrays["whitening"]
     middles = arrays["groups"] @ arrays["whitening"]
@@ -329,7 +329,7 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def save_familiarity(test: Familiarity, folder: Path) -> None:
+def save_ood(test: OutOfDistribution, folder: Path) -> None:
     """Write the folder anew, whole or not at all."""
     with write_folder(folder, overwrite=True) as partial:
         write_json(partial / FACTS, {**test.facts, "reason": test.reason})
@@ -337,8 +337,8 @@ def save_familiarity(test: Familiarity, folder: Path) -> None:
             save_file(dict(sorted(test.arrays.items())), partial / ARRAYS)
 
 
-def load_familiarity(folder: Path) -> Familiarity | None:
-    """Read what ``save_familiarity`` wrote; None where a run has no such test (it is older than the test).
+def load_ood(folder: Path) -> OutOfDistribution | None:
+    """Read what ``save_ood`` wrote; None where a run has no such test (it is older than the test).
 
     Raises:
         InputError: if a file is damaged, or was made by another version.
@@ -348,7 +348,7 @@ def load_familiarity(folder: Path) -> Familiarity | None:
     facts = read_json(folder / FACTS)
     reason = facts.pop("reason", None) if isinstance(facts, dict) else None
     if isinstance(facts, dict) and isinstance(reason, str):
-        return Familiarity({}, facts, reason)
+        return OutOfDistribution({}, facts, reason)
     try:
         arrays = load_file(folder / ARRAYS)
         _check(arrays)
@@ -357,7 +357,7 @@ def load_familiarity(folder: Path) -> Familiarity | None:
         raise InputError("cannot be read", file=folder / ARRAYS, got=type(error).__name__) from None
     if facts.get("descriptor") != VERSION:
         raise InputError("was fitted by another version", file=folder / FACTS, field="descriptor", expected=VERSION)
-    return Familiarity(arrays, facts)
+    return OutOfDistribution(arrays, facts)
 
 
 def _check(arrays: dict[str, np.ndarray]) -> None:

@@ -1,7 +1,7 @@
-"""Radiographs changed as another device would, and strangers: pictures that no chest radiograph looks like.
+"""Radiographs varied as by another device, and synthetic outliers: pictures unlike any chest radiograph.
 
 Both are made from training images or drawn from simple shapes, so that no outside picture is needed. Varied images
-count as familiar, so that another hospital's are. A stranger is one of ``KINDS``.
+count as in distribution, so that another hospital's are. An outlier is of one of ``KINDS``.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def varied(square: Bytes, random: Random) -> Bytes:
     return _in_square(_bytes(grey), square.shape[0])
 
 
-def stranger(kind: str, square: Bytes, other: Bytes, random: Random) -> Bytes:
-    """A stranger of a kind, made from one training image, or two, or drawn."""
+def make_outlier(kind: str, square: Bytes, other: Bytes, random: Random) -> Bytes:
+    """An outlier of a kind, made from one training image, or two, or drawn."""
     side = square.shape[0]
     if kind in _DRAWN:
         return resized(_DRAWN[kind](random), side, side)
@@ -58,7 +58,7 @@ def _tiles(box: Bytes, other: Bytes, random: Random) -> Bytes:
     count = int(random.integers(2, 5))
     height, width = box.shape[0] // count, box.shape[1] // count
     tiles = box[: height * count, : width * count].reshape(count, height, count, width).swapaxes(1, 2)
-    # Each tile leaves its place: a shuffle that changes nothing would be no stranger.
+    # Each tile leaves its place: a shuffle that changes nothing would be no outlier.
     order = np.roll(random.permutation(count * count), 1)
     moved = np.empty((count * count, height, width), dtype=np.uint8)
     moved[order] = tiles.reshape(-1, height, width)[np.roll(order, 1)]

@@ -29,7 +29,7 @@ from radweave.inference.bulk import group_images
 from radweave.inference.explain.maps import RadiographSubject, ScanSubject, Subject
 from radweave.inference.explain.page import Explained, render
 from radweave.inference.pictures import Picture, model_input, read_scan, refuse_doubtful, view_of
-from radweave.inference.predictor import Predictor, refuse_strangers
+from radweave.inference.predictor import Predictor, refuse_outliers
 from radweave.io.images import read_radiograph
 from radweave.io.viewer import Read, read_words
 from radweave.io.volumes import Volume
@@ -143,7 +143,7 @@ def explain_files(
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, and as ``Predictor.report`` does.
     """
-    refuse_existing(out, overwrite=overwrite, ours=_OUTPUT)
+    refuse_existing(out, overwrite=overwrite, kind=_OUTPUT)
     group = group_images(images, one_study=True, modality=predictor.modality)[0]
     views, warnings = predictor.read_views(group.images, force=force)
     report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
@@ -179,12 +179,12 @@ def explain_study(
     Raises:
         InputError: if ``out`` exists and not ``overwrite``, or the study is not there or has no usable image.
     """
-    refuse_existing(out, overwrite=overwrite, ours=_OUTPUT)
+    refuse_existing(out, overwrite=overwrite, kind=_OUTPUT)
     dataset = Dataset.open(dataset_path).aimed(run.experiment.data.target)
     found = read_dataset_study(run, dataset, study_id, force=force)
     files = [dataset.path / ref.path for ref, _ in found.views]
     if not force:
-        refuse_strangers(predictor.familiarity, found.example, files)
+        refuse_outliers(predictor.ood, found.example, files)
     report = next(iter(predictor.reports([found.example], names={study_id: [file.name for file in files]})))
     views = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in found.views]
     warnings = (*report.warnings, *found.warnings, *_seen_before(run, dataset, found.study))
@@ -242,7 +242,7 @@ def write_explanation(
         threshold=threshold,
     )
     html, files = render(explained)
-    with write_folder(out, overwrite=overwrite, ours=_OUTPUT) as folder:
+    with write_folder(out, overwrite=overwrite, kind=_OUTPUT) as folder:
         for name, png in files.items():
             (folder / name).write_bytes(png)
         content = {

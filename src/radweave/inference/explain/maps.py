@@ -538,7 +538,7 @@ OTHERS: Final[Mapping[str, str]] = {
     "routing": "Weights, 0 to 1, of the attention masks of each layer: how far around a place was looked, not where.",
     "fusion": "Share, 0 to 1, of each class in the fused token, and how much of the decoder's input is of"
     " classes, not of patches. It does not say that a class is there.",
-    "familiarity": "How like the training images each view is: 0 is typical, lower is stranger; below the two"
+    "familiarity": "How like the training images each view is: 0 is typical, lower is less typical; below the two"
     " thresholds it is doubted or refused. It does not say that a draft of a familiar image is right.",
     "expected_utility": "What the chosen draft is expected to score by wording and by findings, if the"
     ' probabilities above are right; "asserted" are the findings that it was made to state.',

@@ -30,11 +30,11 @@ from radweave.core.study import Record
 
 # A safetensors file that is written piece by piece: a bank may be larger than memory.
 #
-# The library makes bytes of all tensors before it writes the first; what it would write is written here, a few rows at a
-# time. Reading needs nothing of the kind: the library maps the file.
+# The library makes bytes of all tensors before it writes the first; here the same bytes are written by a few rows.
+# Reading needs nothing of the kind: the library maps the file.
 #
-# Format: https://huggingface.co/docs/safetensors, "Format": eight bytes with the length of the header, the header as JSON
-# padded with blanks to a multiple of eight, then the tensors.
+# Format: https://huggingface.co/docs/safetensors, "Format": eight bytes with the length of the header, the header as
+# JSON padded with blanks to a multiple of eight, then the tensors.
 
 
 PIECE_BYTES = 1 << 22
@@ -351,7 +351,7 @@ def save_bank(bank: Bank, folder: Path) -> None:
         InputError: if a value is not finite; nothing could be found by it.
     """
     bank.refuse_non_finite(folder.name)
-    with write_folder(folder, overwrite=True, ours=BANK) as partial:
+    with write_folder(folder, overwrite=True, kind=BANK) as partial:
         write_tensors(partial / "bank.safetensors", bank.tensors)
         write_jsonl(partial / "rows.jsonl", bank.rows)
         if bank.hashed is not None:

@@ -128,11 +128,11 @@ class ProposedIndex(ABC):
     What it returns can therefore miss a row, and never has a wrong score or the query's own study or patient.
 
     Attributes:
-        said: the index in a few words, for users.
+        description: the index in a few words, for users.
         is_exact: whether it is known to propose the nearest rows.
     """
 
-    said: str
+    description: str
     is_exact: bool
 
     def __init__(self, vectors: Float[Tensor, "rows dim"], owners: Owners) -> None:

@@ -85,8 +85,8 @@ def _renamed(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 # The vision tower of Qwen-VL, which takes patches in an order of its own, as a model that takes images.
 #
-# Source: Wang et al., "Qwen2-VL", arXiv:2409.12191; Bai et al., "Qwen2.5-VL", arXiv:2502.13923. The order of the patches
-# is that of transformers' image processor: squares of patches that become one token stand together. A still image is a
+# Source: Wang et al., "Qwen2-VL", arXiv:2409.12191; Bai et al., "Qwen2.5-VL", arXiv:2502.13923. Patches have the order
+# of transformers' image processor: squares of patches that become one token stand together. A still image is a
 # video of ``temporal_patch_size`` equal frames. The tokens are those that its language model would get.
 
 

@@ -1,6 +1,6 @@
-"""Which images a run's familiarity test lets through: familiar, doubted and refused per group.
+"""Verdicts of a run's out-of-distribution test per group of images: familiar, doubted, refused.
 
-    python bench/familiarity_table.py IU_DATASET SHARED_DATA [--ct PHANTOM_CT_DATASET] [--size 128] [--seed 0]
+    python bench/ood_table.py IU_DATASET SHARED_DATA [--ct PHANTOM_CT_DATASET] [--size 128] [--seed 0]
 
 IU_DATASET is the folder that ``radweave data import iu-xray`` made: the test learns from its training split and is
 shown its validation and test splits, and the other radiographs, CT slices and body parts of SHARED_DATA. With ``--ct``
@@ -23,7 +23,7 @@ from radweave.data.augmentation import to_square
 from radweave.data.cache.images import build_cache
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
-from radweave.data.ood import Familiarity, Verdict, fit_familiarity
+from radweave.data.ood import OutOfDistribution, Verdict, fit_ood
 from radweave.inference.pictures import model_input, read_scan
 from radweave.io.images import read_radiograph
 from radweave.methods import resolve
@@ -60,7 +60,7 @@ def scans(data: Path) -> Iterator[tuple[str, Path]]:
             yield ("chest_ct: abdomen" if file.name.startswith("abdomen") else "chest_ct: the others"), file
 
 
-def show(test: Familiarity, groups: Iterable[tuple[str, list[Pixels]]]) -> None:
+def show(test: OutOfDistribution, groups: Iterable[tuple[str, list[Pixels]]]) -> None:
     print("| group | images | familiar | doubted | refused | median score |\n|---|---|---|---|---|---|")
     for name, pictures in groups:
         judgements = [test.judge(picture) for picture in pictures]
@@ -69,9 +69,9 @@ def show(test: Familiarity, groups: Iterable[tuple[str, list[Pixels]]]) -> None:
         print(f"| {name} | {len(pictures)} | {' | '.join(map(str, counts))} | {median:.2f} |")
 
 
-def fitted(pictures: list[Pixels], seed: int) -> Familiarity:
+def fitted(pictures: list[Pixels], seed: int) -> OutOfDistribution:
     start = time.perf_counter()
-    test = fit_familiarity(pictures, seed=seed)
+    test = fit_ood(pictures, seed=seed)
     print(f"\nfitted in {time.perf_counter() - start:.1f} s: {json.dumps(test.facts)}\n")
     return test
 

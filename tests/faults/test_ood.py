@@ -19,15 +19,15 @@ from radweave.core.study import Report
 from radweave.data.augmentation import to_square
 from radweave.data.dataset import Dataset
 from radweave.data.ood import (
-    Familiarity,
+    OutOfDistribution,
     Verdict,
     detector,
-    fit_familiarity,
-    load_familiarity,
-    save_familiarity,
+    fit_ood,
+    load_ood,
+    save_ood,
     xray_outliers,
 )
-from radweave.data.ood.xray_outliers import KINDS, stranger
+from radweave.data.ood.xray_outliers import KINDS, make_outlier
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import hash_files, read_card, write_card
 from radweave.inference.bulk import FileGroup, generate_files, generate_split, group_images
@@ -58,24 +58,24 @@ def square(seed: int, size: int = SIZE) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Familiarity:
-    return fit_familiarity([square(seed) for seed in range(160)], seed=0)
+def fitted() -> OutOfDistribution:
+    return fit_ood([square(seed) for seed in range(160)], seed=0)
 
 
-def test_images_of_the_run_s_own_kind_are_familiar(fitted: Familiarity) -> None:
+def test_training_like_images_are_in_distribution(fitted: OutOfDistribution) -> None:
     verdicts = [fitted.judge(square(seed)).verdict for seed in range(1000, 1060)]
-    assert verdicts.count(Verdict.FAMILIAR) >= 57
+    assert verdicts.count(Verdict.IN_DISTRIBUTION) >= 57
     assert Verdict.REFUSED not in verdicts
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("upside down", "detail")])
-def test_strangers_are_not_familiar(fitted: Familiarity, kind: str) -> None:
+def test_synthetic_outliers_are_detected(fitted: OutOfDistribution, kind: str) -> None:
     random = np.random.default_rng(7)
-    scores = [fitted.judge(stranger(kind, square(2000 + n), square(3000 + n), random)) for n in range(10)]
-    assert sum(judgement.verdict is Verdict.FAMILIAR for judgement in scores) <= 1
+    scores = [fitted.judge(make_outlier(kind, square(2000 + n), square(3000 + n), random)) for n in range(10)]
+    assert sum(judgement.verdict is Verdict.IN_DISTRIBUTION for judgement in scores) <= 1
 
 
-def test_pictures_that_no_stranger_was_made_like_are_refused(fitted: Familiarity) -> None:
+def test_outliers_of_unlearned_kinds_are_refused(fitted: OutOfDistribution) -> None:
     y, x = np.mgrid[0:SIZE, 0:SIZE]
     rings = 127 + 120 * np.sin(np.hypot(x - 30, y - 34) / 2)
     letters = 255 * (((x // 3) * 7 + (y // 5) * 3) % 5 == 0)
@@ -84,21 +84,21 @@ def test_pictures_that_no_stranger_was_made_like_are_refused(fitted: Familiarity
         assert fitted.judge(picture.astype(np.uint8)).verdict is Verdict.REFUSED
 
 
-def test_the_same_images_and_seed_give_the_same_test(fitted: Familiarity, tmp_path: Path) -> None:
-    again = fit_familiarity([square(seed) for seed in range(160)], seed=0)
+def test_the_same_images_and_seed_give_the_same_test(fitted: OutOfDistribution, tmp_path: Path) -> None:
+    again = fit_ood([square(seed) for seed in range(160)], seed=0)
     for name, test in (("a", fitted), ("b", again)):
-        save_familiarity(test, tmp_path / name)
+        save_ood(test, tmp_path / name)
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
-    restored = load_familiarity(tmp_path / "a")
+    restored = load_ood(tmp_path / "a")
     assert restored is not None
     assert restored.judge(square(5)) == fitted.judge(square(5))
     assert sum(file.stat().st_size for file in (tmp_path / "a").iterdir()) < 500_000
 
 
-def test_neither_closeness_nor_likeness_alone_makes_an_image_familiar(fitted: Familiarity) -> None:
-    def with_bias(change: float) -> Familiarity:
-        """The test with another margin against strangers, the distance to the training images as it is."""
+def test_distance_and_margin_must_both_accept(fitted: OutOfDistribution) -> None:
+    def with_bias(change: float) -> OutOfDistribution:
+        """The test with another margin against outliers, the distance to the training images as it is."""
         return dataclasses.replace(fitted, arrays={**fitted.arrays, "bias": fitted.arrays["bias"] + np.float32(change)})
 
     rings = (127 + 120 * np.sin(np.hypot(*(np.mgrid[0:SIZE, 0:SIZE] - 32)) / 2)).astype(np.uint8)
@@ -109,21 +109,21 @@ def test_neither_closeness_nor_likeness_alone_makes_an_image_familiar(fitted: Fa
 def test_another_seed_draws_other_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detector, "MIN_IMAGES", 10)
     pictures = [square(seed, 32) for seed in range(40)]
-    one, other = (fit_familiarity(pictures, seed=seed) for seed in (0, 1))
+    one, other = (fit_ood(pictures, seed=seed) for seed in (0, 1))
     assert not np.array_equal(one.arrays["shift"], other.arrays["shift"])
 
 
-def test_a_test_that_does_not_fit_together_is_refused(fitted: Familiarity, tmp_path: Path) -> None:
+def test_a_test_that_does_not_fit_together_is_refused(fitted: OutOfDistribution, tmp_path: Path) -> None:
     for number, (name, values) in enumerate(
         {"axes": fitted.arrays["axes"][:-1], "units": np.array([np.nan, 1], np.float32)}.items()
     ):
         folder = tmp_path / str(number)
-        save_familiarity(dataclasses.replace(fitted, arrays={**fitted.arrays, name: values.copy()}), folder)
+        save_ood(dataclasses.replace(fitted, arrays={**fitted.arrays, name: values.copy()}), folder)
         with pytest.raises(InputError, match="cannot be read"):
-            load_familiarity(folder)
+            load_ood(folder)
 
 
-def test_scans_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outlying_scans_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detector, "MIN_IMAGES", 10)
 
     def scan(seed: int) -> np.ndarray:
@@ -136,18 +136,18 @@ def test_scans_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
             grey = np.where(lung, 30.0, grey)
         return (ndimage.gaussian_filter(grey, 0.4) + random.normal(0, 2, grey.shape)).clip(0, 255).astype(np.uint8)
 
-    test = fit_familiarity([scan(seed) for seed in range(60)], seed=0)
+    test = fit_ood([scan(seed) for seed in range(60)], seed=0)
     own = [test.judge(scan(seed)).verdict for seed in range(100, 120)]
-    assert own.count(Verdict.FAMILIAR) >= 17
+    assert own.count(Verdict.IN_DISTRIBUTION) >= 17
     abdomen = np.where((scan(7) < 100) & (scan(7) > 15), 160, scan(7)).astype(np.uint8)
     for odd in (abdomen, np.rot90(scan(8), axes=(1, 2)), scan(9).transpose(0, 2, 1), 255 - scan(10)):
-        assert test.judge(odd).verdict is not Verdict.FAMILIAR
+        assert test.judge(odd).verdict is not Verdict.IN_DISTRIBUTION
 
 
 @pytest.mark.parametrize("count", [10, 30])
 def test_a_run_of_few_images_has_a_test_whose_error_is_stated(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detector, "MIN_IMAGES", 10)
-    test = fit_familiarity([square(seed) for seed in range(count)], seed=0)
+    test = fit_ood([square(seed) for seed in range(count)], seed=0)
     assert test.reason is None
     error = test.facts["wrongly_refused"]
     assert error["mean_at_most"] == pytest.approx(1 / (count + 1)), "none of those that it had not seen was refused"
@@ -157,7 +157,9 @@ def test_a_run_of_few_images_has_a_test_whose_error_is_stated(count: int, monkey
     own = [test.judge(square(seed)).verdict for seed in range(1000, 1060)]
     assert own.count(Verdict.REFUSED) <= 60 * error["high"]
     random = np.random.default_rng(7)
-    odd = [stranger(kind, square(2000 + n), square(3000 + n), random) for kind in ("limbs", "turned") for n in range(9)]
+    odd = [
+        make_outlier(kind, square(2000 + n), square(3000 + n), random) for kind in ("limbs", "turned") for n in range(9)
+    ]
     assert sum(test.judge(one).verdict is Verdict.REFUSED for one in odd) >= 16
 
 
@@ -172,22 +174,22 @@ def test_images_of_one_patient_are_held_out_together(monkeypatch: pytest.MonkeyP
     assert int((held == 0).sum()) == 75
     assert held[225 - 1] == -1
     assert held[225] == 0
-    # Thirty images of three patients are three witnesses, not thirty.
-    few = fit_familiarity([square(n, 32) for n in range(30)], seed=0, patients=[n % 3 for n in range(30)])
+    # Thirty images of three patients are three samples, not thirty.
+    few = fit_ood([square(n, 32) for n in range(30)], seed=0, patients=[n % 3 for n in range(30)])
     assert few.reason == "too few training images for this test (of 3 patients, at least 10)"
 
 
 def test_what_is_held_out_is_in_nothing_that_is_learned_from() -> None:
-    """Neither the picture, nor its copies, nor a stranger that is made with it, as the first or the second."""
+    """Neither the picture, nor its copies, nor an outlier that is made with it, as the first or the second."""
     pictures = [np.full((16, 16), 20 * number, np.uint8) for number in range(5)]
     table = detector._described(pictures, xray_outliers, np.random.default_rng(0))
     marked = dataclasses.replace(
         table,
         plain=np.arange(5.0)[:, None],
         varied=table.copied[:, None].astype(float),
-        strangers=table.made_from.astype(float),
+        outliers=table.made_from.astype(float),
     )
-    assert len(marked.strangers) > 10
+    assert len(marked.outliers) > 10
     for held in range(5):
         is_used = np.arange(5) != held
         own, foreign = marked.own(is_used), marked.foreign(is_used)
@@ -208,7 +210,7 @@ def predictor(toy_run: Path) -> Predictor:
     """The toy run with a test that was fitted to made-up chests of its image size."""
     own = Predictor.of(restore(toy_run))
     pictures = [to_square(chest(seed).astype(np.float32), own.image_size) for seed in range(160)]
-    return dataclasses.replace(own, familiarity=fit_familiarity(pictures, seed=0))
+    return dataclasses.replace(own, ood=fit_ood(pictures, seed=0))
 
 
 def png(path: Path, pixels: np.ndarray) -> Path:
@@ -224,9 +226,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return png(tmp_path / "chest.png", square(1)), png(tmp_path / "hand.png", ndimage.gaussian_filter(fingers, 1.5))
 
 
-def test_a_stranger_is_refused_by_name_and_let_through_with_force(
-    predictor: Predictor, files: tuple[Path, Path]
-) -> None:
+def test_an_outlier_is_refused_by_name_and_accepted_with_force(predictor: Predictor, files: tuple[Path, Path]) -> None:
     own, hand = files
     report = predictor.report([own])
     assert report.evidence["familiarity"]["verdicts"] == ["familiar"]
@@ -243,10 +243,10 @@ def test_a_stranger_is_refused_by_name_and_let_through_with_force(
 
 
 def test_a_doubted_image_is_reported_on_with_a_warning(predictor: Predictor, files: tuple[Path, Path]) -> None:
-    test = predictor.familiarity
+    test = predictor.ood
     assert test is not None
     strict = dataclasses.replace(test, facts={**test.facts, "doubt_below": 5.0, "refuse_below": -50.0})
-    report = dataclasses.replace(predictor, familiarity=strict).report([files[0]])
+    report = dataclasses.replace(predictor, ood=strict).report([files[0]])
     assert report.evidence["familiarity"]["verdicts"] == ["doubted"]
     (warning,) = [warning for warning in report.warnings if "trained on" in warning]
     assert warning.startswith("chest.png: does not look quite like")
@@ -301,21 +301,21 @@ def test_a_run_with_few_training_images_says_so(
     assert "familiarity/familiarity.json" in card["files"]
 
 
-def test_an_export_judges_as_its_run(toy_run: Path, fitted: Familiarity, tmp_path: Path) -> None:
+def test_an_export_judges_as_its_run(toy_run: Path, fitted: OutOfDistribution, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(toy_run, run)
-    save_familiarity(fitted, run / "familiarity")
+    save_ood(fitted, run / "familiarity")
     card = read_card(toy_run)
     write_card(run, card.model_copy(update={"files": hash_files(run)}))
     restored = restore(export(run, tmp_path / "export"))
-    assert restored.familiarity is not None
-    assert restored.familiarity.judge(square(3)) == fitted.judge(square(3))
+    assert restored.ood is not None
+    assert restored.ood.judge(square(3)) == fitted.judge(square(3))
     (run / "familiarity" / "familiarity.json").write_text("{}")
     with pytest.raises(InputError, match="changed after training"):
         read_card(run)
 
 
 def test_a_run_from_before_the_test_reports_without_it(toy_run: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
-    assert load_familiarity(tmp_path) is None
-    own = dataclasses.replace(Predictor.of(restore(toy_run)), familiarity=None)
+    assert load_ood(tmp_path) is None
+    own = dataclasses.replace(Predictor.of(restore(toy_run)), ood=None)
     assert "familiarity" not in own.report([files[1]]).evidence

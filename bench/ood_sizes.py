@@ -1,6 +1,6 @@
-"""Wrong refusals and detected strangers of the familiarity test, by the number of training images.
+"""Wrong refusals and detected outliers of the out-of-distribution test, by the number of training images.
 
-    python bench/familiarity_sizes.py SHARED_DATA [--sizes 10 30 60 150 1000] [--seeds 5] [--size 128]
+    python bench/ood_sizes.py SHARED_DATA [--sizes 10 30 60 150 1000] [--seeds 5] [--size 128]
 
 The test learns from images of so many patients of IU X-Ray (or of so many phantoms), and is shown images of 300 other
 patients (100 other phantoms), and pictures that are no chest: CT slices and body parts of SHARED_DATA, chests on their
@@ -19,7 +19,7 @@ from scipy import ndimage
 
 from radweave.core.errors import InputError
 from radweave.data.augmentation import to_square
-from radweave.data.ood import fit_familiarity
+from radweave.data.ood import fit_ood
 from radweave.data.ood.descriptor import describe
 from radweave.io.images import read_radiograph
 from radweave.phantom.anatomy import draw_anatomy
@@ -77,7 +77,7 @@ def limb(random: np.random.Generator, size: int) -> Pixels:
     return np.asarray((turned / max(turned.max(), 0.1)).clip(0, 1) * 255).astype(np.uint8)
 
 
-def strangers(data: Path, chests: list[Pixels], size: int) -> dict[str, list[Pixels]]:
+def outliers(data: Path, chests: list[Pixels], size: int) -> dict[str, list[Pixels]]:
     random = np.random.default_rng(5)
     found: dict[str, list[Pixels]] = {}
 
@@ -124,7 +124,7 @@ def main() -> None:
         "phantoms": ([(str(n), picture) for n, picture in enumerate(phantoms[:-100])], phantoms[-100:]),
     }
     for name, (pool, own) in sets.items():
-        groups = {"own, held out": own, **strangers(options.data, own, options.size)}
+        groups = {"own, held out": own, **outliers(options.data, own, options.size)}
         tables = {group: np.stack([np.concatenate(describe(one)) for one in some]) for group, some in groups.items()}
         columns = " | ".join(f"{group} ({len(some)})" for group, some in groups.items())
         print(f"\n## {name}\n\n| training images | {columns} | stated: mean at most, 95 % |", flush=True)
@@ -135,9 +135,7 @@ def main() -> None:
             shares, stated = [], []
             for seed in range(options.seeds if count < 1000 else 1):
                 drawn = np.random.default_rng([seed, count]).permutation(len(pool))[:count]
-                test = fit_familiarity(
-                    [pool[row][1] for row in drawn], seed=seed, patients=[pool[row][0] for row in drawn]
-                )
+                test = fit_ood([pool[row][1] for row in drawn], seed=seed, patients=[pool[row][0] for row in drawn])
                 if test.reason is not None:
                     print(f"| {count} | {test.reason} |")
                     continue
