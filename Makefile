@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test words test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants eyes results package sbom clean
+.PHONY: setup demo test words test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package sbom clean
 
 setup: $(READY)
 
@@ -61,7 +61,6 @@ check: $(READY)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python bench/words.py
 	$(PYTEST) --ignore tests/workstation
 
 # Private words where the field has its own, and docstrings that begin with a question word.
@@ -109,10 +108,10 @@ fuzz: $(READY)
 mutants: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/planted/plant.py
 
-# The start weights that the package brings: docs/eyes.md. Minutes on two cores; the hash it prints goes into start.py.
-EYES ?= runs/eyes
-eyes: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python bench/make_eyes.py $(EYES)
+# The start weights that the package brings: docs/phantom_encoder.md. Minutes on two cores; the hash it prints goes into start.py.
+ENCODER ?= runs/encoder
+encoder: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python bench/make_encoder.py $(ENCODER)
 
 # All methods on the phantoms, and on IU X-Ray where RADWEAVE_TEST_DATA is the folder of real data: docs/benchmark.md.
 # Hours on two cores; the same command goes on where it stopped. Runs, samples and the JSON stay in BENCH, the summary goes to docs.

@@ -18,7 +18,7 @@ from radweave.workstation.events import Metrics
 from radweave.workstation.hospital import Sender
 from radweave.workstation.hospital_plan import Dicom, Target
 from radweave.workstation.reports import stored_report
-from radweave.workstation.sending import NotKeptError
+from radweave.workstation.sending import NotStoredError
 from radweave.workstation.store import NewStudy
 from radweave.workstation.users import User, add_user
 
@@ -107,7 +107,7 @@ def test_a_draft_is_not_sent_behind_the_report_that_was_signed(
 def test_without_a_receipt_it_waits_longer_after_each_try(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = []
     for tries in (1, 2, 3):
-        (row,) = look(database, monkeypatch, NotKeptError("away"))
+        (row,) = look(database, monkeypatch, NotStoredError("away"))
         assert (row.state, row.receipt, row.tries) == ("waiting", "away", tries)
         pauses.append(row.due - row.changed)
         with database.writing() as connection:

@@ -398,7 +398,7 @@ def events(database: Database, monkeypatch: pytest.MonkeyPatch, *, fails: bool =
 
     def send(target: Target, data: bytes, is_over: Any) -> str:
         if fails:
-            raise hospital.NotKeptError("away")
+            raise hospital.NotStoredError("away")
         sent.append(data.decode())
         return "kept"
 

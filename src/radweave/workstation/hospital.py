@@ -21,7 +21,7 @@ from radweave.core.extras import refuse_without
 from radweave.core.storage import sha256_bytes, write_aside
 from radweave.io.dicom import read_dicom
 from radweave.workstation import outbox, reports, store
-from radweave.workstation.archive import Archive, Asked, Count, FoundSeries, FoundStudy, NotAnsweredError
+from radweave.workstation.archive import Archive, Count, FoundSeries, FoundStudy, NotAnsweredError, QueryLimits
 from radweave.workstation.database import Database, asked, now, studies
 from radweave.workstation.disk import NoRoomError, Room
 from radweave.workstation.drafts import AlteredError, ConflictError, note_altered
@@ -32,7 +32,7 @@ from radweave.workstation.hospital_plan import Dicom, Plan, Priors, Query, Recei
 from radweave.workstation.identity import Identity, read_identities
 from radweave.workstation.outbox import NOBODYS
 from radweave.workstation.receiver import OPEN
-from radweave.workstation.sending import NotKeptError, send
+from radweave.workstation.sending import NotStoredError, send
 from radweave.workstation.settings import Settings
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class Seeker:
         for query, archive in self._archives:
             if query.priors is None or not sources:
                 continue
-            asked = Asked(end, query.most, lambda: self._is_stopped)
+            asked = QueryLimits(end, query.most, lambda: self._is_stopped)
             found = self._one(archive, sources[0], query.priors, self._folder / name / query.name, asked)
             if found.outcome == "found":
                 return found
@@ -241,7 +241,7 @@ class Seeker:
             outcome = found if found.outcome != "none" else outcome
         return outcome
 
-    def _one(self, archive: Archive, study: Identity, plan: Priors, folder: Path, asked: Asked) -> Prior:
+    def _one(self, archive: Archive, study: Identity, plan: Priors, folder: Path, asked: QueryLimits) -> Prior:
         try:
             return find_prior(archive, study, plan, folder, asked, self._count)
         except NotAnsweredError:
@@ -536,8 +536,8 @@ class Poller(Again):
                 found.setdefault(study.study_instance_uid, study)
         return [study for study in found.values() if _is_since(study, since)]
 
-    def _asked(self) -> Asked:
-        return Asked(time.monotonic() + self._query.timeout_s, self._query.most, self._stopping.is_set)
+    def _asked(self) -> QueryLimits:
+        return QueryLimits(time.monotonic() + self._query.timeout_s, self._query.most, self._stopping.is_set)
 
     def _fetch(self, study: FoundStudy) -> None:
         wanted = [
@@ -637,7 +637,7 @@ class Sender(Again):
                     connection, row, error.reason if error.field is None else f"{error.field}: {error.reason}"
                 )
             self._count("reports_refused", row)
-        except NotKeptError as error:
+        except NotStoredError as error:
             self._again(row, str(error))
         except Exception as error:  # one object that cannot be made must not keep the others
             say_failure("sending-failed", error, study=row.study_id)

@@ -81,7 +81,7 @@ def _finding(finding: Finding, found: Support) -> dict[str, Any]:
     return {
         "name": finding.name, "probability": finding.probability, "threshold": finding.threshold,
         "calibrated": finding.name in found.calibration.alike, "experience": finding.experience,
-        "said": finding.said.value, "flag": finding.flag,
+        "said": finding.state.value, "flag": finding.flag,
         "recalled": [{"number": case.number, "says": SAID[case.says(finding.name)]} for case in found.recalled],
     }  # fmt: skip
 
@@ -179,7 +179,7 @@ def changes(found: Support, before: Before) -> list[dict[str, Any]]:
     """Of each class that one of both reports affirms or leaves open: what they say, and what that is as a change."""
     rows = []
     for finding in found.findings:
-        then, now = before.get(finding.name, LabelState.BLANK), finding.said
+        then, now = before.get(finding.name, LabelState.BLANK), finding.state
         if finding.name == NO_FINDING or (then not in _THERE and now not in _THERE):
             continue
         lines = [found.sentences[number - 1] for number in finding.sentences]
