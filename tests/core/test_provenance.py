@@ -121,7 +121,7 @@ def test_an_edit_of_a_denied_file_and_compiled_files_keep_it(copied: Path) -> No
 def test_some_rooms_have_a_hash_of_their_own() -> None:
     reading = code_hash("radweave.io")
     assert reading != code_hash()
-    assert reading != code_hash("radweave.io", "radweave.data.augmentation")
+    assert reading != code_hash("radweave.io", "radweave.data.square")
     assert reading == code_hash("radweave.io", "radweave.data.no_such_module")
 
 
