@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants eyes results reference package sbom clean
+.PHONY: setup demo test test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package sbom clean
 
 setup: $(READY)
 
@@ -104,13 +104,13 @@ fuzz: $(READY)
 mutants: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/planted/plant.py
 
-# The start weights that the package brings: docs/eyes.md. Minutes on two cores; the hash it prints goes into start.py.
-EYES ?= runs/eyes
-eyes: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python bench/make_eyes.py $(EYES)
+# The start weights that the package brings: docs/phantom_encoder.md. Minutes on two cores; the hash it prints goes into start.py.
+ENCODER ?= runs/encoder
+encoder: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python bench/make_encoder.py $(ENCODER)
 
 # All methods on the phantoms, and on IU X-Ray where RADWEAVE_TEST_DATA is the folder of real data: docs/benchmark.md.
-# Hours on two cores; the same command goes on where it stopped. The runs stay in BENCH, the pages go to docs.
+# Hours on two cores; the same command goes on where it stopped. Runs, samples and the JSON stay in BENCH, the summary goes to docs.
 BENCH ?= runs/bench
 JOBS ?= 2
 # Reports that models of this size do not learn to write: fewer passes.
@@ -123,10 +123,6 @@ results: $(READY)
 	fi; \
 	OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --headline-seeds 5 --headline-sets xray,ct \
 	  --headline-methods baseline,diffvp --jobs $(JOBS) --pages docs/results $$iu $(IU_PASSES)
-
-# docs/configuration.md, from the records themselves; a test says when it is due.
-reference: $(READY)
-	$(BIN)/radweave config --reference > docs/configuration.md
 
 # Wheel and sdist, in dist/.
 package: $(READY)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from radweave.methods import resolve
-from radweave.nn import decoding as next_words
+from radweave.nn import decoding as slots
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.language_model import CausalLanguageModel
 
@@ -123,8 +123,8 @@ def main() -> None:
     model = record.build(vocab_size=WORDS, bos_id=1, eos_id=END, pad_id=0).eval().to(device)
     drawn = np.random.default_rng(0).uniform(size=options.studies)
     forced = Forced(np.interp(drawn, AT, TOKENS).round().astype(int).tolist())
-    steered = next_words.steered
-    next_words.steered = lambda scores, ids, *rest: forced.end(steered(scores, ids, *rest), ids)
+    process = slots.process_scores
+    slots.process_scores = lambda scores, ids, *rest: forced.end(process(scores, ids, *rest), ids)
     batches = prefixes(model.width, options.studies, options.batch, device)
     single = prefixes(model.width, options.studies, 1, device)
     for batch, one in zip((row for some in batches for row in _rows(some)), single, strict=True):

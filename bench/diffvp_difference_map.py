@@ -39,7 +39,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
-from radweave.methods.diffvp.model import DiffvpModel, Seen
+from radweave.methods.diffvp.model import DiffvpModel, Forward
 from radweave.methods.diffvp.pool import STUDY_DRAW
 
 Volume = NDArray[np.float32]
@@ -84,7 +84,7 @@ def look(run: Run, model: DiffvpModel, dataset: Dataset, limit: int) -> list[Sig
     for example in chosen:
         batch = collate([example], pad_id=0)
         with torch.inference_mode():
-            study = Seen(model, batch, STUDY_DRAW)
+            study = Forward(model, batch, STUDY_DRAW)
             views, difference = study.views, study.difference_maps()
             importance = study.comparison.importance()
         drawn = study.comparison.reference.drawn[0]

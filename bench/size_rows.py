@@ -30,7 +30,7 @@ SEED, SIDE, FULL = 0, 32, (3056, 2544)
 BLOCK = 1000
 UPDATES = (5, 25)
 """An update is the mean of those between."""
-OVERRIDES = [f"data.image_size={SIDE}", "stages.eyes.epochs=0", "model.vision_encoder.start=nothing"]
+OVERRIDES = [f"data.image_size={SIDE}", "stages.encoder.epochs=0", "model.vision_encoder.start=nothing"]
 OLDER_OVERRIDES = [f"data.image_size={SIDE}", "stages.vision.epochs=0"]
 TEST_SHARE, VAL_SHARE = 50, 100
 """Every so many studies is one of the split: as many as MIMIC-CXR has."""

@@ -25,7 +25,7 @@ TOY_OVERRIDES = (
 )
 TOY_SIZES: dict[str, Sequence[str]] = {
     "baseline": (
-        "stages.eyes.epochs=0",
+        "stages.encoder.epochs=0",
         "model.vision_encoder.start=nothing",
         "model.vision_encoder.embedding_size=8",
         "model.vision_encoder.hidden_sizes=[8,16]",
@@ -36,8 +36,8 @@ TOY_SIZES: dict[str, Sequence[str]] = {
     # The oldest way to describe an image takes no time on a small one.
     "kernels": ("data.image_size=32",),
     "weave": (
-        "stages.eyes.epochs=1",
-        "stages.eyes.batch_size=4",
+        "stages.encoder.epochs=1",
+        "stages.encoder.batch_size=4",
         "stages.sources.epochs=1",
         "stages.sources.batch_size=4",
         "model.members=2",
@@ -51,7 +51,7 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.num_layers=2",
     ),
     "vdgen": (
-        "stages.eyes.epochs=0",
+        "stages.encoder.epochs=0",
         "stages.language.epochs=0",
         # The paper's encoder; the preset has another.
         "model.vision_encoder={kind: swin, patch_size: 4, embed_dim: 8, depths: [1,1], num_heads: [1,2], "
@@ -60,7 +60,7 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.num_layers=2",
     ),
     "am_mrg": (
-        "stages.eyes.epochs=0",
+        "stages.encoder.epochs=0",
         "stages.disease.epochs=1",
         "stages.disease.batch_size=4",
         "stages.language.epochs=0",
@@ -77,7 +77,7 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.image_grid=2",
     ),
     "dast": (
-        "stages.eyes.epochs=0",
+        "stages.encoder.epochs=0",
         "stages.disease.epochs=1",
         "stages.disease.batch_size=4",
         "stages.language.epochs=1",
@@ -107,7 +107,7 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.num_layers=2",
     ),
     "diffrgennet": (
-        "stages.eyes.epochs=0",
+        "stages.encoder.epochs=0",
         "model.vision_encoder.start=nothing",
         "model.vision_encoder.embedding_size=8",
         "model.vision_encoder.hidden_sizes=[8,16]",

@@ -349,7 +349,7 @@ def test_what_a_batch_carries_counts_and_what_is_absent_does_not(
             value = getattr(batch, name).clone()
             value[0, 0] = (value[0, 0] + 1) if name != "context_mask" else False
             changes[name] = value
-    if {"disease", "diagnosis", "eyes"} & set(model.terms):
+    if {"disease", "diagnosis", "dense"} & set(model.terms):
         assert batch.class_labels is not None
         changes["class_labels"] = torch.where(batch.class_labels == POSITIVE, NEGATIVE, batch.class_labels)
     if {"contrastive", "matching"} & set(model.terms):

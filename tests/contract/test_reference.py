@@ -12,17 +12,11 @@ from radweave.core.config import Config, Width, Widths
 from radweave.methods import all_fields, load_method, method_names
 from radweave.methods.experiment import Experiment, ModelConfig
 from radweave.methods.reference import reference
-from toys import ROOT
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
     return all_fields()
-
-
-def test_the_page_in_docs_is_what_the_records_say(page: str) -> None:
-    kept = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
-    assert kept == page, "the records changed: run 'make reference'"
 
 
 def test_every_link_leads_to_a_heading(page: str) -> None:
@@ -31,6 +25,17 @@ def test_every_link_leads_to_a_heading(page: str) -> None:
     links = set(re.findall(r"\]\(#([^)]+)\)", page))
     assert links <= anchors
     assert len(links) > 50
+
+
+def test_records_stand_once_under_their_heading(page: str) -> None:
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    assert headings[:7] == [
+        "Data", "Vision encoders", "Text encoders", "Language models", "Parts that methods share", "Stages", "Decoding",
+    ]  # fmt: skip
+    assert headings[7:] == [f"Method {name}" for name in sorted(method_names())]
+    records = re.findall(r"^### .*?(\w+Config|\w+Stages|\w+Experiment)\)?$", page, re.MULTILINE)
+    shared = {"NoRetrievalConfig", "NoDifferenceConfig"}
+    assert {name for name in records if records.count(name) > 1} <= shared
 
 
 def test_every_field_of_every_preset_stands_there(page: str) -> None:

@@ -9,10 +9,10 @@ from radweave.drafting.smoothers import (
     WORDING,
     EmbeddedStudies,
     Smoothers,
+    exclude_rows,
     squared_distances,
     typical,
     weights_of,
-    without,
 )
 
 RNG = np.random.default_rng(0)
@@ -35,23 +35,23 @@ def test_weights_sum_to_one_with_and_without_barred_rows() -> None:
     weights = weights_of(WORDING, WORDING.inverse(DISTANCE), DISTANCE[0])
     assert weights.sum() == pytest.approx(1)
     barred = np.arange(12) < 3
-    left = without(weights, barred)
+    left = exclude_rows(weights, barred)
     assert left.sum() == pytest.approx(1)
     assert not left[barred].any()
-    assert not without(weights, np.ones(12, dtype=bool)).any(), "nothing is left that could speak"
+    assert not exclude_rows(weights, np.ones(12, dtype=bool)).any(), "nothing is left that could speak"
 
 
 def test_near_studies_speak_for_their_findings() -> None:
     smoothers = Smoothers.fit(DISTANCE / typical(DISTANCE), DISTANCE / typical(DISTANCE), LABELS)
     distance = squared_distances(POINTS[:1] + 0.01, POINTS)[0] / typical(DISTANCE)
-    said = smoothers.testify(distance, distance, np.zeros(12, dtype=bool))
+    said = smoothers.evidence_for(distance, distance, np.zeros(12, dtype=bool))
     assert (said.scores > 0.5).tolist() == (LABELS[0] > 0).tolist()
     assert int(said.weights.argmax()) == 0
 
 
 def test_one_training_study_is_enough() -> None:
     only = EmbeddedStudies.fit(POINTS[:1], LABELS[:1])
-    said = only.testify(POINTS[1], np.zeros(1, dtype=bool))
+    said = only.evidence_for(POINTS[1], np.zeros(1, dtype=bool))
     assert said.weights == pytest.approx([1.0])
     assert said.scores == pytest.approx(LABELS[0])
 
@@ -60,7 +60,7 @@ def test_barred_studies_say_nothing_of_findings_or_of_wording() -> None:
     distance, barred = DISTANCE / typical(DISTANCE), np.arange(12) < 2
     flipped = np.where(barred[:, None], 1 - LABELS, LABELS)
     one, other = (Smoothers.fit(distance, distance, labels) for labels in (LABELS, flipped))
-    said = one.testify(distance[0], distance[0], barred)
-    assert said.scores == pytest.approx(other.testify(distance[0], distance[0], barred).scores)
+    said = one.evidence_for(distance[0], distance[0], barred)
+    assert said.scores == pytest.approx(other.evidence_for(distance[0], distance[0], barred).scores)
     assert not said.weights[barred].any()
     assert said.weights.sum() == pytest.approx(1)

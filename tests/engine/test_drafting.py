@@ -28,7 +28,7 @@ from radweave.methods.am_mrg.model import AmMrgModel
 from radweave.methods.dast.model import DastModel
 from radweave.methods.diffrgennet.model import DiffRGenNetModel
 from radweave.methods.diffvp.model import DiffvpModel
-from radweave.methods.model import Classifying, ReportModel, Witness
+from radweave.methods.model import Classifying, EvidenceSource, ReportModel
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES
 
 UTILITY = ["kind=expected_utility"]
@@ -72,7 +72,7 @@ def test_a_run_without_heads_drafts_from_training_reports(baseline: Path, toy_da
 @pytest.mark.parametrize("model", [AmMrgModel, DastModel, DiffRGenNetModel, DiffvpModel])
 def test_heads_speak_for_findings_where_a_method_has_them(model: type[ReportModel]) -> None:
     assert issubclass(model, Classifying)
-    assert not issubclass(model, Witness)
+    assert not issubclass(model, EvidenceSource)
 
 
 def test_an_export_drafts_what_its_run_does_and_never_from_the_study_itself(

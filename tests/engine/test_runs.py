@@ -78,7 +78,7 @@ def test_the_run_folder_states_where_it_comes_from(toy_run: Path, toy_dataset: D
     card = read_json(toy_run / "run.json")
     assert card["dataset"]["fingerprint"] == toy_dataset.fingerprint()
     assert card["files"]["weights.safetensors"] == sha256_file(toy_run / "weights.safetensors")
-    assert card["trained_steps"] == {"eyes": 0, "vision": 0, "language": 0, "report": 18}
+    assert card["trained_steps"] == {"encoder": 0, "vision": 0, "language": 0, "report": 18}
     assert card["versions"]["torch"]
     assert not list(toy_run.rglob("*.pt"))
     assert not list(toy_run.rglob("*.pkl"))
@@ -117,7 +117,7 @@ def test_stages_before_the_report_stage(toy_dataset: Dataset, tmp_path: Path) ->
         losses = [epoch["loss"] for epoch in run.card.validation[stage].epochs]
         assert len(losses) == epochs
         assert losses[-1] < losses[0], stage
-    assert run.card.trained_steps == {"eyes": 0, "vision": 6, "language": 3, "report": 3}
+    assert run.card.trained_steps == {"encoder": 0, "vision": 6, "language": 3, "report": 3}
 
 
 def test_an_untrained_run_refuses_to_report_unless_told(toy_dataset: Dataset, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_field_of_the_model_is_in_the_key_unless_it_is_a_part_that_no_loss_rea
         assert "uncertain" in fields - parts, "a field that is no part was looked at"
 
 
-def test_the_eyes_are_trained_once_for_all_methods(toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_the_shared_encoder_is_trained_once_for_all_methods(toy_dataset: Dataset, tmp_path: Path) -> None:
     sizes = {
         "baseline": TOY_SIZES["baseline"],
         "diffvp": [option for option in TOY_SIZES["diffvp"] if "data.ct" not in option and "widths" not in option],
@@ -75,10 +75,10 @@ def test_the_eyes_are_trained_once_for_all_methods(toy_dataset: Dataset, tmp_pat
     for method in ("baseline", "dast", "am_mrg", "vdgen", "diffrgennet", "diffvp"):
         own = [option for option in sizes.get(method, TOY_SIZES[method]) if "vision_encoder" not in option]
         preset = "tiny-xray" if method == "diffvp" else "tiny"
-        training = training_of(method, toy_dataset, tmp_path, preset, (*own, *small, "stages.eyes.epochs=1"))
-        keys[method] = key_of(training, "eyes")
-        assert key_of(other_decoding(training), "eyes") == keys[method]
-        assert key_of(other_data(training), "eyes") != keys[method]
+        training = training_of(method, toy_dataset, tmp_path, preset, (*own, *small, "stages.encoder.epochs=1"))
+        keys[method] = key_of(training, "encoder")
+        assert key_of(other_decoding(training), "encoder") == keys[method]
+        assert key_of(other_data(training), "encoder") != keys[method]
     assert len(set(keys.values())) == 1, keys
 
 

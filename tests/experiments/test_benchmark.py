@@ -26,7 +26,7 @@ from radweave.core.json_files import read_json, write_json
 from radweave.data.dataset import Dataset
 from radweave.experiments.ablate import make_plan
 from radweave.experiments.bench import BenchRequest, BenchResult, run_bench
-from radweave.experiments.bench_pages import PANELS, cost_plot, draw_again, score_plot, write_pages
+from radweave.experiments.bench_pages import PANELS, cost_plot, draw_again, publish, score_plot, write_pages
 from radweave.experiments.bench_results import (
     DRAWS,
     Contrast,
@@ -42,13 +42,13 @@ from radweave.experiments.bench_suite import (
     UPDATES,
     check_sets,
     checked_methods,
-    given,
     lacks_pace,
     overrides_of,
     pace_task,
     plan_set,
     preset_for,
     printed,
+    settings_of,
 )
 from radweave.experiments.bench_tables import comparison_tables, trust_table
 from radweave.experiments.one_run import REUSED, Task, finished_scores, named_statistics, take_over
@@ -140,12 +140,27 @@ def test_sets_of_an_earlier_call_stay_on_the_first_page(
     write_json(path, record)
     page = write_pages(result.sets, tmp_path, facts | {"machine": "this one"}).read_text()
     assert list(read_json(path)["sets"]) == ["ct", "xray"]
-    assert page.count("Machine: another one. The command ran 2.0 h in 1 session,") == 1
+    assert page.count("Machine: another one.") == 1
     assert page.count("Machine: this one.") == 1
     assert "(benchmark_ct.md)" in page
     assert "(benchmark_xray.md)" in page
     write_json(path, record | {"version": 1})
     assert "benchmark_ct.md" not in write_pages(result.sets, tmp_path, facts).read_text()
+
+
+def test_the_published_page_is_the_summary_alone(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    request, _, _ = finished
+    page = publish(request.out / "results", tmp_path / "docs")
+    names = {path.name for path in page.parent.iterdir()}
+    assert names == {"benchmark.md", "benchmark_xray_scores.png", "benchmark_xray_cost.png"}
+    text = page.read_text()
+    assert "| baseline, by utility |" in text
+    assert "benchmark_xray.md" not in text
+    assert "benchmark_xray.md" in (request.out / "results" / "benchmark.md").read_text()
+    with pytest.raises(InputError, match=r"holds no benchmark\.json"):
+        publish(tmp_path / "none", tmp_path / "docs")
 
 
 def test_every_run_also_drafts_by_expected_utility(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
@@ -459,7 +474,7 @@ def test_tiny_presets_have_equal_passes() -> None:
         ("ct", "18 for the encoder, 8 for reports", {"weave": of_weave}),
     ):
         found = {
-            method: given(experiment)["passes over the images"]
+            method: settings_of(experiment)["passes over the images"]
             for method in method_names()
             if (preset := preset_for(method, "tiny", modality, []))  # type: ignore[arg-type]
             and (experiment := resolve(method, preset, [])).named_stages()["report"].losses  # kernels trains nothing
@@ -472,7 +487,7 @@ def test_one_precision_for_every_stage_that_trains(toy_dataset: Dataset, tmp_pat
     request = replace(request_for(toy_dataset, tmp_path / "out"), overrides=(), precision="bfloat16")
     stages = tasks_of(request, tmp_path / "out")[0].experiment().named_stages()
     assert {name: stage.precision for name, stage in stages.items() if stage.epochs} == {
-        "eyes": "bfloat16",
+        "encoder": "bfloat16",
         "report": "bfloat16",
     }
     assert stages["language"].precision == "float32"

@@ -181,7 +181,7 @@ def test_row_28_a_full_disk_leaves_the_last_checkpoint_loadable(toy_dataset: Dat
     assert not list(out.rglob("*.partial"))
     done = subprocess.run([*command, "--resume"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert restore(out).card.trained_steps == {"eyes": 0, "vision": 0, "language": 0, "report": 9}
+    assert restore(out).card.trained_steps == {"encoder": 0, "vision": 0, "language": 0, "report": 9}
 
 
 def test_row_32_unusable_studies_are_counted_and_the_rest_trains(tmp_path: Path) -> None:

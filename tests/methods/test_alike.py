@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from made_view import made_view
-from radweave.methods.descriptors import LooksConfig
-from radweave.methods.neighbours import FittedAlike, fit_alike
+from radweave.methods.descriptors import DescriptorsConfig
+from radweave.methods.neighbours import FittedNeighbours, fit_neighbours
 
 PATIENTS = ("p0", "p0", "p1", "p2", "p3", "p4")
 STATES = ((1, 2), (2, 2), (1, 1), (2, 1), (2, 2), (1, 2))
 
 
-def fitted(states: tuple[tuple[int, int], ...] = STATES) -> FittedAlike:
-    return fit_alike(LooksConfig(aligned=False).build(), made_view(PATIENTS, states))
+def fitted(states: tuple[tuple[int, int], ...] = STATES) -> FittedNeighbours:
+    return fit_neighbours(DescriptorsConfig(aligned=False).build(), made_view(PATIENTS, states))
 
 
 def test_a_training_study_is_told_of_without_any_study_of_its_patient() -> None:

@@ -21,7 +21,7 @@ from radweave.methods import resolve
 from radweave.methods.am_mrg import model as am_mrg
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import NoMemory, ReportMemoryConfig
-from radweave.methods.am_mrg.model import AmMrgModel, Seen, pooled
+from radweave.methods.am_mrg.model import AmMrgModel, Forward, pooled
 from radweave.methods.am_mrg.regions import (
     CappedDraw,
     Region,
@@ -412,7 +412,7 @@ def toy_batch(run: Run, views: int = 1) -> Any:
 def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
     with torch.no_grad():
-        _, mask = Seen(model, toy_batch(run, views=2)).prefix
+        _, mask = Forward(model, toy_batch(run, views=2)).prefix
     begin = 1
     assert mask.sum() == begin + 2 * 4 + 3 + 2 * 14
 
@@ -420,7 +420,7 @@ def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> N
 def test_what_a_disease_recalls_stands_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eq. 8-9: F' = {(v_1, r_1), (v_2, r_2), ...}; a memory that is off leaves the other's tokens as they are."""
     model: AmMrgModel = run.model  # type: ignore[assignment]
-    seen = Seen(model, toy_batch(run))
+    seen = Forward(model, toy_batch(run))
     with torch.no_grad():
         prefix, mask = seen.prefix
         recalled = prefix[0][mask[0]][-28:]
@@ -428,7 +428,7 @@ def test_what_a_disease_recalls_stands_together(run: Run, monkeypatch: pytest.Mo
             torch.testing.assert_close(recalled[2 * number], seen.regions.tokens[0, number])
             torch.testing.assert_close(recalled[2 * number + 1], seen.reports.tokens[0, number])
         monkeypatch.setattr(model, "visual_memory", NoMemory(model.language_model.width))
-        alone = Seen(model, toy_batch(run))
+        alone = Forward(model, toy_batch(run))
         prefix, mask = alone.prefix
         torch.testing.assert_close(prefix[0][mask[0]][-14:], alone.reports.tokens[0])
 
@@ -437,9 +437,9 @@ def test_what_the_image_queries_say_reaches_the_language_model(run: Run) -> None
     model: AmMrgModel = run.model  # type: ignore[assignment]
     batch = toy_batch(run, views=2)
     with torch.no_grad():
-        before, mask = Seen(model, batch).prefix
+        before, mask = Forward(model, batch).prefix
         next(reversed(list(model.query_projection.parameters()))).add_(1.0)
-        after, _ = Seen(model, batch).prefix
+        after, _ = Forward(model, batch).prefix
     changed = ((before - after).abs().amax(-1) > 0.1) & mask
     assert changed.sum() == 3, "the three image queries, and nothing else"
 
@@ -449,11 +449,11 @@ def test_what_a_memory_holds_changes_what_is_said(run: Run, memory: str) -> None
     model: AmMrgModel = run.model  # type: ignore[assignment]
     batch = toy_batch(run)
     with torch.no_grad():
-        before, _ = Seen(model, batch).prefix
+        before, _ = Forward(model, batch).prefix
         part = getattr(model, memory)
         count, width = len(part.rows), part.pattern_dim
         part.remember(Bank({"patterns": torch.randn(count, width)}, part.rows))
-        after, _ = Seen(model, batch).prefix
+        after, _ = Forward(model, batch).prefix
     assert not torch.allclose(before, after)
 
 

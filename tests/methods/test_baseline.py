@@ -10,7 +10,7 @@ import torch
 from radweave.core.batch import Batch
 from radweave.core.ontology import CHEXPERT14
 from radweave.methods import resolve
-from radweave.methods.baseline.model import BaselineModel, Seen
+from radweave.methods.baseline.model import BaselineModel, Forward
 from radweave.methods.experiment import BuildContext
 from radweave.nn.connector import connect_views
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
@@ -39,12 +39,12 @@ def test_an_average_is_over_the_views_that_are_there(model: BaselineModel) -> No
         view_mask=mask[:1, :1],
         view_ids=ids[:1, :1],
     )
-    together, there = Seen(model, both).prefix
-    by_itself, all_there = Seen(model, alone).prefix
+    together, there = Forward(model, both).prefix
+    by_itself, all_there = Forward(model, alone).prefix
     torch.testing.assert_close(together[:1], by_itself)
     assert bool(there.all())
     assert there.shape[1] == all_there.shape[1]
-    hidden, _ = connect_views(model.connector, Seen(model, both).views)
+    hidden, _ = connect_views(model.connector, Forward(model, both).views)
     mean = hidden[1].unflatten(0, (2, -1)).mean(0)
     gap = torch.cdist(mean, together[1]).amin(1)
     torch.testing.assert_close(gap, torch.zeros_like(gap), atol=1e-4, rtol=0)

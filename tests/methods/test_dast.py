@@ -26,7 +26,7 @@ from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
 from radweave.methods.dast import ABLATIONS, PRESETS, TABLES
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, MeanFusion, NoFusion
-from radweave.methods.dast.model import DastModel, Seen
+from radweave.methods.dast.model import DastModel, Forward
 from radweave.methods.dast.retrieval import BANK, Dmsr, composite
 from radweave.methods.experiment import BuildContext
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode
@@ -157,7 +157,7 @@ def test_patches_of_all_views_then_the_fused_token_are_projected_and_normalised(
     views = encode_views(model.vision_encoder, batch)
     patches, mask = views.flat()
     fused = model.fusion(model.disease_tokens(patches, mask).tokens, patches, mask).tokens
-    prefix, prefix_mask = Seen(model, batch).prefix
+    prefix, prefix_mask = Forward(model, batch).prefix
     connector = model.connector
     for study, kinds in enumerate(([1, 2], [1])):
         rows = [(views.tokens[study, view, s], kind) for view, kind in enumerate(kinds) for s in range(4)]
@@ -245,7 +245,7 @@ def test_a_study_that_may_recall_nothing_is_not_told_of_a_similar_report() -> No
     memory = [example(context, index, patient="p0") for index in range(4, 8)]
     model = with_memory(model, context, memory)
     batch = batch_of(context, example(context, 0, patient="p0"), example(context, 1, patient="another"))
-    prefix, mask = Seen(model, batch).prefix
+    prefix, mask = Forward(model, batch).prefix
     image = 4 + 1
     assert int(mask[0].sum()) == 1 + image, "no dangling words"
     text = model.generate(batch, GREEDY).intermediates[1]["recalled"][0]["text"]
@@ -309,7 +309,7 @@ def test_an_ablation_row_puts_into_the_prompt_what_its_name_says(row: str, appen
     memory = [example(context, index) for index in range(4, 8)]
     model = with_memory(model, context, memory)
     query = batch_of(context, example(context, 0, views=2))
-    prefix, mask = Seen(model, query).prefix
+    prefix, mask = Forward(model, query).prefix
     image = 2 * 4 + appended
     exemplar = 0
     if has_exemplar:
@@ -325,9 +325,9 @@ def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_us
     model = with_memory(toy_model(context), context, examples)
     batch = batch_of(context, *examples)
     evidence = model.generate(batch, GREEDY).intermediates
-    in_use, mask = Seen(model, batch).prefix
+    in_use, mask = Forward(model, batch).prefix
     set_train_mode(model, PRESETS["tiny"]().stages.report.finetune)
-    in_training, _ = Seen(model, batch).prefix
+    in_training, _ = Forward(model, batch).prefix
     for study in range(6):
         ids = encode(context.tokenizer, evidence[study]["recalled"][0]["text"])
         wanted = model.language_model.embed(torch.tensor(ids))
@@ -415,7 +415,7 @@ def test_stages_train_what_the_paper_trains_and_tiny_its_language_model_too() ->
         own = {"language_model"} if name == "tiny" else set()
         stages = preset().stages
         trained = {key: set(stage.trained) for key, stage in preset().named_stages().items()}
-        # The tiny encoder has learned in stage eyes what few studies can teach it, and is frozen after.
+        # The tiny encoder has learned in stage encoder what few studies can teach it, and is frozen after.
         sight = set() if name == "tiny" else {"vision_encoder"}
         assert trained["disease"] == {"disease_tokens", "alignment"} | sight
         assert trained["report"] == {"fusion", "connector"} | own

@@ -31,7 +31,7 @@ from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
 from radweave.methods.diffrgennet.difference import METRICS, Cases, FeatureDifference, NoDifference, distances
 from radweave.methods.diffrgennet.diseases import DiseaseStates, adjusted_loss
 from radweave.methods.diffrgennet.matching import Denominator, neg_pos_loss
-from radweave.methods.diffrgennet.model import DiffRGenNetModel, Seen
+from radweave.methods.diffrgennet.model import DiffRGenNetModel, Forward
 from radweave.methods.diffrgennet.reading import sine_positions
 from radweave.methods.diffrgennet.retrieval import BANK, ImageRetrieval
 from radweave.methods.experiment import BuildContext
@@ -220,7 +220,7 @@ def test_a_report_is_written_without_a_look_at_the_labels_even_of_a_model_left_i
     monkeypatch.setattr(model.diseases, "prompt", lambda states: read.append(states) or prompt(states))
     model.generate(batch, GREEDY)
     with torch.no_grad():
-        found = Seen(model, batch).study.logits.argmax(-1)
+        found = Forward(model, batch).study.logits.argmax(-1)
     assert torch.equal(read[0], found)
     assert batch.class_labels is not None
     assert not torch.equal(found, batch.class_labels), "the labels would have been other states"
@@ -383,7 +383,7 @@ def test_maps_have_the_rows_and_columns_of_the_image() -> None:
     pixels = np.random.default_rng(40).integers(0, 255, (1, 32, 64)).astype(np.uint8)
     wide = replace(example(context, 40), source=pixels)
     (shown,) = model.generate(batch_of(context, wide), GREEDY).intermediates
-    rows, columns = Seen(model, batch_of(context, wide)).image.views.grid
+    rows, columns = Forward(model, batch_of(context, wide)).image.views.grid
     assert rows < columns
     assert {found.shape for found in shown["attention_maps"].values()} == {(1, rows, columns)}
 
@@ -398,7 +398,7 @@ def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
     losses = [float(model.loss(batch_of(context, one), ("report",))["report"]) for one in variants]
     assert len({round(value, 6) for value in losses}) == 4
     with torch.no_grad():
-        found = Seen(model, batch_of(context, variants[1])).study
+        found = Forward(model, batch_of(context, variants[1])).study
         *others, shown = found.evidence(0, CHEXPERT14)["recalled"]
     assert len(others) == len(found.recalled.cases[0]) >= 1
     assert [shown["scores"][name] for name in METRICS] == pytest.approx(found.apart[0, -1].tolist())
@@ -416,11 +416,11 @@ def test_a_prior_is_the_mean_of_its_report_and_its_image_and_differences_are_to_
     batch = batch_of(context, example(context, 49), replace(example(context, 50), prior=example(context, 51)))
     assert batch.priors is not None
     assert batch.priors.reports is not None
-    seen = Seen(model, batch)
+    seen = Forward(model, batch)
     report = model.cases(model.text_encoder.encode(batch.priors.reports)[:, None])[:, 0]
-    looks = Seen(model, batch.priors).image.mean
+    image = Forward(model, batch.priors).image.mean
     tokens = seen.study.cases.tokens
-    torch.testing.assert_close(tokens[1, -1:], (report + looks) / 2)
+    torch.testing.assert_close(tokens[1, -1:], (report + image) / 2)
     assert not seen.study.cases.present[0, -1]
     torch.testing.assert_close(seen.study.changes.tokens, model.difference(seen.image.mean, tokens))
 

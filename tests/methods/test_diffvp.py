@@ -34,7 +34,7 @@ from radweave.methods.diffvp.difference import (
     token_importance,
     top_share,
 )
-from radweave.methods.diffvp.model import ClassHeadConfig, DiffvpModel, Seen
+from radweave.methods.diffvp.model import ClassHeadConfig, DiffvpModel, Forward
 from radweave.methods.diffvp.pool import STUDY_DRAW, PoolConfig, ReferencePool, choose_references, pixels_of, step_key
 from radweave.methods.diffvp.resampling import ResamplerConfig, cell_positions
 from radweave.methods.experiment import BuildContext
@@ -338,7 +338,7 @@ def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch:
     batch = scans(["a1", "b1"])
     views = diffvp.encode_views(model.vision_encoder, batch)
     latents = model.resampler(views)
-    study = Seen(model, batch, STUDY_DRAW)
+    study = Forward(model, batch, STUDY_DRAW)
     model.diagnosis.thresholds.fill_(0.5 * float(study.logits.detach().sigmoid().max()))  # type: ignore[operator, union-attr]
     model.loss(batch, ("report",))
     words, word_mask = model.diagnosis_text.tokens(model.diagnosis.found(study.logits))  # type: ignore[operator]
@@ -567,7 +567,7 @@ def test_without_a_reference_the_prompt_of_differences_is_left_out(model: Diffvp
     views = diffvp.encode_views(model.vision_encoder, batch)
     model.pool.remember(bank_of(views.tokens[:1], ["a9"]))
     model.diagnosis.thresholds.fill_(2.0)  # type: ignore[operator, union-attr]
-    _, mask = Seen(model, batch, STUDY_DRAW).prefix
+    _, mask = Forward(model, batch, STUDY_DRAW).prefix
     assert int(mask[1].sum() - mask[0].sum()) == 2  # b1 has the reference's two prompt tokens, a1 has none
     shown = model.generate(batch, DecodingConfig(max_new_tokens=3)).intermediates
     assert shown[0]["recalled"] == []
@@ -662,7 +662,7 @@ def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_p
     assert model.pool.tensors["values"].shape[1:] == (1, 1, 8, 16, 16)
     batch = scans(["a1", "b1"])
     model.pool.remember(bank_of(pixels_of(batch).tokens[:1], ["z1"]))
-    compared = Seen(model, batch, STUDY_DRAW).comparison
+    compared = Forward(model, batch, STUDY_DRAW).comparison
     assert batch.volume is not None
     expected = torch.stack([torch.full_like(batch.volume[0], 0.5), (batch.volume[1] - batch.volume[0] + 1) / 2])
     residuals = model.resampler(diffvp.encode_views(model.vision_encoder, replace(batch, volume=expected))).tokens
@@ -671,7 +671,7 @@ def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_p
     # The map weighs what the latents of the subtracted scan looked at, not what those of the target did.
     reading = model.resampler(diffvp.encode_views(model.vision_encoder, replace(batch, volume=expected)))
     weights = importance_weights(token_importance(reading.tokens, torch.zeros_like(reading.tokens)))
-    shown = Seen(model, batch, STUDY_DRAW)
+    shown = Forward(model, batch, STUDY_DRAW)
     found = shown.difference_maps()[:, 0]
     assert torch.allclose(found, (weights[:, :, None] * reading.attention).sum(1), atol=1e-5)
     assert not torch.allclose(found, (weights[:, :, None] * shown.latents.attention).sum(1), atol=1e-5)
@@ -710,7 +710,7 @@ def test_it_runs_on_radiographs_of_one_and_two_views(toy_dataset: Dataset, tmp_p
         toy_dataset.path,
         tmp_path / "run",
         preset="tiny-xray",
-        overrides=[*overrides, "stages.eyes.epochs=0", "stages.report.epochs=1"],
+        overrides=[*overrides, "stages.encoder.epochs=0", "stages.report.epochs=1"],
     )
     predictor = Predictor.of(restore(out))
     images = [toy_dataset.image_path(f"images/0_{view}.png") for view in (0, 1)]

@@ -16,7 +16,7 @@ from radweave.data.loader import Example, collate
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
-from radweave.methods.descriptors import Described, Looks, LooksConfig, among, distances, together
+from radweave.methods.descriptors import Described, DescriptorExtractor, DescriptorsConfig, among, distances, together
 from radweave.methods.kernels import tiny
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -33,38 +33,38 @@ def examples(run: Run, toy_dataset: Dataset) -> list[Example]:
     return list(prepare(toy_dataset, "train", run.experiment, run.tokenizer, cache, need_text=False).examples)
 
 
-def described(images: list[np.ndarray], present: list[list[bool]]) -> tuple[Looks, Described]:
-    looks = LooksConfig(aligned=False).build()
+def described(images: list[np.ndarray], present: list[list[bool]]) -> tuple[DescriptorExtractor, Described]:
+    extractor = DescriptorsConfig(aligned=False).build()
     seen = Described.empty(len(images))
     for row, image in enumerate(images):
         for view in np.flatnonzero(present[row]):
-            seen.vectors[row, view] = looks.vector(image, int(view))
+            seen.vectors[row, view] = extractor.vector(image, int(view))
     seen.present[:] = present
-    looks.fit_scales(seen)
-    return looks, seen
+    extractor.fit_scales(seen)
+    return extractor, seen
 
 
 def test_a_view_that_is_not_there_counts_as_a_typical_one() -> None:
     rng = np.random.default_rng(0)
     images = [rng.random((48, 48), dtype=np.float32) for _ in range(4)]
-    looks, seen = described(images, [[True, True], [True, False], [False, True], [True, True]])
-    apart = distances(looks, seen, seen)
+    extractor, seen = described(images, [[True, True], [True, False], [False, True], [True, True]])
+    apart = distances(extractor, seen, seen)
     assert apart.findings[1, 2] == pytest.approx(1.0, abs=0.4), "no view in common"
     assert apart.findings == pytest.approx(apart.findings.T, abs=1e-3)
-    assert apart.findings == pytest.approx(distances(looks, seen, seen, together).findings, abs=1e-4)
+    assert apart.findings == pytest.approx(distances(extractor, seen, seen, together).findings, abs=1e-4)
     assert apart.wording != pytest.approx(apart.findings), "the style counts for the wording alone"
-    assert not among(looks, seen).findings.diagonal().any(), "no study is away from itself"
+    assert not among(extractor, seen).findings.diagonal().any(), "no study is away from itself"
 
 
 def test_studies_without_a_lateral_view_leave_no_negative_eigenvalue() -> None:
     """Else the inverse of the kernel is large, and a few such studies decide the weights of all others."""
     rng = np.random.default_rng(0)
-    looks, seen = LooksConfig().build(), Described.empty(20)
+    extractor, seen = DescriptorsConfig().build(), Described.empty(20)
     seen.vectors[:] = rng.normal(size=(20, 2, 1)) * rng.normal(size=seen.vectors.shape[-1])
     seen.present[:] = True
     seen.present[:5, 1] = False
-    looks.fit_scales(seen)
-    for apart in (among(looks, seen).findings, among(looks, seen).wording):
+    extractor.fit_scales(seen)
+    for apart in (among(extractor, seen).findings, among(extractor, seen).wording):
         middle = np.eye(20) - 1 / 20
         assert np.linalg.eigvalsh(-middle @ apart @ middle).min() > -1e-3
 
@@ -72,9 +72,9 @@ def test_studies_without_a_lateral_view_leave_no_negative_eigenvalue() -> None:
 def test_a_view_that_no_training_study_has_does_not_count() -> None:
     rng = np.random.default_rng(0)
     images = [rng.random((48, 48), dtype=np.float32) for _ in range(3)]
-    looks, seen = described(images, [[True, False]] * 3)
+    extractor, seen = described(images, [[True, False]] * 3)
     other = Described(seen.vectors[:1].copy(), np.array([[True, True]]))
-    assert distances(looks, other, seen).findings == pytest.approx(distances(looks, seen, seen).findings[:1])
+    assert distances(extractor, other, seen).findings == pytest.approx(distances(extractor, seen, seen).findings[:1])
 
 
 def test_a_second_frontal_image_does_not_hide_the_lateral_one() -> None:
@@ -83,19 +83,19 @@ def test_a_second_frontal_image_does_not_hide_the_lateral_one() -> None:
 
 def test_what_is_said_of_a_study_is_the_same_alone_and_in_any_batch(run: Run, examples: list[Example]) -> None:
     model = run.model
-    together_said = model.testify(collate(examples[:4], pad_id=0))  # type: ignore[operator]
+    together_said = model.evidence_for(collate(examples[:4], pad_id=0))  # type: ignore[operator]
     for example, said in zip(examples[:4], together_said, strict=True):
-        (alone,) = model.testify(collate([example], pad_id=0))  # type: ignore[operator]
+        (alone,) = model.evidence_for(collate([example], pad_id=0))  # type: ignore[operator]
         assert np.array_equal(alone.scores, said.scores)
         assert np.array_equal(alone.weights, said.weights)
 
 
 def test_a_study_of_the_training_split_says_nothing_of_itself(run: Run, examples: list[Example]) -> None:
-    (own,) = run.model.testify(collate(examples[:1], pad_id=0))  # type: ignore[operator]
+    (own,) = run.model.evidence_for(collate(examples[:1], pad_id=0))  # type: ignore[operator]
     assert own.weights[0] == 0
     assert own.weights.sum() == pytest.approx(1)
     stranger = replace(examples[0], study_id="file", patient_id="file")
-    (other,) = run.model.testify(collate([stranger], pad_id=0))  # type: ignore[operator]
+    (other,) = run.model.evidence_for(collate([stranger], pad_id=0))  # type: ignore[operator]
     assert int(other.weights.argmax()) == 0
 
 
@@ -119,4 +119,4 @@ def replace_context(run: Run):  # type: ignore[no-untyped-def]
 
 def test_a_run_without_a_lateral_view_anywhere_trains(tmp_path: Path, toy_dataset: Dataset, run: Run) -> None:
     """Its scales stay as they began, and nothing is divided by zero."""
-    assert torch.isfinite(run.model.looks.typical).all()  # type: ignore[union-attr]
+    assert torch.isfinite(run.model.descriptors.typical).all()  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from radweave.core.batch import Batch
-from radweave.methods.descriptors import DIM, STYLE, Described, LooksConfig, Placement, describe, style, views_of
+from radweave.methods.descriptors import DIM, STYLE, Described, DescriptorsConfig, Placement, describe, style, views_of
 
 
 def test_the_first_frontal_and_the_first_lateral_view_count() -> None:
@@ -30,10 +30,10 @@ def test_the_style_is_that_of_the_image_as_it_is() -> None:
 
 def test_the_style_of_training_studies_has_mean_0_and_deviation_1_and_what_is_missing_is_0() -> None:
     rng = np.random.default_rng(1)
-    looks, seen = LooksConfig(aligned=False).build(), Described.empty(8)
+    extractor, seen = DescriptorsConfig(aligned=False).build(), Described.empty(8)
     seen.vectors[:] = rng.normal(3, 2, (8, 2, DIM))
     seen.present[:6, 0] = True
-    looks.fit_scales(seen)
+    extractor.fit_scales(seen)
     known = seen.vectors[:6, 0, -STYLE:]
     assert np.abs(known.mean(axis=0)).max() < 1e-4
     assert np.abs(known.std(axis=0) - 1).max() < 1e-3

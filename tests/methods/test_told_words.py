@@ -11,12 +11,12 @@ import torch
 from radweave.core.errors import InputError
 from radweave.core.study import Study
 from radweave.data.loader import Example, collate
-from radweave.methods.descriptors import LooksConfig
+from radweave.methods.descriptors import DescriptorsConfig
 from radweave.methods.model import TrainingView
-from radweave.methods.neighbours import BAGS, AlikeStudies, bags_of, beside, fit_alike, kept_bags
+from radweave.methods.neighbours import BAGS, DescribedStudies, bags_of, beside, fit_neighbours, kept_bags
 from radweave.nn.memory.bank import Bank
 
-LOOKS = LooksConfig(aligned=False)
+LOOKS = DescriptorsConfig(aligned=False)
 
 
 def studies(told: Sequence[tuple[int, ...] | None]) -> list[Example]:
@@ -64,21 +64,21 @@ def test_the_same_words_are_nearer_than_others_and_nothing_is_between() -> None:
 
 def test_who_was_told_the_same_speaks_more_and_one_that_is_told_nothing_has_no_part_in_it() -> None:
     examples = studies([(5, 9), (7, 8), (5, 9), (7, 8), (5, 9), (7, 8)])
-    looks = LOOKS.build()
-    bank = Bank((fitted := fit_alike(looks, view_of(examples))).tensors, fitted.rows)
-    alike, nobody = AlikeStudies.of(bank), np.zeros((1, 6), dtype=bool)
+    extractor = LOOKS.build()
+    bank = Bank((fitted := fit_neighbours(extractor, view_of(examples))).tensors, fitted.rows)
+    alike, nobody = DescribedStudies.of(bank), np.zeros((1, 6), dtype=bool)
 
     def weights(ids: tuple[int, ...]) -> np.ndarray:  # type: ignore[type-arg]
         query = Example("q", "q", examples[0].source, (0,), (1,), context_ids=ids)
-        return alike.testify(looks, collate([query], pad_id=0), nobody)[0].weights
+        return alike.evidence_for(extractor, collate([query], pad_id=0), nobody)[0].weights
 
     assert weights((7, 8))[1::2].sum() > weights(())[1::2].sum() > weights((5, 9))[1::2].sum()
 
 
 def test_studies_that_were_told_nothing_are_kept_and_asked_as_ever() -> None:
-    plain = fit_alike(LOOKS.build(), view_of(studies([None] * 4)))
+    plain = fit_neighbours(LOOKS.build(), view_of(studies([None] * 4)))
     assert "told" not in plain.tensors
-    assert AlikeStudies.of(Bank(plain.tensors, plain.rows)).bags is None
+    assert DescribedStudies.of(Bank(plain.tensors, plain.rows)).bags is None
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(2, BAGS + 1), torch.zeros(2, BAGS, 1), torch.full((2, BAGS), torch.nan)])

@@ -53,7 +53,7 @@ from radweave.methods.weave.stack import (
 from radweave.methods.weave.tables import SILENT
 from radweave.methods.weave.writing import WordingConfig
 from radweave.nn.decoding import DecodingConfig
-from radweave.workstation.inference import UNREPORTED, InferenceModel
+from radweave.workstation.inference import PRIOR_UNREPORTED, InferenceModel
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "stages.report.epochs=1"]
@@ -158,7 +158,7 @@ def test_what_is_said_of_a_training_study_does_not_depend_on_its_own_labels(
     """Its members, their heads and what they remember never saw it: the same, bit for bit, whatever its labels say."""
     said = {}
     # All members share one norm of the gradient, which every label changes; it does not bind here.
-    free = [f"stages.{name}.optimizer.max_grad_norm=1e9" for name in ("eyes", "sources")]
+    free = [f"stages.{name}.optimizer.max_grad_norm=1e9" for name in ("encoder", "sources")]
     for name, flipped in (("as it is", False), ("flipped", True)):
         folder = tmp_path / name
         changed = copied(toy_dataset, folder, flip_first=flipped)
@@ -346,11 +346,11 @@ def test_what_is_said_and_written_is_the_same_alone_and_in_any_batch(
 ) -> None:
     examples = examples_of(run, toy_dataset, "val")[:4]
     together = collate(examples, pad_id=0)
-    said = model.testify(together)
+    said = model.evidence_for(together)
     proposed = model.propose(together, said, run.experiment.decoding)
     for row, example in enumerate(examples):
         batch = collate([example], pad_id=0)
-        (alone,) = model.testify(batch)
+        (alone,) = model.evidence_for(batch)
         assert np.array_equal(alone.scores, said[row].scores)
         assert np.array_equal(alone.weights, said[row].weights)
         assert model.propose(batch, [alone], run.experiment.decoding) == [proposed[row]]
@@ -384,15 +384,15 @@ def test_a_source_that_is_absent_has_no_part_in_the_stack(silent: str) -> None:
 
 
 def test_a_run_without_any_source_is_refused() -> None:
-    with pytest.raises(InputError, match="no source speaks"):
+    with pytest.raises(InputError, match="no source is left"):
         resolve("weave", "tiny", [*OVERRIDES, *SILENT.values()])
 
 
 def test_a_stage_that_trains_five_members_at_once_clips_their_gradients_together() -> None:
     """Five independent gradients have 2.2 times the norm of one."""
-    one = resolve("dast", "tiny", []).stages.eyes.optimizer.max_grad_norm  # type: ignore[attr-defined]
+    one = resolve("dast", "tiny", []).stages.encoder.optimizer.max_grad_norm  # type: ignore[attr-defined]
     stages = resolve("weave", "tiny", []).stages
-    assert (stages.eyes.optimizer.max_grad_norm, stages.sources.optimizer.max_grad_norm) == (2.2 * one, 2.2 * one)  # type: ignore[attr-defined]
+    assert (stages.encoder.optimizer.max_grad_norm, stages.sources.optimizer.max_grad_norm) == (2.2 * one, 2.2 * one)  # type: ignore[attr-defined]
     assert stages.report.optimizer.max_grad_norm == one  # type: ignore[attr-defined]
 
 
@@ -452,7 +452,7 @@ def test_without_drawn_reports_a_language_model_proposes_its_likeliest(run: Run,
     model, decoding = run.model, run.experiment.decoding
     assert isinstance(model, WeaveModel)
     batch = collate(examples_of(run, toy_dataset, "test")[:2], pad_id=0)
-    said, asked = model.testify(batch), model.samples
+    said, asked = model.evidence_for(batch), model.samples
     several = model.propose(batch, said, decoding)
     model.samples = 0
     for cache in ("static", "growing"):
@@ -498,7 +498,7 @@ def test_a_study_with_a_prior_is_compared_and_without_it_is_as_if_there_were_non
     examples = examples_of(followed, followed_dataset, "test")
     later = next(example for example in examples if example.prior is not None)
     alone = replace(later, prior=None)
-    one, other = (model.testify(collate([example], pad_id=0))[0] for example in (later, alone))
+    one, other = (model.evidence_for(collate([example], pad_id=0))[0] for example in (later, alone))
     assert one.changes is not None
     assert one.changes.probabilities.sum(axis=-1) == pytest.approx(1.0)
     assert one.shown["changes"]["Lung Opacity"]["before"] in ("affirmed", "not affirmed")
@@ -714,9 +714,9 @@ def test_a_study_of_the_training_split_does_not_recall_itself(
     run: Run, model: WeaveModel, toy_dataset: Dataset
 ) -> None:
     example = examples_of(run, toy_dataset)[0]
-    (own,) = model.testify(collate([example], pad_id=0))
+    (own,) = model.evidence_for(collate([example], pad_id=0))
     assert own.weights[0] == 0
-    (stranger,) = model.testify(collate([replace(example, study_id="file", patient_id="file")], pad_id=0))
+    (stranger,) = model.evidence_for(collate([replace(example, study_id="file", patient_id="file")], pad_id=0))
     assert stranger.weights[0] != 0
 
 
@@ -737,4 +737,4 @@ def test_a_prior_that_an_archive_had_is_compared_with_its_signed_report(
     said = [changes["Lung Opacity"] for changes in shown[1:]]
     assert [one["before"] for one in said[:2]] == ["affirmed", "not affirmed"]
     assert said[0] != said[1] != said[2] != said[0]
-    assert [UNREPORTED in answer["warnings"] for answer in answers] == [False, False, False, True]
+    assert [PRIOR_UNREPORTED in answer["warnings"] for answer in answers] == [False, False, False, True]

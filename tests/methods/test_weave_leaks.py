@@ -20,14 +20,14 @@ from radweave.methods.experiment import BuildContext
 from radweave.methods.model import TrainingView
 from radweave.methods.weave import model as evidence
 from radweave.methods.weave.heads import DifferenceSource, TokenSource
-from radweave.methods.weave.model import STUDIES, Gathered, Seen, WeaveModel, gather
+from radweave.methods.weave.model import STUDIES, Forward, Gathered, WeaveModel, gather
 from radweave.methods.weave.recall import CaseDifferences, MemberMemory
 from radweave.methods.weave.stack import FittedStack, Stack
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHead
 from toys import TOY_OVERRIDES, TOY_SIZES
 
-OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "model.kernels.looks.aligned=false"]
+OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "model.kernels.descriptors.aligned=false"]
 PATIENTS = ("p0", "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8")
 RNG = np.random.default_rng(3)
 
@@ -148,7 +148,7 @@ def test_a_new_study_is_asked_of_the_bank_without_its_patient(model: WeaveModel,
     model.set_memories({STUDIES: gathered.bank})
     model.stack.fit(gathered.seen, model.weighing, np.ones(2, dtype=bool))
     example = view().examples[0]
-    (own,) = model.testify(collate([example], pad_id=0))
+    (own,) = model.evidence_for(collate([example], pad_id=0))
     assert not own.weights[:2].any()
     model.memory = None
 
@@ -172,11 +172,11 @@ def test_in_training_a_patient_whom_nobody_remembers_is_asked_of_the_member_that
     strangers = [*of_fold(model, 0, 1), *of_fold(model, 1, 1)]
     batch = collate(made_view(strangers, [(1, 2), (2, 1)]).examples, pad_id=0)
     model.train()
-    asked = Seen(model, batch).asked
+    asked = Forward(model, batch).asked
     model.eval()
     assert asked[:, :2].tolist() == [[True, False], [False, True]]
     assert not asked[:, 2:].any(), "the full member saw them"
-    assert Seen(model, batch).asked.all(), "in use they are new"
+    assert Forward(model, batch).asked.all(), "in use they are new"
 
 
 def test_who_was_really_asked_is_what_the_stack_is_told(model: WeaveModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_who_asserts_is_the_stack_where_studies_are_remembered_and_the_bare_one_
         model.loss(batch, ["report"])
         model.memory = model.read(gathered.bank)
         model.to_write(batch)
-        model.propose(batch, model.testify(batch), brief)
+        model.propose(batch, model.evidence_for(batch), brief)
     model.memory = None
     model.load_state_dict(kept, strict=False)
     assert found == [True, True, False, False, False, False]

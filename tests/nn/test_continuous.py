@@ -13,7 +13,7 @@ from torch._guards import TracingContext
 
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.nn import decoding as slots
-from radweave.nn.decoding import DecodingConfig, Prefixes, SlotCache
+from radweave.nn.decoding import DecodingConfig, KVCache, Prefixes
 from radweave.nn.encoder_decoder import BertDecoderConfig
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
 
@@ -104,9 +104,9 @@ def test_the_next_batch_enters_while_the_first_is_being_written(
     assert lengths[0] != lengths[1]
     told: list[object] = []
     steps: list[int] = []
-    step = SlotCache.step
+    step = KVCache.step
     monkeypatch.setattr(
-        SlotCache, "step", lambda self, tokens, places: (steps.append(len(tokens)), step(self, tokens, places))
+        KVCache, "step", lambda self, tokens, places: (steps.append(len(tokens)), step(self, tokens, places))
     )
 
     def batches() -> Iterator[Prefixes]:
@@ -126,9 +126,9 @@ def test_a_prompt_is_read_once_for_all_its_beams_and_draws(
     writer: CausalLanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    reader = SlotCache.read
+    reader = KVCache.prefill
     monkeypatch.setattr(
-        SlotCache, "read", lambda self, prompt: (read.append(len(prompt.embeds)), reader(self, prompt))[1]
+        KVCache, "prefill", lambda self, prompt: (read.append(len(prompt.embeds)), reader(self, prompt))[1]
     )
     written(writer, WAYS["beams"], [0, 1], [2])
     assert read == [LENGTHS[row] for row in (0, 1, 2)]

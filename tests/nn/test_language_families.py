@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from checkpoints import BOS, EOS, LANGUAGE_MODELS, PAD, POSITIONS, TEXT, VOCAB, write_encoder, write_language_model
 from radweave.core.errors import InputError
 from radweave.data.tokenizer import BpeTokenizerConfig, spare_words
-from radweave.nn.decoding import DecodingConfig, fits
+from radweave.nn.decoding import DecodingConfig, supports_slots
 from radweave.nn.language_model import CausalLanguageModel, PretrainedLanguageModelConfig
 
 PROMPT, NEW = 12, 8
@@ -53,7 +53,7 @@ def test_embeddings_give_the_checkpoints_own_numbers_behind_any_padding(name: st
     assert written[0] == sequence[0, PROMPT:].tolist()
 
     # In rows of fixed shape, as above, and with transformers' own cache.
-    assert fits(model.architecture)
+    assert supports_slots(model.architecture)
     beams = DecodingConfig(max_new_tokens=NEW, num_beams=2, repetition_penalty=1.5, length_penalty=2.0)
     growing, _ = model.generate(prefix, mask, beams.model_copy(update={"cache": "growing"}))
     assert model.generate(prefix, mask, beams)[0] == growing

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from radweave.core.errors import InputError
-from radweave.nn.decoding import DecodingConfig, position_ids, trim
-from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.decoding import DecodingConfig, trim
+from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig, position_ids
 
 VOCAB, PAD, BOS, EOS = 50, 0, 1, 2
 # Two orders of summation of float32 attention differ by about 1e-6; losses here are near 4.

@@ -16,7 +16,7 @@ from stations import running as working
 
 from image_files import CANARY
 from radweave.workstation.hospital_plan import Dicom, Target, Web
-from radweave.workstation.sending import NotKeptError, send
+from radweave.workstation.sending import NotStoredError, send
 from radweave.workstation.settings import Settings
 
 pytestmark = pytest.mark.programs
@@ -99,11 +99,11 @@ def test_an_archive_that_refuses_gives_no_receipt(tmp_path: Path) -> None:
         assert send(target(archive, tmp_path, "dicom"), data) == "C-STORE: status 0x0000"
         web = target(archive, tmp_path, "web")
         (tmp_path / "password").write_text("wrong")
-        with pytest.raises(NotKeptError, match="HTTP 401"):
+        with pytest.raises(NotStoredError, match="HTTP 401"):
             send(web, data)
         other = Dicom(host="127.0.0.1", port=archive.dicom, ae_title="NOBODY")
-        with pytest.raises(NotKeptError, match="refused the association"):
+        with pytest.raises(NotStoredError, match="refused the association"):
             send(Target(name="a", formats=("sr-basic",), dicom=other), data)
-    with pytest.raises(NotKeptError, match="cannot be reached"):
+    with pytest.raises(NotStoredError, match="cannot be reached"):
         send(target(archive, tmp_path, "web"), data)
     assert dcmread(io.BytesIO(data)).PatientID == CANARY

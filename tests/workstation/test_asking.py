@@ -22,15 +22,15 @@ from pydicom import dcmread
 from reports import SIGNED, dicom_image, finished
 
 from image_files import CANARY, save, write_series
-from radweave.workstation.archive import Archive, Asked, FoundStudy, NotAnsweredError, found_study
+from radweave.workstation.archive import Archive, FoundStudy, NotAnsweredError, QueryLimits, found_study
 from radweave.workstation.archive_clients import DicomArchive, WebArchive
 from radweave.workstation.find_prior import Prior, copied, find_prior
 from radweave.workstation.finished import Section
 from radweave.workstation.formats import FORMATS
-from radweave.workstation.hospital_plan import AskedDicom, Priors, Receive, Target, Web
+from radweave.workstation.hospital_plan import Priors, QueriedDicom, Receive, Target, Web
 from radweave.workstation.identity import read_identities
 from radweave.workstation.receiver import Receiver
-from radweave.workstation.sending import NotKeptError, send
+from radweave.workstation.sending import NotStoredError, send
 
 WAYS = ("web", "get", "move")
 LATER = {"StudyDate": "20000630", "StudyTime": "0900"}
@@ -55,7 +55,7 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
         if request.param == "web":
             yield Way(archive, WebArchive(Web(url=archive.url), count), counted)
             return
-        peer = AskedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE", retrieve=request.param)
+        peer = QueriedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE", retrieve=request.param)
         plan = Receive(ae_title="RADWEAVE", port=free_port(), peers={"ARCHIVE": "127.0.0.1"})
         archive.moves_to["RADWEAVE"] = plan.port
         receiver = Receiver(plan, tmp_path / "incoming", count)
@@ -65,8 +65,8 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
         receiver.stop()
 
 
-def soon(most: int = 100, seconds: float = 60.0) -> Asked:
-    return Asked(time.monotonic() + seconds, most)
+def soon(most: int = 100, seconds: float = 60.0) -> QueryLimits:
+    return QueryLimits(time.monotonic() + seconds, most)
 
 
 def test_a_study_is_found_and_comes_as_it_lies_there(way: Way, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_more_answers_than_may_be_are_cancelled(tmp_path: Path) -> None:
     archive, counted = AskedArchive(*(dicom_image(tmp_path / f"{n}.dcm") for n in range(5))), Counter[str]()
     archive.pending = 0xFF01
     with dicom(archive):
-        peer = AskedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE")
+        peer = QueriedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE")
         asks = DicomArchive(peer, lambda name, by: counted.update({name: by}))
         assert len(asks.studies({"PatientID": CANARY}, soon(most=2))) == 2
     assert counted["archive_answers_cut"] == 1
@@ -163,21 +163,21 @@ class Shelf:
         self.files, self.says = files, dict[str, Any]()
         self.keys: list[dict[str, str]] = []
 
-    def studies(self, keys: dict[str, str], asked: Asked) -> list[FoundStudy]:
+    def studies(self, keys: dict[str, str], asked: QueryLimits) -> list[FoundStudy]:
         self.keys.append(dict(keys))
         found = [found_study({name: str(row.get(name, "")) for name in (
             "StudyInstanceUID", "PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex",
             "StudyDate", "StudyTime")} | self.says) for row in map(dcmread, self.files)]  # fmt: skip
         return [one for one in dict.fromkeys(found) if one is not None]
 
-    def series(self, study: str, asked: Asked) -> Any:
+    def series(self, study: str, asked: QueryLimits) -> Any:
         from radweave.workstation.archive import found_series
 
         rows = [row for row in map(dcmread, self.files) if row.StudyInstanceUID == study]
         return [found_series({name: str(row.get(name, "")) for name in (
             "SeriesInstanceUID", "Modality", "BodyPartExamined")}) for row in rows]  # fmt: skip
 
-    def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
+    def fetch(self, study: str, series: str, folder: Path, asked: QueryLimits) -> int:
         for number, file in enumerate(self.files):
             if dcmread(file).SeriesInstanceUID == series:
                 (folder / f"{number}.dcm").write_bytes(file.read_bytes())
@@ -311,7 +311,7 @@ def test_nothing_goes_to_a_place_that_the_plan_does_not_name(where: str) -> None
                 WebArchive(place, lambda *_: None).studies({"PatientID": CANARY}, soon())
         else:
             target = Target(name="a", formats=("sr-basic",), web=place)
-            with pytest.raises(NotKeptError, match="TooManyRedirects"):
+            with pytest.raises(NotStoredError, match="TooManyRedirects"):
                 send(target, FORMATS["sr-basic"].bytes_of(finished()))
     finally:
         server.shutdown()

@@ -82,7 +82,7 @@ def test_half_an_association_ends_after_a_while(
     start: Callable[..., Listening], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (connections, door):
-        monkeypatch.setattr(module, "GUEST_S", 0.3)
+        monkeypatch.setattr(module, "PENDING_S", 0.3)
     one = start()
     held = [one.cut(HEAD), one.cut(b"")]
     for connection in held:
@@ -103,7 +103,7 @@ def test_what_is_no_request_is_closed_at_once(start: Callable[..., Listening], s
 
 
 def test_where_too_many_wait_the_oldest_goes(start: Callable[..., Listening], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "GUESTS", 3)
+    monkeypatch.setattr(connections, "MOST_PENDING", 3)
     one = start()
     held = [one.cut(HEAD) for _ in range(5)]
     assert one.ask().is_established
@@ -118,7 +118,7 @@ def test_where_too_many_wait_the_oldest_goes(start: Callable[..., Listening], mo
 
 
 def test_of_two_addresses_the_one_that_holds_most_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "GUESTS", 3)
+    monkeypatch.setattr(connections, "MOST_PENDING", 3)
     counted: list[str] = []
     held = connections.Connections(1, 1, counted.append)
     pairs = [socket.socketpair() for _ in range(4)]

@@ -25,7 +25,7 @@ from radweave.workstation import structured_reports
 from radweave.workstation.find_prior import parse_signed
 from radweave.workstation.finished import CAUTION, Finding, FinishedReport, Model, Section, SectionKind
 from radweave.workstation.formats import FORMATS
-from radweave.workstation.structured_reports import OURS, Code, code_of, free_code_of
+from radweave.workstation.structured_reports import PRIVATE_SCHEME, Code, code_of, free_code_of
 
 DICOM = [name for name, found in FORMATS.items() if found.suffix == ".dcm"]
 SR = ["sr-basic", "sr-tid1500"]
@@ -249,7 +249,7 @@ def test_every_code_that_is_not_ours_is_in_the_standard() -> None:
         *map(structured_reports.modality, structured_reports._MODALITIES),
     ]
     listed = {(scheme, code) for scheme, words in concepts.items() for found in words.values() for code in found}
-    foreign = {(code.scheme, code.value) for code in used if code.scheme not in (OURS, "RFC5646")}
+    foreign = {(code.scheme, code.value) for code in used if code.scheme not in (PRIVATE_SCHEME, "RFC5646")}
     # The text of PS3.16 has it in TID 1500; pydicom's dictionary does not hold it.
     assert foreign - listed <= {("UMLS", "C0034375")}
     assert len(foreign) > 30

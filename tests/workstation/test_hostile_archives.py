@@ -16,11 +16,11 @@ from asked import AskedArchive, dicom
 from pydicom.dataset import Dataset
 from reports import finished
 
-from radweave.workstation.archive import Asked, NotAnsweredError
+from radweave.workstation.archive import NotAnsweredError, QueryLimits
 from radweave.workstation.archive_clients import DicomArchive, WebArchive
 from radweave.workstation.formats import FORMATS
-from radweave.workstation.hospital_plan import AskedDicom, Dicom, Target, Web
-from radweave.workstation.sending import NotKeptError, send
+from radweave.workstation.hospital_plan import Dicom, QueriedDicom, Target, Web
+from radweave.workstation.sending import NotStoredError, send
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/dicom+json\r\n"
 AC = b"\2\0\0\0\1\0"
@@ -92,7 +92,7 @@ def asks(kind: str, port: int, counted: Counter[str]) -> Any:
 
     if kind == "web":
         return WebArchive(Web(url=f"http://127.0.0.1:{port}/dicom-web"), count)
-    return DicomArchive(AskedDicom(host="127.0.0.1", port=port, ae_title="ARCHIVE"), count)
+    return DicomArchive(QueriedDicom(host="127.0.0.1", port=port, ae_title="ARCHIVE"), count)
 
 
 def ended(work: Callable[[], Any]) -> tuple[BaseException | None, bool]:
@@ -118,7 +118,7 @@ def ended(work: Callable[[], Any]) -> tuple[BaseException | None, bool]:
 def test_a_question_ends_in_time_and_with_the_server_whatever_its_peer_does(say: str, kind: str, why: str) -> None:
     begun = time.monotonic()
     deadline = begun + (0.5 if why == "late" else 600)
-    asked = Asked(deadline, 500, lambda: why == "stopped" and time.monotonic() > begun + 0.5)
+    asked = QueryLimits(deadline, 500, lambda: why == "stopped" and time.monotonic() > begun + 0.5)
     with peer(PEERS[say]) as port:
         counted = Counter[str]()
         error, is_done = ended(lambda: asks(kind, port, counted).studies({"PatientID": "1"}, asked))
@@ -140,7 +140,7 @@ def test_sending_ends_with_the_server_whatever_its_peer_does(say: str, kind: str
         target = Target(name="a", formats=("sr-basic",), **way)
         error, is_done = ended(lambda: send(target, data, lambda: time.monotonic() > begun + 0.5))
     assert is_done
-    assert isinstance(error, NotKeptError)
+    assert isinstance(error, NotStoredError)
 
 
 def rows(*found: Any) -> Say:
@@ -162,8 +162,8 @@ MALFORMED: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def soon(most: int) -> Asked:
-    return Asked(time.monotonic() + 60, most)
+def soon(most: int) -> QueryLimits:
+    return QueryLimits(time.monotonic() + 60, most)
 
 
 def test_a_malformed_row_costs_that_row() -> None:

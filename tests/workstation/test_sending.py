@@ -15,10 +15,10 @@ from pydicom.dataset import Dataset
 from reports import finished
 
 from radweave.workstation import sending
-from radweave.workstation.archive import Asked
+from radweave.workstation.archive import QueryLimits
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.hospital_plan import Dicom, Target, Tls, Web
-from radweave.workstation.sending import NotKeptError, send, session_for
+from radweave.workstation.sending import NotStoredError, send, session_for
 
 WEB = Target(name="a", formats=("sr-basic",), web=Web(url="http://archive.example"))
 PEER = Target(name="a", formats=("sr-basic",), dicom=Dicom(host="127.0.0.1", port=1, ae_title="A"))
@@ -52,7 +52,7 @@ def test_a_receipt_of_the_web_names_the_instance(data: bytes, monkeypatch: pytes
     assert send(WEB, data) == "STOW-RS: kept"
     for kept in ((), ("1.2.3",)):
         answering(*kept)
-        with pytest.raises(NotKeptError, match="did not keep it"):
+        with pytest.raises(NotStoredError, match="did not keep it"):
             send(WEB, data)
 
 
@@ -66,20 +66,20 @@ def test_a_receipt_of_c_store_is_a_status(
     if is_kept:
         assert send(PEER, data) == f"C-STORE: status 0x{status:04X}"
     else:
-        with pytest.raises(NotKeptError, match="did not keep it"):
+        with pytest.raises(NotStoredError, match="did not keep it"):
             send(PEER, data)
 
 
 def test_a_session_uses_no_proxy_of_the_environment_and_the_plan_s_authority(tmp_path: Any) -> None:
     (tmp_path / "password").write_text("secret\n")
     web = Web(url="https://a", user="u", password_file=tmp_path / "password", authority=tmp_path / "ca.pem")
-    asked = Asked(time.monotonic() + 60, 1)
+    asked = QueryLimits(time.monotonic() + 60, 1)
     with session_for(web, asked) as session:
         assert not session.trust_env
         assert session.verify == str(tmp_path / "ca.pem")
         assert session.auth == ("u", "secret")
     without = web.model_copy(update={"password_file": tmp_path / "none"})
-    with pytest.raises(NotKeptError, match="password file"), session_for(without, asked):
+    with pytest.raises(NotStoredError, match="password file"), session_for(without, asked):
         pass
 
 

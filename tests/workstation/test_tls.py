@@ -17,12 +17,12 @@ from reports import finished
 
 from image_files import CANARY
 from radweave.core.errors import InputError
-from radweave.workstation.archive import Asked, NotAnsweredError
+from radweave.workstation.archive import NotAnsweredError, QueryLimits
 from radweave.workstation.archive_clients import DicomArchive
 from radweave.workstation.formats import FORMATS
-from radweave.workstation.hospital_plan import AskedDicom, Dicom, Receive, Target, Tls
+from radweave.workstation.hospital_plan import Dicom, QueriedDicom, Receive, Target, Tls
 from radweave.workstation.receiver import Receiver
-from radweave.workstation.sending import NotKeptError, client_context, send, server_context
+from radweave.workstation.sending import NotStoredError, client_context, send, server_context
 
 pytestmark = pytest.mark.programs
 
@@ -83,7 +83,7 @@ def test_nothing_is_sent_to_an_archive_with_a_foreign_certificate(tmp_path: Path
         assert len(archive.came) == 1
     for context in (server_context(foreign), None):
         with listening(Archive(), **({} if context is None else {"ssl_context": context})) as archive:
-            with pytest.raises(NotKeptError):
+            with pytest.raises(NotStoredError):
                 send(target(archive.port), data)
             assert archive.came == {}
 
@@ -100,9 +100,9 @@ def test_an_archive_is_asked_encrypted_or_not_at_all(tmp_path: Path) -> None:
     found: dict[str, int] = {}
     with dicom(AskedArchive(image(tmp_path / "a.dcm")), ssl_context=server_context(ours)) as archive:
         for name, tls in {"ours": ours, "foreign": foreign, "none": None}.items():
-            peer = AskedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE", tls=tls)
+            peer = QueriedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE", tls=tls)
             try:
-                asked = Asked(time.monotonic() + 20, 10)
+                asked = QueryLimits(time.monotonic() + 20, 10)
                 found[name] = len(DicomArchive(peer, lambda *_: None).studies({"PatientID": CANARY}, asked))
             except NotAnsweredError:
                 found[name] = -1

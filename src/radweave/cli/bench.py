@@ -51,7 +51,7 @@ def bench(
     phantom_studies: PhantomStudies = None,
     ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10, max=MAX_STUDIES)] = None,
     reuse: Reuse = None,
-    pages: Annotated[Path | None, typer.Option(help="Where the pages go, if not to OUT/results.")] = None,
+    pages: Annotated[Path | None, typer.Option(help="Also write the summary page and its pictures here.")] = None,
     meteor: Meteor = False,
     no_utility: NoUtility = False,
     no_pace: NoPace = False,

@@ -32,12 +32,20 @@ from radweave.data.tokenizer import decode
 from radweave.drafting.calibration import RunCalibration, Source
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, load_drafting
-from radweave.drafting.writer import UtilityWriter, Written
+from radweave.drafting.writer import UtilityDraft, UtilityWriter
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.labels.comparisons import Edit, remove_comparisons, without_marks
 from radweave.labels.contradictions import contradictions_of
 from radweave.labels.labeler import Labeler, Mention
-from radweave.methods.model import Classifying, Proposing, ReportModel, Witness, device_of, generations, named_parts
+from radweave.methods.model import (
+    Classifying,
+    EvidenceSource,
+    Proposing,
+    ReportModel,
+    device_of,
+    generations,
+    named_parts,
+)
 from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.heads import DenseHead
@@ -54,8 +62,8 @@ MOST_STUDIES = 4096
 """Training studies that a network's run drafts from, evenly spread: time and memory grow with their square."""
 
 
-def _testifying(model: Witness) -> Source:
-    return "stack" if model.speaks_log_odds() else "model"
+def evidence_kind(model: EvidenceSource) -> Source:
+    return "stack" if model.scores_are_log_odds() else "model"
 
 
 @torch.no_grad()
@@ -69,12 +77,12 @@ def embed(model: ReportModel, batch: Batch) -> Floats:
 
 
 def knows_classes(model: ReportModel) -> bool:
-    """Whether the model has heads that learned the classes: the method's own, or the one that its eyes learned by."""
+    """Whether the model has heads that learned the classes: the method's own, or the dense head of its encoder."""
     return isinstance(model, Classifying) or _dense_head(model) is not None
 
 
 def _dense_head(model: ReportModel) -> DenseHead | None:
-    """The head of the stage ``eyes``, if that was trained."""
+    """The head of the stage ``encoder``, if that was trained."""
     head = named_parts(model).get("word_head")
     return head if isinstance(head, DenseHead) and bool(head.learned) else None
 
@@ -117,7 +125,7 @@ class Drafting:
     _opened: Opened | None = None
     _writers: dict[tuple[ExpectedUtilityConfig, bool], UtilityWriter] = field(default_factory=dict)
 
-    def write(self, batch: Batch, decoding: DecodingConfig) -> Iterator[Written]:
+    def write(self, batch: Batch, decoding: DecodingConfig) -> Iterator[UtilityDraft]:
         """A draft for each study of a batch.
 
         Raises:
@@ -129,7 +137,7 @@ class Drafting:
         config, marks = decoding.expected_utility, decoding.deidentification_marks == "keep"
         if (config, marks) not in self._writers:
             self._writers[config, marks] = UtilityWriter(self._opened.store, self.calibration, config, marks=marks)
-        writer, said = self._writers[config, marks], self._opened.testify(batch)
+        writer, said = self._writers[config, marks], self._opened.evidence_for(batch)
         proposed: Sequence[Sequence[str]] = [()] * len(said)
         if config.written and isinstance(self.model, Proposing):
             proposed = self.model.propose(batch, said, decoding)
@@ -179,7 +187,7 @@ class Opened:
             )
         store = load_drafting(folder)
         source = store.facts.source
-        own = _testifying(model) if isinstance(model, Witness) else None
+        own = evidence_kind(model) if isinstance(model, EvidenceSource) else None
         fits = source == own or (own is None and (source == "smoothers" or knows_classes(model)))
         embeddings = store.bank.tensors.get("embeddings")
         if not fits or (embeddings is None) != (own is not None):
@@ -196,13 +204,13 @@ class Opened:
         own = self.owners.of_queries(batch.study_ids, batch.patient_ids)
         return np.asarray(self.owners.barred(own, slice(0, len(self.owners))).numpy())
 
-    def testify(self, batch: Batch) -> list[Evidence]:
+    def evidence_for(self, batch: Batch) -> list[Evidence]:
         """What the training studies say of each study."""
-        if isinstance(self.model, Witness):
-            return self.model.testify(batch)
+        if isinstance(self.model, EvidenceSource):
+            return self.model.evidence_for(batch)
         assert self.studies is not None
         said = [
-            self.studies.testify(row, barred)
+            self.studies.evidence_for(row, barred)
             for row, barred in zip(embed(self.model, batch), self.barred(batch), strict=True)
         ]
         if self.store.facts.source == "heads":
@@ -393,23 +401,23 @@ class Drafter:
             begun.append((chunk, collate(chunk, pad_id=pad_id).to(device)))
             yield begun[-1][1]
 
-    def _decoded(self, generation: Generation, batch: Batch) -> list[Written]:
+    def _decoded(self, generation: Generation, batch: Batch) -> list[UtilityDraft]:
         """What the method's own decoder wrote. While a run trains it has no calibration yet, and a method's own say."""
         classes = [] if self.drafting is None else self.drafting.classes(batch, self.decoding)
         each = zip(generation.token_ids, generation.intermediates, strict=True)
         written = [(decode(self.tokenizer, ids), self._evidence(ids, values)) for ids, values in each]
         return [
-            Written(text, {**evidence, **json_value(own)})
+            UtilityDraft(text, {**evidence, **json_value(own)})
             for (text, evidence), own in zip(written, classes or [{}] * len(written), strict=True)
         ]
 
-    def _chosen(self, batch: Batch) -> list[Written]:
+    def _chosen(self, batch: Batch) -> list[UtilityDraft]:
         """What has the highest expected utility under what the model sees."""
         assert self.drafting is not None, "a restored run has it"
         written = self.drafting.write(batch, self.decoding)
-        return [Written(one.text, json_value(one.evidence), one.warnings) for one in written]
+        return [UtilityDraft(one.text, json_value(one.evidence), one.warnings) for one in written]
 
-    def _in_parts(self, one: Written) -> Written:
+    def _in_parts(self, one: UtilityDraft) -> UtilityDraft:
         """A draft of a run that writes two parts: its headings as we write them, its sentences without, by section."""
         parts = split_sections(one.text) if self.target == "both" else {}
         if not parts:

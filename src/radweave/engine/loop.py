@@ -26,6 +26,7 @@ from radweave.core.storage import remove_leftovers, write_text
 from radweave.engine.checkpoint import OTHER_RUN, keep_newest, load_average, load_checkpoint, save_checkpoint
 from radweave.engine.distributed import Parallel, Ranks, Replica, make_replica
 from radweave.methods.model import ReportModel, named_parts
+from radweave.methods.renamed import STAGE_SEEDS
 from radweave.methods.stage import (
     Compiled,
     Precision,
@@ -481,6 +482,7 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 
 def _step_seed(seed: int, name: str, step: int, first: int) -> int:
     """Seed of the draws inside the model; slices that begin at another study of the batch draw other numbers."""
+    name = STAGE_SEEDS.get(name, name)
     return (seed * 1_000_003 + sum(name.encode()) * 7919 + first * 15_485_863 + step) & 0x7FFFFFFF
 
 

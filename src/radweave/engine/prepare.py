@@ -19,7 +19,7 @@ from radweave.data.targets import ContextSections, refuse_target_in_context
 from radweave.data.tokenizer import label_states, token_ids
 from radweave.labels import get_labeler
 from radweave.labels.labeler import states
-from radweave.methods.descriptors import Looks
+from radweave.methods.descriptors import DescriptorExtractor
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import ReportModel, named_parts
 from radweave.nn.decoding import refuse_too_long
@@ -103,7 +103,7 @@ def refuse_untold(experiment: Experiment, model: ReportModel) -> None:
     Raises:
         InputError: naming the field.
     """
-    readers = CausalLanguageModel | CrossAttentionLanguageModel | Looks
+    readers = CausalLanguageModel | CrossAttentionLanguageModel | DescriptorExtractor
     if experiment.data.input_sections and not any(isinstance(module, readers) for module in model.modules()):
         raise InputError(
             "this model reads images alone: nothing in it could be told anything",

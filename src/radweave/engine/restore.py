@@ -30,6 +30,7 @@ from radweave.engine.sizes import refuse_other_shapes
 from radweave.methods import load_method
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import ReportModel, TrainingView, Varied
+from radweave.methods.renamed import rename_stages
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -68,6 +69,9 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
     if experiment.method != card.method:
         raise InputError("the method is not that of config.yaml", file=folder / "run.json", field="method")
+    if experiment.had_former_keys():
+        stages = {name: rename_stages(getattr(card, name)) for name in ("trained_steps", "validation")}
+        card = card.model_copy(update=stages)
     if list(card.trained_steps) != list(experiment.named_stages()):
         raise InputError("the stages are not those of config.yaml", file=folder / "run.json", field="trained_steps")
     refuse_other_classes(folder / "weights.safetensors", card.classes)

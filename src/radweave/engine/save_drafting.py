@@ -14,18 +14,18 @@ from radweave.data.loader import Example, StudyLoader
 from radweave.drafting.calibration import RunCalibration, Source, save_calibration
 from radweave.drafting.candidates import (
     CandidatePool,
+    affirmed_classes,
     bleu_point,
     candidate_options,
-    stated,
     utilities,
-    wording_options,
+    utility_options,
 )
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor, save_drafting
 from radweave.drafting.writer import MOST_IN_PAIRS
-from radweave.engine.drafts import FOLDER, MOST_STUDIES, _testifying, class_scores, embed, knows_classes
+from radweave.engine.drafts import FOLDER, MOST_STUDIES, class_scores, embed, evidence_kind, knows_classes
 from radweave.labels import Labeler, get_labeler
-from radweave.methods.model import ReportModel, TrainingView, Witness, device_of
+from radweave.methods.model import EvidenceSource, ReportModel, TrainingView, device_of
 from radweave.nn.memory.bank import Bank, patient_code
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def save_for_drafting(training: Training, view: TrainingView) -> None:
     """
     labeler = get_labeler(training.experiment.data.label_set)
     seen = _seen(training.model, view, labeler)
-    labels = stated([example.report or "" for example in seen.examples], labeler)
+    labels = affirmed_classes([example.report or "" for example in seen.examples], labeler)
     calibration = _calibrated(training, seen, labels, labeler)
     save_calibration(calibration, training.folder)
     try:
@@ -71,7 +71,7 @@ def _made(training: Training, seen: SeenStudies, labels: Floats, source: Source)
         bleu_matches=point.matches if point else (),
         bleu_candidates=point.candidates if point else (),
         bleu_reference=point.reference if point else 0.0,
-        wording=wording_options(config),
+        wording=utility_options(config),
         candidates=candidate_options(config, marks=marks),
     )
     # A run that drafts this way by itself opens at once; any other makes them when it is asked to.
@@ -101,26 +101,26 @@ class SeenStudies:
 
 
 def _seen(model: ReportModel, view: TrainingView, labeler: Labeler) -> SeenStudies:
-    if isinstance(model, Witness):
+    if isinstance(model, EvidenceSource):
         said = model.left_out()
         return SeenStudies(view.spread(len(said)).examples, said, None)
     view = view.spread(MOST_STUDIES)
     rows = np.concatenate([embed(model, batch.to(device_of(model))) for batch in view.batches()])
-    studies = EmbeddedStudies.fit(rows, stated(view.reports, labeler))
+    studies = EmbeddedStudies.fit(rows, affirmed_classes(view.reports, labeler))
     patients = np.array([example.patient_id for example in view.examples])
-    said = [studies.testify(row, patients == patient) for row, patient in zip(rows, patients, strict=True)]
+    said = [studies.evidence_for(row, patients == patient) for row, patient in zip(rows, patients, strict=True)]
     return SeenStudies(view.examples, said, rows)
 
 
 def _calibrated(training: Training, seen: SeenStudies, labels: Floats, labeler: Labeler) -> RunCalibration:
     """Of heads on the validation split; else on the training split, each study without its patient's."""
     model = training.model
-    if isinstance(model, Witness) or not knows_classes(model):
-        source: Source = _testifying(model) if isinstance(model, Witness) else "smoothers"
+    if isinstance(model, EvidenceSource) or not knows_classes(model):
+        source: Source = evidence_kind(model) if isinstance(model, EvidenceSource) else "smoothers"
         scores = np.stack([said.scores for said in seen.said])
         return RunCalibration.fit(source, "train", labeler.classes, scores, labels)
     prepared = training.splits["val"].of(training.last_stage.mixture)
     batches = StudyLoader(prepared.examples, 32, training.pad_id).epoch()
     logits = np.concatenate([class_scores(model, batch.to(device_of(training.model))) for batch in batches])
-    truth = stated([example.report or "" for example in prepared.examples], labeler)
+    truth = affirmed_classes([example.report or "" for example in prepared.examples], labeler)
     return RunCalibration.fit("heads", "val", labeler.classes, logits, truth)

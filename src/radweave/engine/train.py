@@ -44,7 +44,7 @@ from radweave.engine.sizes import refuse_giant
 from radweave.engine.stages import Training, TrainingWatch, refuse_impossible_stages, run_stages, training_view
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
-from radweave.methods.model import ReportModel, Shaped, Tokenizing, Witness, named_parts
+from radweave.methods.model import EvidenceSource, ReportModel, Shaped, Tokenizing, named_parts
 from radweave.metrics import Options, Pair, evaluate_pairs
 
 if TYPE_CHECKING:
@@ -280,7 +280,8 @@ def _card(
         preprocessing=PREPROCESSING_VERSION,
         trained_steps=steps,
         # A witness drafts from what its memories were fitted to.
-        fitted=not training.model.terms or (isinstance(training.model, Witness) and not training.last_stage.losses),
+        fitted=not training.model.terms
+        or (isinstance(training.model, EvidenceSource) and not training.last_stage.losses),
         starts_from=training.experiment.stated_start,
         validation=validation,
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},

@@ -3,7 +3,7 @@
 OUT/data/<set>/            phantoms that were drawn here
 OUT/<set>/                 an ablation folder: a row per method, and one with its drafts by expected utility
 OUT/<set>/pace/<method>/   a short run that measures pace and memory, where the others leave them open
-OUT/results/               the pages, their pictures, and all figures in benchmark.json
+OUT/results/               the pages, their pictures, and all figures in benchmark.json; --pages gets the summary alone
 OUT/sessions.jsonl         when the command ran, and for how long
 """
 
@@ -25,7 +25,7 @@ from radweave.core.json_files import read_jsonl, write_jsonl
 from radweave.core.storage import exclusive
 from radweave.data.dataset import Dataset
 from radweave.experiments.ablate import AblationWatch, make_plan, run_ablation
-from radweave.experiments.bench_pages import write_pages
+from radweave.experiments.bench_pages import publish, write_pages
 from radweave.experiments.bench_results import SetResults, read_costs, set_results
 from radweave.experiments.bench_suite import SETS, BenchRequest, SuiteSet, check_sets, measure_pace, plan_set
 from radweave.phantom.study import write_phantom_dataset
@@ -75,7 +75,10 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
                 known = sets[suite.name]
                 if measure_pace(suite, plans[suite.name].tasks, known.costs, say):
                     sets[suite.name] = replace(known, costs=read_costs(suite, known.folders))
-        page = write_pages(sets, request.pages or request.out / "results", facts(request.out, started))
+        results_dir = request.out / "results"
+        page = write_pages(sets, results_dir, facts(request.out, started))
+        if request.pages is not None and any(results.full for results in sets.values()):
+            page = publish(results_dir, request.pages)
         return BenchResult(sets, page, failed)
 
 
@@ -146,5 +149,5 @@ def facts(out: Path, started: float) -> dict[str, Any]:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    model = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return model[1] if model else platform.processor() or platform.machine()

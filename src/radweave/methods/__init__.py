@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from radweave.core.config import fields_set, override, read_yaml
 from radweave.core.errors import InputError
+from radweave.methods.renamed import rename_keys, rename_overrides
 
 if TYPE_CHECKING:
     from radweave.methods.experiment import Experiment
@@ -72,6 +73,8 @@ def resolve(method: str, preset: str, overrides: Sequence[str], file: Path | Non
     if changes.get("method", method) != method:
         raise InputError("of another method", file=file, field="method", got=changes["method"], expected=method)
     plain: Experiment = presets[preset]()
+    if plain.had_former_keys():
+        overrides, changes = rename_overrides(overrides), rename_keys(changes, note=True)
     try:
         changed = override(plain, list(overrides), changes)
     except InputError as error:

@@ -177,7 +177,7 @@ DIM = sum(SIZES.values())
 NAMES = tuple(SIZES)
 
 
-class LooksConfig(Config):
+class DescriptorsConfig(Config):
     """How images are described.
 
     ``aligned`` lays them over their mean first. ``style`` is what the style of the acquisition counts in the distance
@@ -189,8 +189,8 @@ class LooksConfig(Config):
     aligned: bool = True
     style: float = Field(default=2.0, ge=0)
 
-    def build(self) -> Looks:
-        return Looks(self)
+    def build(self) -> DescriptorExtractor:
+        return DescriptorExtractor(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Described:
         return cls(np.zeros((count, NUM_VIEWS, DIM), dtype=np.float32), np.zeros((count, NUM_VIEWS), dtype=bool))
 
 
-class Looks(nn.Module):
+class DescriptorExtractor(nn.Module):
     """Descriptors of radiographs. What it takes from the training split stands in buffers: the mean image of each view,
     centre and deviation of the style, the mean of the descriptors, and how far apart two studies typically are by each.
     """
@@ -217,7 +217,7 @@ class Looks(nn.Module):
     middle: Tensor
     typical: Tensor
 
-    def __init__(self, config: LooksConfig) -> None:
+    def __init__(self, config: DescriptorsConfig) -> None:
         super().__init__()
         self.config, self.dim, self.channels = config, DIM, 1
         self.register_buffer("mean", torch.zeros(NUM_VIEWS, CELLS, CELLS))
@@ -330,7 +330,9 @@ def together(left: Singles, right: Singles) -> Doubles:
     return np.asarray(np.maximum(squares[0][:, None] + squares[1][None] - 2.0 * (left @ right.T), 0))
 
 
-def distances(looks: Looks, left: Described, right: Described, squared: Squared = one_by_one) -> Distances:
+def distances(
+    extractor: DescriptorExtractor, left: Described, right: Described, squared: Squared = one_by_one
+) -> Distances:
     """Distances (N, J) to training studies, by the views that any of those has.
 
     A view that is not there counts as the mean of the others, moved by ``UNSEEN`` in a direction of its own. So all
@@ -341,7 +343,7 @@ def distances(looks: Looks, left: Described, right: Described, squared: Squared 
     shape = (len(left.present), len(right.present))
     looked, style = np.zeros(shape), np.zeros(shape)
     views = np.flatnonzero(right.present.any(axis=0)).tolist()
-    scales, middles = looks.typical.double().cpu().numpy(), looks.middle.cpu().numpy()
+    scales, middles = extractor.typical.double().cpu().numpy(), extractor.middle.cpu().numpy()
     for view in views:
         both = left.present[:, view, None] & right.present[None, :, view]
         for name, part, scale in zip(NAMES, parts(), scales[view], strict=True):
@@ -356,8 +358,8 @@ def distances(looks: Looks, left: Described, right: Described, squared: Squared 
             else:
                 looked += apart
     num = max(len(views), 1) * (len(NAMES) - 1)
-    share = looks.config.style / (len(NAMES) - 1)
-    return Distances(looked / num, (looked + looks.config.style * style) / (num * (1 + share)))
+    share = extractor.config.style / (len(NAMES) - 1)
+    return Distances(looked / num, (looked + extractor.config.style * style) / (num * (1 + share)))
 
 
 def _from_the_mean(vectors: Singles, present: NDArray[np.bool_], middle: Singles, scale: float) -> Doubles:
@@ -367,9 +369,9 @@ def _from_the_mean(vectors: Singles, present: NDArray[np.bool_], middle: Singles
     return np.where(present, apart, UNSEEN)
 
 
-def among(looks: Looks, studies: Described) -> Distances:
+def among(extractor: DescriptorExtractor, studies: Described) -> Distances:
     """Distances (J, J) among training studies; none to itself."""
-    apart = distances(looks, studies, studies, together)
+    apart = distances(extractor, studies, studies, together)
     for one in (apart.findings, apart.wording):
         np.fill_diagonal(one, 0)
     return apart

@@ -22,6 +22,7 @@ from radweave.data.loader import ShuffleAll, ShuffleConfig
 from radweave.data.targets import InputSection, refuse_target_in_context
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
 from radweave.methods.model import ReportModel
+from radweave.methods.renamed import rename_keys
 from radweave.methods.stage import OptimizerConfig, StageConfig, Trainability, full
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.heads import WordHeadConfig, WordPart
@@ -229,6 +230,16 @@ class Experiment(Config):
     stages: Stages
     decoding: DecodingConfig = DecodingConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _former_keys(cls, values: Any) -> Any:
+        return rename_keys(values, note=False) if cls.had_former_keys() and isinstance(values, dict) else values
+
+    @classmethod
+    def had_former_keys(cls) -> bool:
+        """Whether the keys of ``radweave.methods.renamed`` are former ones of this method: it is of this package."""
+        return cls.__module__.startswith("radweave.methods.")
+
     @property
     def language_checkpoint(self) -> str | None:
         """Folder or hub name of the language model's checkpoint, where it is pretrained."""
@@ -312,8 +323,8 @@ WORDS = StageConfig(finetune=full("vision_encoder", "word_head"), losses={"words
 
 
 # The first stage of the tiny presets for radiographs, the same for every method, so that the runs of all of them on a
-# data set train it once; see docs/eyes.md.
-EYES_STAGE = StageConfig(
+# data set train it once; see docs/phantom_encoder.md.
+ENCODER_STAGE = StageConfig(
     finetune=full("vision_encoder", "word_head"),
     losses={"words": 1.0},
     optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=100, final_ratio=0.01),
@@ -325,10 +336,10 @@ EYES_STAGE = StageConfig(
 )
 
 
-class EyesFirstStages(Stages):
+class EncoderFirstStages(Stages):
     """An encoder learns from classes and words before anything else (off unless given epochs)."""
 
-    eyes: StageConfig = WORDS
+    encoder: StageConfig = WORDS
 
 
 class ReportStages(Stages):
@@ -337,7 +348,7 @@ class ReportStages(Stages):
     report: StageConfig
 
 
-class VisionFirstStages(EyesFirstStages):
+class VisionFirstStages(EncoderFirstStages):
     """Words from images, language from reports (both off unless given epochs), then report generation."""
 
     vision: StageConfig = WORDS
@@ -345,7 +356,7 @@ class VisionFirstStages(EyesFirstStages):
     report: StageConfig
 
 
-class DiseaseFirstStages(EyesFirstStages):
+class DiseaseFirstStages(EncoderFirstStages):
     """Disease tokens; language from reports (off unless given epochs); then report generation."""
 
     disease: StageConfig

@@ -1,15 +1,15 @@
 """A report model as the engine sees it: named parts, losses as terms, memories, reports.
 
 A method's model is a dataclass of its parts, which are its children in that order, and of what it needs beside them.
-Its losses stand in a table of terms; a term is a method of a lazy view of one batch (``Seen``), so that what several
+Its losses stand in a table of terms; a term is a method of a lazy view of one batch (``Forward``), so that what several
 terms need is computed once:
 
-    class Seen:
+    class Forward:
         @cached_property
         def views(self) -> ViewTokens: ...
         def disease(self) -> Tensor: ...
 
-    TERMS = {"disease": Term(reads=("vision_encoder", "disease_tokens"), loss=Seen.disease)}
+    TERMS = {"disease": Term(reads=("vision_encoder", "disease_tokens"), loss=Forward.disease)}
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from radweave.core.errors import InputError
 from radweave.core.study import Split, Study
 from radweave.data.loader import Example, Features, StudyLoader
 from radweave.drafting.smoothers import Evidence
+from radweave.methods.renamed import rename_parts
 from radweave.nn.connector import ViewTokens, encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.heads import WordPart
@@ -39,7 +40,7 @@ from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import PromptTemplate, Slot
 
-SeenT = TypeVar("SeenT", contravariant=True)
+PassT = TypeVar("PassT", contravariant=True)
 Value = TypeVar("Value")
 
 
@@ -56,13 +57,13 @@ class Reads:
 
 
 @dataclass(frozen=True, slots=True)
-class Term(Reads, Generic[SeenT]):
+class Term(Reads, Generic[PassT]):
     """A loss, and how it comes of a batch as its model sees it. A part that is absent makes it 0."""
 
-    loss: Callable[[SeenT], Tensor]
+    loss: Callable[[PassT], Tensor]
 
 
-def losses(known: Mapping[str, Term[SeenT]], seen: SeenT, asked: Sequence[str]) -> dict[str, Tensor]:
+def losses(known: Mapping[str, Term[PassT]], seen: PassT, asked: Sequence[str]) -> dict[str, Tensor]:
     """The terms asked for, computed in the order of the table: random numbers are drawn in that order.
 
     Raises:
@@ -97,6 +98,7 @@ class ReportModel(nn.Module, ABC):
         # A dataclass sets its fields in ``__init__``; torch wants to be ready before the first part is set.
         model = super().__new__(cls)
         nn.Module.__init__(model)
+        model.register_load_state_dict_pre_hook(rename_parts)
         return model
 
     @property
@@ -205,18 +207,18 @@ class Classifying(Protocol):
 
 
 @runtime_checkable
-class Witness(Protocol):
+class EvidenceSource(Protocol):
     """A model that says itself how much each training study speaks for a study, in the order of the training split.
 
     ``left_out`` is the same for the training studies, each without its patient's; it is asked once, after the memories
-    were built. ``speaks_log_odds`` says whether the scores are log-odds, or smoothed labels, about 0 to 1.
+    were built. ``scores_are_log_odds`` says whether the scores are log-odds, or smoothed labels, about 0 to 1.
     """
 
-    def testify(self, batch: Batch) -> list[Evidence]: ...
+    def evidence_for(self, batch: Batch) -> list[Evidence]: ...
 
     def left_out(self) -> list[Evidence]: ...
 
-    def speaks_log_odds(self) -> bool: ...
+    def scores_are_log_odds(self) -> bool: ...
 
 
 @runtime_checkable
@@ -264,7 +266,7 @@ ModelT = TypeVar("ModelT", bound=ReportModel)
 
 
 @dataclass
-class SeenBatch(Generic[ModelT]):
+class ForwardPass(Generic[ModelT]):
     """One batch through a model. A method adds what its terms need, each computed once, when it is first asked for."""
 
     model: ModelT
@@ -429,7 +431,7 @@ Look = Callable[[str | None, Split], TrainingView]
 
 # Reports that a language model writes: a method says what stands before them, and what becomes of the words.
 #
-# def to_write(self, batch): return ToWrite(Prefixes(*Seen(self, batch).prefix), written)
+# def to_write(self, batch): return ToWrite(Prefixes(*Forward(self, batch).prefix), written)
 #
 # Batches are then written one after the other, and studies of the next take the places of those that are done
 # (``radweave.nn.decoding``). What was seen of a batch is kept until its last report is there.

@@ -14,7 +14,7 @@ from torch import Tensor
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
 from radweave.drafting.smoothers import FINDINGS, Evidence, Floats, Mask, Smoothers
-from radweave.methods.descriptors import DIM, NUM_VIEWS, Described, Distances, Looks, among, distances
+from radweave.methods.descriptors import DIM, NUM_VIEWS, Described, DescriptorExtractor, Distances, among, distances
 from radweave.nn.heads import POSITIVE
 from radweave.nn.memory.bank import ROWS, Bank, Column, report_rows
 
@@ -61,20 +61,20 @@ def kept_bags(bank: Bank) -> Singles | None:
     return tensor.float().numpy()
 
 
-def beside(looks: Doubles, left: Singles | None, right: Singles) -> Doubles:
+def beside(image: Doubles, left: Singles | None, right: Singles) -> Doubles:
     """Squared distances (N, J) with what was told of each, about 1 where two are told other things."""
     if left is None:
-        left = np.zeros((len(looks), BAGS), dtype=np.float32)
+        left = np.zeros((len(image), BAGS), dtype=np.float32)
     # One study at a time: alone and in any batch the same.
     apart = np.stack([((row[None].astype(np.float64) - right) ** 2).sum(axis=1) for row in left]) / 2
-    return (looks + SHARE * apart) / (1 + SHARE)
+    return (image + SHARE * apart) / (1 + SHARE)
 
 
 FOR_MEANS = 1000
 """Studies that the mean images are made from."""
 
 
-def alike_columns(num_classes: int) -> Mapping[str, Column]:
+def neighbour_columns(num_classes: int) -> Mapping[str, Column]:
     """What a bank must have of each study: its descriptors, its findings, and its row of the smoothers' inverses."""
     return {
         "descriptors": Column("float", (NUM_VIEWS, DIM)),
@@ -85,7 +85,7 @@ def alike_columns(num_classes: int) -> Mapping[str, Column]:
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeStudies:
+class DescribedStudies:
     """The J training studies in use: how they look, what was fitted to them, and what was told of them, if anything."""
 
     described: Described
@@ -93,7 +93,7 @@ class AlikeStudies:
     bags: NDArray[np.float32] | None = None
 
     @classmethod
-    def of(cls, bank: Bank) -> AlikeStudies:
+    def of(cls, bank: Bank) -> DescribedStudies:
         """From the bank of a run.
 
         Raises:
@@ -106,11 +106,11 @@ class AlikeStudies:
         smoothers = Smoothers(labels, tuple(inverses[:, number] for number in range(len(FINDINGS) + 1)))
         return cls(described, smoothers, kept_bags(bank))
 
-    def testify(self, looks: Looks, batch: Batch, barred: Mask) -> list[Evidence]:
+    def evidence_for(self, extractor: DescriptorExtractor, batch: Batch, barred: Mask) -> list[Evidence]:
         """What they say of each study of a batch; those that are ``barred`` (B, J) say nothing."""
-        apart = _with_context(distances(looks, looks.describe(batch), self.described), bags_of(batch), self.bags)
+        apart = _with_context(distances(extractor, extractor.describe(batch), self.described), bags_of(batch), self.bags)
         return [
-            self.smoothers.testify(findings, wording, own)
+            self.smoothers.evidence_for(findings, wording, own)
             for findings, wording, own in zip(apart.findings, apart.wording, barred, strict=True)
         ]
 
@@ -123,7 +123,7 @@ def _with_context(apart: Distances, left: NDArray[np.float32] | None, right: NDA
 
 
 @dataclass(frozen=True, slots=True)
-class FittedAlike:
+class FittedNeighbours:
     """Fresh columns and rows of a bank, and what the others say of each of its studies, without its patient's."""
 
     tensors: dict[str, Tensor]
@@ -131,25 +131,25 @@ class FittedAlike:
     left_out: list[Evidence]
 
 
-def fit_alike(looks: Looks, training: TrainingView) -> FittedAlike:
-    """Describe the training studies, whose scales ``looks`` takes, and fit the smoothers to them."""
-    looks.fit_means(training.spread(FOR_MEANS).batches(pixels=True))
+def fit_neighbours(extractor: DescriptorExtractor, training: TrainingView) -> FittedNeighbours:
+    """Describe the training studies, whose scales ``extractor`` takes, and fit the smoothers to them."""
+    extractor.fit_means(training.spread(FOR_MEANS).batches(pixels=True))
     seen = Described.empty(len(training))
     rows: list[dict[str, Any]] = []
     told: list[NDArray[np.float32]] = []
     for batch in training.batches(pixels=True):
-        looks.read(batch, seen, len(rows))
+        extractor.read(batch, seen, len(rows))
         rows += report_rows(batch)
         if (bags := bags_of(batch)) is not None:
             told.append(bags)
-    looks.fit_scales(seen)
+    extractor.fit_scales(seen)
     every = np.concatenate(told) if told else None
-    apart = _with_context(among(looks, seen), every, every)
+    apart = _with_context(among(extractor, seen), every, every)
     labels: Floats = (training.class_states == POSITIVE).double().numpy()
     smoothers = Smoothers.fit(apart.findings, apart.wording, labels)
     patients = np.array([row["patient"] for row in rows])
     left_out = [
-        smoothers.testify(apart.findings[row], apart.wording[row], patients == patients[row])
+        smoothers.evidence_for(apart.findings[row], apart.wording[row], patients == patients[row])
         for row in range(len(rows))
     ]
     tensors = {
@@ -159,4 +159,4 @@ def fit_alike(looks: Looks, training: TrainingView) -> FittedAlike:
         "inverses": torch.from_numpy(np.stack(smoothers.inverses, axis=1)).float(),
         **({COLUMN: torch.from_numpy(every)} if every is not None else {}),
     }
-    return FittedAlike(tensors, tuple(rows), left_out)
+    return FittedNeighbours(tensors, tuple(rows), left_out)

@@ -16,8 +16,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.core.config import Config, Heads, Layers, Tokens, Width
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written, blank_tokens, next_token_loss, write
-from radweave.nn.language_model import LoraSetting, NoLoraConfig
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write
+from radweave.nn.language_model import LoraSetting, NoLoraConfig, blank_tokens, next_token_loss
 from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
 
@@ -128,7 +128,7 @@ class CrossAttentionLanguageModel(nn.Module):
         prefix: Float[Tensor, "batch prefix width"] | None,
         prefix_mask: Bool[Tensor, "batch prefix"] | None,
     ) -> Prefixes:
-        """What stands before the reports, as ``write`` takes it."""
+        """The prompts of ``write``: prefix, begin token and memory."""
         return Prefixes(*self._begin(prefix, prefix_mask, len(memory)), memory.to(self.dtype), memory_mask)
 
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.core.config import Config, Heads, Layers, Tokens, Width
 from radweave.core.errors import InputError
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written, blank_tokens, next_token_loss, write, write_draws
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written, refuse_too_long, write, write_draws
+from radweave.nn.global_batch import mean_over_batch
 from radweave.nn.pretrained import Precision, Quantization, load_language_model
 
 # LoRA adapters through peft.
@@ -92,12 +94,12 @@ def _named(network: nn.Module, *kinds: type[nn.Module]) -> tuple[str, ...]:
 
 
 def has_lora(model: nn.Module) -> bool:
-    """Whether a module holds adapters."""
+    """Tell if a module holds adapters."""
     return any(MARK in name for name, _ in model.named_parameters())
 
 
 def says_nothing(model: nn.Module) -> bool:
-    """Whether a module has adapters and all add exactly 0, as fresh ones do: what computes without them is the same."""
+    """Tell if a module has adapters that all add exactly 0, as fresh ones do: without them it computes the same."""
     adapters = {name: value for name, value in model.named_parameters() if MARK in name}
     last = [value for name, value in adapters.items() if "lora_B" in name]
     # Adapters of another kind than a product B A begin otherwise.
@@ -122,13 +124,57 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
             layer._disable_adapters = was_off
 
 
-__all__ = [
-    "CausalLanguageModel",
-    "DecodingConfig",
-    "LanguageModelConfig",
-    "LlamaConfig",
-    "PretrainedLanguageModelConfig",
-]
+# The loss of every language model: the next token of a report, after a prefix of embeddings.
+
+
+def position_ids(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """Count present tokens from 0; absent ones get 0."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def blank_tokens(embeds: Float[Tensor, "batch text width"], share: float) -> Float[Tensor, "batch text width"]:
+    """Zero that share of the tokens' embeddings, so that the next word must be read off something else.
+
+    Source: Bowman et al., "Generating sentences from a continuous space", CoNLL 2016, Sec. 3.1 (word dropout).
+    """
+    mask = torch.rand(embeds.shape[:2], device=embeds.device) >= share
+    return embeds * mask[:, :, None]
+
+
+def next_token_loss(
+    model: Any,
+    prefix: Float[Tensor, "batch prefix width"],
+    prefix_mask: Bool[Tensor, "batch prefix"],
+    text: Float[Tensor, "batch text width"],
+    labels: Int[Tensor, "batch text"],
+    inputs: Mapping[str, Any] | None = None,
+) -> Float[Tensor, ""]:
+    """Mean negative log-likelihood of the labels that are not -100.
+
+    The prefix is left-padded and the report right-padded, so that they meet in one column: the last prefix position
+    predicts the first report token, and ``labels`` are not shifted by the caller. Position ids count present tokens
+    only, which makes a row independent of its padding.
+
+    Args:
+        model: a transformers model with a language model's head.
+        prefix: embeddings before the report.
+        prefix_mask: True where the prefix has a token.
+        text: embeddings of the report's tokens.
+        labels: the report's token ids, -100 where no loss is taken.
+        inputs: further arguments of the forward pass, such as what cross-attention reads.
+    """
+    refuse_too_long(model.config, prefix.shape[1] + text.shape[1], "data.max_tokens")
+    mask = torch.cat([prefix_mask, labels != -100], dim=1)
+    logits = model(
+        inputs_embeds=torch.cat([prefix, text], dim=1),
+        attention_mask=mask.long(),
+        position_ids=position_ids(mask),
+        logits_to_keep=text.shape[1] + 1,
+        use_cache=False,
+        **(inputs or {}),
+    ).logits[:, :-1]
+    total = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+    return mean_over_batch(total, (labels != -100).sum())
 
 
 class CausalLanguageModel(nn.Module):
@@ -213,8 +259,8 @@ class CausalLanguageModel(nn.Module):
 
     def write_draws(self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int) -> list[list[list[int]]]:
         """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding."""
-        given = [replace(one, embeds=one.embeds.to(self.dtype)) for one in prompts]
-        return write_draws(self.model, given, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
+        typed = [replace(one, embeds=one.embeds.to(self.dtype)) for one in prompts]
+        return write_draws(self.model, typed, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
 
 
 class LlamaConfig(Config):

@@ -1,7 +1,7 @@
-"""What is asked of an archive, whichever way: which studies there are, what lies in one, and its objects as files.
+"""Queries to an archive over either protocol: its studies, the series of a study, and objects as files.
 
-Answers come from outside: a value that is none of its kind is taken as not stated, and a UID that is none drops the
-answer. Objects are laid down unread; they are parsed later, in the limited process that reads all files.
+Answers are untrusted: an invalid value counts as not stated, and an invalid UID drops the row. Objects are stored
+unread and parsed later, in the sandboxed process that reads all files.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from radweave.io.dicom import read_dicom
 Count = Callable[[str, int], None]
 Row = TypeVar("Row")
 MOST_BYTES: Final = 2 << 30
-"""Of all objects of one answer."""
+"""Bytes of all objects of one answer."""
 ROW_BYTES: Final = 1 << 14
-"""Of each study or series that an answer may name; unpacked, for a short answer may unpack to a long one."""
+"""Bytes of each study or series in an answer, after decompression."""
 CONNECT_S: Final = 3.0
-"""For each step until a connection stands, and for its polite end. In between it is cut where it must end."""
+"""Time limit of each step of opening a connection, and of releasing it."""
 FREE_BYTES: Final = 1 << 30
-"""Of a disk that is left free."""
+"""Free disk space below which nothing is stored."""
 WILDCARDS: Final = frozenset("*?\\")
-"""A key that holds one of these asks for other patients too (PS3.4 C.2.2.2.4)."""
+"""Signs that make a key match other patients too (PS3.4 C.2.2.2.4)."""
 _LOOK_S: Final = 0.1
 _UID: Final = re.compile(r"[0-9]+(\.[0-9]+)+")
 _DATE: Final = re.compile(r"(\d{4})\.?(\d{2})\.?(\d{2})")
@@ -43,12 +43,12 @@ _TIME: Final = re.compile(r"(\d{2}):?(\d{2})?:?(\d{2})?(\.\d{1,6})?")
 
 
 class NotAnsweredError(Exception):
-    """The archive is away, refuses, or answers what cannot be read. ``str`` is for users and names no value of it."""
+    """The archive is unreachable, refuses, or gives an unreadable answer. ``str`` is for users and quotes no value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """How long an answer may take (``deadline``, of the monotonic clock), how many it may have, and who may end it."""
+class QueryLimits:
+    """Limits of one query: its ``deadline`` on the monotonic clock, the ``most`` rows, and a check for a stop."""
 
     deadline: float
     most: int
@@ -56,32 +56,32 @@ class Asked:
 
     @property
     def over(self) -> str | None:
-        """Why no more may come of it; None as long as it may."""
+        """The reason why the query has ended; None while it may go on."""
         if time.monotonic() >= self.deadline:
             return "the archive did not answer in time"
         return "the server stops" if self.is_stopped() else None
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left.
+        """Remaining seconds.
 
         Raises:
-            NotAnsweredError: if none is.
+            NotAnsweredError: if there are none.
         """
         self.refuse_late()
         return max(_LOOK_S, self.deadline - time.monotonic())
 
     def refuse_late(self) -> None:
-        """See ``left_s``."""
+        """Raise ``NotAnsweredError`` once the query has ended."""
         if (why := self.over) is not None:
             raise NotAnsweredError(why)
 
 
 @contextmanager
-def cut_late(asked: Asked) -> Iterator[Callable[[socket.socket], None]]:
-    """Take the connections of a question, and cut them when it must end, whoever waits for them.
+def close_at_deadline(limits: QueryLimits) -> Iterator[Callable[[socket.socket], None]]:
+    """Register the connections of a query; close them when it ends, even during a blocking read.
 
-    A read has a limit of its own, which a peer that drips never reaches.
+    The timeout of a read alone does not stop a peer that sends single bytes.
     """
     held: list[socket.socket] = []
     ended = threading.Event()
@@ -97,7 +97,7 @@ def cut_late(asked: Asked) -> Iterator[Callable[[socket.socket], None]]:
 
     def watch() -> None:
         while not ended.wait(_LOOK_S):
-            if asked.over is not None:
+            if limits.over is not None:
                 cut()
 
     watching = threading.Thread(target=watch, name="cut-late", daemon=True)
@@ -114,7 +114,7 @@ def cut_late(asked: Asked) -> Iterator[Callable[[socket.socket], None]]:
 
 @dataclass(frozen=True, slots=True)
 class FoundStudy:
-    """A study that the archive named, with what it said of it; "" and None where it said nothing."""
+    """A study in an archive's answer; "" and None stand for values that are not stated."""
 
     study_instance_uid: str = field(repr=False)
     patient_id: str = field(repr=False)
@@ -129,7 +129,7 @@ class FoundStudy:
 
 @dataclass(frozen=True, slots=True)
 class FoundSeries:
-    """A series of a study that the archive named."""
+    """A series in an archive's answer."""
 
     uid: str = field(repr=False)
     modality: str
@@ -138,16 +138,16 @@ class FoundSeries:
 
 
 class Archive(Protocol):
-    """An archive that can be asked; each call is a question of its own. All raise ``NotAnsweredError``."""
+    """An archive that answers queries; each call is a query of its own and may raise ``NotAnsweredError``."""
 
-    def studies(self, keys: Mapping[str, str], asked: Asked) -> list[FoundStudy]:
-        """The studies that have these values (keyword -> value)."""
+    def studies(self, keys: Mapping[str, str], limits: QueryLimits) -> list[FoundStudy]:
+        """Studies that match these values (keyword -> value)."""
 
-    def series(self, study: str, asked: Asked) -> list[FoundSeries]:
+    def series(self, study: str, limits: QueryLimits) -> list[FoundSeries]:
         """The series of a study."""
 
-    def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
-        """Lay the objects of a series into ``folder``; how many came."""
+    def fetch(self, study: str, series: str, folder: Path, limits: QueryLimits) -> int:
+        """Store the objects of a series in ``folder``; return their number."""
 
 
 STUDY_KEYS: Final = (
@@ -157,51 +157,51 @@ STUDY_KEYS: Final = (
 SERIES_KEYS: Final = ("SeriesInstanceUID", "Modality", "BodyPartExamined", "NumberOfSeriesRelatedInstances")
 
 
-def found_study(said: Mapping[str, str]) -> FoundStudy | None:
-    """A study of what an answer says (keyword -> text); None where it names none."""
-    uid = said.get("StudyInstanceUID", "").strip()
+def found_study(answer: Mapping[str, str]) -> FoundStudy | None:
+    """The study of one row of an answer (keyword -> text); None without a valid UID."""
+    uid = answer.get("StudyInstanceUID", "").strip()
     if not is_uid(uid):
         return None
-    date, born = (_DATE.fullmatch(said.get(name, "").strip()) for name in ("StudyDate", "PatientBirthDate"))
-    clock = _TIME.fullmatch(said.get("StudyTime", "").strip())
+    date, born = (_DATE.fullmatch(answer.get(name, "").strip()) for name in ("StudyDate", "PatientBirthDate"))
+    clock = _TIME.fullmatch(answer.get("StudyTime", "").strip())
     return FoundStudy(
         study_instance_uid=uid,
-        patient_id=said.get("PatientID", "").strip(),
-        issuer_of_patient_id=said.get("IssuerOfPatientID", "").strip(),
-        patient_name=_readable(said.get("PatientName", "").strip()),
+        patient_id=answer.get("PatientID", "").strip(),
+        issuer_of_patient_id=answer.get("IssuerOfPatientID", "").strip(),
+        patient_name=_readable(answer.get("PatientName", "").strip()),
         patient_birth_date="".join(born.groups()) if born else "",
-        patient_sex=said.get("PatientSex", "").strip(),
+        patient_sex=answer.get("PatientSex", "").strip(),
         study_date="".join(date.groups()) if date else "",
         study_time="".join(part or "" for part in clock.groups()) if clock else "",
-        instances=_number(said.get("NumberOfStudyRelatedInstances", "")),
+        instances=_number(answer.get("NumberOfStudyRelatedInstances", "")),
     )
 
 
-def found_series(said: Mapping[str, str]) -> FoundSeries | None:
-    """A series of what an answer says; None where it names none."""
-    uid = said.get("SeriesInstanceUID", "").strip()
+def found_series(answer: Mapping[str, str]) -> FoundSeries | None:
+    """The series of one row of an answer; None without a valid UID."""
+    uid = answer.get("SeriesInstanceUID", "").strip()
     if not is_uid(uid):
         return None
-    instances = _number(said.get("NumberOfSeriesRelatedInstances", ""))
-    return FoundSeries(uid, said.get("Modality", "").strip(), said.get("BodyPartExamined", "").strip(), instances)
+    instances = _number(answer.get("NumberOfSeriesRelatedInstances", ""))
+    return FoundSeries(uid, answer.get("Modality", "").strip(), answer.get("BodyPartExamined", "").strip(), instances)
 
 
 def readable(rows: Iterable[Any], read: Callable[[Any], Row | None], count: Count) -> list[Row]:
-    """What the rows of an answer say; a row that says nothing, or cannot be read in any way, is counted."""
-    found: list[Row] = []
+    """Parsed rows of an answer; rows that cannot be parsed are counted."""
+    records: list[Row] = []
     for row in rows:
         one = None
-        with suppress(Exception):  # what an archive says may fail in any way
+        with suppress(Exception):  # untrusted input may fail in any way
             one = read(row)
         if one is None:
             count("archive_rows_unreadable", 1)
         else:
-            found.append(one)
-    return found
+            records.append(one)
+    return records
 
 
 def _readable(name: str) -> str:
-    """A name; "" for one with signs that its character set does not have, which says nothing."""
+    """The name; "" if it holds characters outside its character set."""
     return "" if "\ufffd" in name or any(unicodedata.category(sign) in ("Cc", "Cs", "Cn") for sign in name) else name
 
 
@@ -214,19 +214,18 @@ def refuse_full(folder: Path) -> None:
     """Refuse to fill the disk.
 
     Raises:
-        OSError: if little is left.
+        OSError: if less than ``FREE_BYTES`` are free.
     """
     if shutil.disk_usage(folder).free < FREE_BYTES:
         raise OSError(errno.ENOSPC, "little is left of the disk")
 
 
 def is_uid(text: str) -> bool:
-    """Whether it is one, and so may stand in a path of a URL."""
+    """True for a valid UID, which may then stand in a path of a URL."""
     return len(text) <= 64 and _UID.fullmatch(text) is not None
 
 
-# Which images of a CT study are its scan: an archive has the scan in several series, and scouts beside it.
-
+# The scan of a CT study: its largest series without the scouts.
 
 CT: Final = "CT"
 _SCOUT: Final = "LOCALIZER"
@@ -234,9 +233,9 @@ _SCOUT: Final = "LOCALIZER"
 
 
 def scan_of(files: Sequence[Path]) -> list[Path]:
-    """The slices of the CT series that has most of them, in the order given; all files where none is such a slice.
+    """Slices of the largest CT series, in the order given; all files if there is no CT slice.
 
-    Of series with equally many it is always the same one.
+    Ties are broken by the series key.
     """
     series: defaultdict[str, list[Path]] = defaultdict(list)
     for file in files:

@@ -1,4 +1,4 @@
-"""An archive that is asked by C-FIND and gives objects by C-GET, or by C-MOVE to our receiver (study root, PS3.4 C)."""
+"""Clients of archives: C-FIND with C-GET or C-MOVE (study root, PS3.4 C), and QIDO-RS with WADO-RS (PS3.18)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from radweave.workstation.archive import (
     ROW_BYTES,
     SERIES_KEYS,
     STUDY_KEYS,
-    Asked,
     Count,
     FoundSeries,
     FoundStudy,
     NotAnsweredError,
+    QueryLimits,
     Row,
     found_series,
     found_study,
@@ -39,17 +39,17 @@ from radweave.workstation.archive import (
     readable,
     refuse_full,
 )
-from radweave.workstation.hospital_plan import AskedDicom, Web
+from radweave.workstation.hospital_plan import QueriedDicom, Web
 from radweave.workstation.receiver import SYNTAXES
-from radweave.workstation.sending import NotKeptError, associated, session_for
+from radweave.workstation.sending import NotStoredError, associated, session_for
 
 _SUCCESS, _WARNING, _CANCELLED = 0x0000, 0xB000, 0xFE00
 _PENDING: Final = (0xFF00, 0xFF01)
-"""The second one says that a key was passed over, which counts as a warning."""
-_NOT_KEPT: Final = 0xA700
+"""The second status reports an unsupported key, which counts as a warning."""
+_NOT_STORED: Final = 0xA700
 _MESSAGE: Final = 1
-_MORE_S: Final = 2.0
-"""How long an archive may go on with an answer that was cancelled."""
+_CANCEL_S: Final = 2.0
+"""Time limit for the rest of a cancelled answer."""
 _STORED: Final = (
     "1.2.840.10008.5.1.4.1.1.1", "1.2.840.10008.5.1.4.1.1.1.1", "1.2.840.10008.5.1.4.1.1.1.1.1",
     "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.7",
@@ -57,117 +57,117 @@ _STORED: Final = (
     "1.2.840.10008.5.1.4.1.1.88.34",
 )  # fmt: skip
 """CR, DX for presentation and processing, CT, secondary capture, and text in structured reports."""
-_COUNTED: Final = (("NumberOfWarningSuboperations", "archive_warnings"),
+_COUNTED_SUBOPERATIONS: Final = (("NumberOfWarningSuboperations", "archive_warnings"),
                    ("NumberOfFailedSuboperations", "archive_failures"))  # fmt: skip
 
 
 class Expects(Protocol):
-    """A receiver that lays objects which were asked for where who asked wants them."""
+    """A receiver that stores requested objects in the folder of the request."""
 
     def expecting(self, instances: Sequence[str], folder: Path) -> AbstractContextManager[None]: ...
 
 
 class DicomArchive:
-    """Asks ``peer``. C-MOVE sends to ``receiver``, which is called ``called``; without one, C-GET is used."""
+    """Queries ``peer``. C-MOVE sends objects to ``receiver`` under the AE title ``called``."""
 
-    def __init__(self, peer: AskedDicom, count: Count, receiver: Expects | None = None, called: str = "") -> None:
+    def __init__(self, peer: QueriedDicom, count: Count, receiver: Expects | None = None, called: str = "") -> None:
         self._peer, self._count, self._receiver, self._called = peer, count, receiver, called
 
-    def studies(self, keys: Mapping[str, str], asked: Asked) -> list[FoundStudy]:
+    def studies(self, keys: Mapping[str, str], limits: QueryLimits) -> list[FoundStudy]:
         wanted = {**dict.fromkeys(STUDY_KEYS, ""), **keys}
-        return readable(self._find("STUDY", wanted, asked), found_study, self._count)
+        return readable(self._find("STUDY", wanted, limits), found_study, self._count)
 
-    def series(self, study: str, asked: Asked) -> list[FoundSeries]:
+    def series(self, study: str, limits: QueryLimits) -> list[FoundSeries]:
         wanted = {**dict.fromkeys(SERIES_KEYS, ""), "StudyInstanceUID": study}
-        return readable(self._find("SERIES", wanted, asked), found_series, self._count)
+        return readable(self._find("SERIES", wanted, limits), found_series, self._count)
 
-    def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
+    def fetch(self, study: str, series: str, folder: Path, limits: QueryLimits) -> int:
         keys = {"StudyInstanceUID": study, "SeriesInstanceUID": series}
         before = sum(1 for _ in folder.glob("*.dcm"))
         if self._peer.retrieve == "get":
-            self._get(keys, folder, asked)
+            self._get(keys, folder, limits)
         else:
             assert self._receiver is not None, "a plan with C-MOVE has a receiver"
-            found = self._find("IMAGE", {**keys, "SOPInstanceUID": ""}, asked)
-            instances = [uid for said in found if is_uid(uid := said.get("SOPInstanceUID", "").strip())]
+            rows = self._find("IMAGE", {**keys, "SOPInstanceUID": ""}, limits)
+            instances = [uid for row in rows if is_uid(uid := row.get("SOPInstanceUID", "").strip())]
             with self._receiver.expecting(instances, folder):
-                self._move(keys, asked)
+                self._move(keys, limits)
         came = sum(1 for _ in folder.glob("*.dcm")) - before
         self._count("objects_retrieved", came)
         return came
 
-    def _find(self, level: str, keys: Mapping[str, str], asked: Asked) -> list[dict[str, str]]:
+    def _find(self, level: str, keys: Mapping[str, str], limits: QueryLimits) -> list[dict[str, str]]:
         model = StudyRootQueryRetrieveInformationModelFind
-        found: list[dict[str, str]] = []
+        rows: list[dict[str, str]] = []
         before, more, more_until = None, 0, 0.0
-        with self._association([model], asked, 2 * asked.most * ROW_BYTES) as association:
+        with self._association([model], limits, 2 * limits.most * ROW_BYTES) as association:
             for status, answer in association.send_c_find(_identifier(level, keys), model, msg_id=_MESSAGE):
-                if len(found) == asked.most:  # what is on its way still comes, a while, and is passed over
+                if len(rows) == limits.most:  # rows after the cancellation are skipped, for a while
                     more += 1
                     if status.get("Status") not in _PENDING:
                         break
-                    if more > asked.most or time.monotonic() > more_until:
+                    if more > limits.most or time.monotonic() > more_until:
                         association.acse_timeout = CONNECT_S
                         association.abort()
                         break
                     continue
                 if not self._goes_on(status):
                     break
-                asked.refuse_late()
+                limits.refuse_late()
                 if answer is None:
-                    # One that cannot be decoded comes twice, with the same status.
+                    # pynetdicom yields an undecodable answer twice, with the same status.
                     self._count("archive_rows_unreadable", int(status is not before))
                     before = status
                     continue
-                found.append({keyword: _text(answer, keyword) for keyword in keys})
-                if len(found) == asked.most:
+                rows.append({keyword: _text(answer, keyword) for keyword in keys})
+                if len(rows) == limits.most:
                     self._count("archive_answers_cut", 1)
-                    more_until = time.monotonic() + _MORE_S
+                    more_until = time.monotonic() + _CANCEL_S
                     association.send_c_cancel(_MESSAGE, query_model=model)
-        return found
+        return rows
 
-    def _move(self, keys: Mapping[str, str], asked: Asked) -> None:
+    def _move(self, keys: Mapping[str, str], limits: QueryLimits) -> None:
         model = StudyRootQueryRetrieveInformationModelMove
-        with self._association([model], asked, MOST_BYTES) as association:
-            said = association.send_c_move(_identifier("SERIES", keys), self._called, model, msg_id=_MESSAGE)
-            self._retrieved(said, asked)
+        with self._association([model], limits, MOST_BYTES) as association:
+            responses = association.send_c_move(_identifier("SERIES", keys), self._called, model, msg_id=_MESSAGE)
+            self._retrieved(responses, limits)
 
-    def _get(self, keys: Mapping[str, str], folder: Path, asked: Asked) -> None:
+    def _get(self, keys: Mapping[str, str], folder: Path, limits: QueryLimits) -> None:
         def store(event: evt.Event) -> int:
             try:
                 refuse_full(folder)
                 (folder / f"{uuid.uuid4().hex}.dcm").write_bytes(event.encoded_dataset())
             except OSError:
-                return _NOT_KEPT
+                return _NOT_STORED
             return _SUCCESS
 
         model = StudyRootQueryRetrieveInformationModelGet
-        with self._association([model], asked, MOST_BYTES, [(evt.EVT_C_STORE, store)]) as association:
-            said = association.send_c_get(_identifier("SERIES", keys), model, msg_id=_MESSAGE)
-            self._retrieved(said, asked)
+        with self._association([model], limits, MOST_BYTES, [(evt.EVT_C_STORE, store)]) as association:
+            responses = association.send_c_get(_identifier("SERIES", keys), model, msg_id=_MESSAGE)
+            self._retrieved(responses, limits)
 
-    def _retrieved(self, said: Iterator[tuple[Dataset, Dataset | None]], asked: Asked) -> None:
-        """Wait for the end of a retrieval, and count its parts that failed or were kept with a remark.
+    def _retrieved(self, responses: Iterator[tuple[Dataset, Dataset | None]], limits: QueryLimits) -> None:
+        """Wait for the end of a retrieval; count failed suboperations and warnings.
 
         Raises:
-            NotAnsweredError: if it was ended, or the archive could not send what it has.
+            NotAnsweredError: if the retrieval was ended, or some objects could not be sent.
         """
         failed = 0
-        for status, _ in said:
+        for status, _ in responses:
             if self._goes_on(status, parts=True):
-                asked.refuse_late()
+                limits.refuse_late()
                 continue
-            for keyword, name in _COUNTED:
+            for keyword, name in _COUNTED_SUBOPERATIONS:
                 self._count(name, int(status.get(keyword) or 0))
             failed = int(status.get("NumberOfFailedSuboperations") or 0)
         if failed:
             raise NotAnsweredError(f"the archive could not send {failed} of the objects")
 
     def _goes_on(self, status: Dataset, *, parts: bool = False) -> bool:
-        """Whether more answers follow.
+        """True if more answers follow.
 
         Raises:
-            NotAnsweredError: for a failure, or no status at all: the archive went away, or took too long.
+            NotAnsweredError: for a failure, or a missing status after a lost or late connection.
         """
         code = status.get("Status")
         if code in _PENDING:
@@ -180,7 +180,7 @@ class DicomArchive:
 
     @contextmanager
     def _association(
-        self, models: Sequence[str], asked: Asked, most: int, handlers: Sequence[Any] = ()
+        self, models: Sequence[str], limits: QueryLimits, most: int, handlers: Sequence[Any] = ()
     ) -> Iterator[Association]:
         entity = AE(ae_title=self._peer.calling)
         for model in models:
@@ -188,12 +188,12 @@ class DicomArchive:
         for stored in _STORED if handlers else ():
             entity.add_requested_context(stored, list(SYNTAXES))
         roles = [build_role(stored, scp_role=True) for stored in _STORED] if handlers else None
-        asked.refuse_late()
+        limits.refuse_late()
         self._count("archive_questions", 1)
         reason = ""
         try:
             with associated(
-                entity, self._peer, asked, most, silent_s=asked.left_s, handlers=handlers, roles=roles
+                entity, self._peer, limits, most, silent_s=limits.left_s, handlers=handlers, roles=roles
             ) as association:
                 if not association.is_established:
                     why = (
@@ -211,10 +211,10 @@ class DicomArchive:
             raise
         except NotAnsweredError as error:
             reason = str(error)
-        except Exception as error:  # what does not fit the protocol may fail in any way
+        except Exception as error:  # a violation of the protocol may fail in any way
             reason = f"the archive's answer cannot be read ({type(error).__name__})"
         self._count("archive_failures", 1)
-        raise NotAnsweredError(asked.over or reason)
+        raise NotAnsweredError(limits.over or reason)
 
 
 def _identifier(level: str, keys: Mapping[str, str]) -> Dataset:
@@ -228,7 +228,7 @@ def _identifier(level: str, keys: Mapping[str, str]) -> Dataset:
 
 
 def _text(answer: Dataset, keyword: str) -> str:
-    """A value as text; "" where it cannot be had."""
+    """A value as text; "" if it is missing or damaged."""
     try:
         value = answer.get(keyword)
         return "" if value is None else str(value)
@@ -236,37 +236,33 @@ def _text(answer: Dataset, keyword: str) -> str:
         return ""
 
 
-# An archive that is asked by QIDO-RS and answers with objects by WADO-RS (PS3.18).
-
+# DICOMweb: QIDO-RS and WADO-RS.
 
 _CHUNK: Final = 1 << 18
+Answer = list[dict[str, Any]]
 T = TypeVar("T")
 
 
 class WebArchive:
-    """Asks the service of ``web``; ``count`` is told of questions, objects and failures by name."""
+    """Queries the service of ``web``; ``count`` counts queries, objects and failures by name."""
 
     def __init__(self, web: Web, count: Count) -> None:
         self._web, self._count = web, count
 
-    def studies(self, keys: Mapping[str, str], asked: Asked) -> list[FoundStudy]:
-        def ask(client: DICOMwebClient) -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = client.search_for_studies(
-                search_filters=dict(keys), fields=list(STUDY_KEYS), limit=asked.most
-            )
-            return found
+    def studies(self, keys: Mapping[str, str], limits: QueryLimits) -> list[FoundStudy]:
+        def query(client: DICOMwebClient) -> Answer:
+            return client.search_for_studies(search_filters=dict(keys), fields=list(STUDY_KEYS), limit=limits.most)
 
-        return self._rows(ask, lambda row: found_study(_words(row, STUDY_KEYS)), asked)
+        return self._rows(query, lambda row: found_study(_first_values(row, STUDY_KEYS)), limits)
 
-    def series(self, study: str, asked: Asked) -> list[FoundSeries]:
-        def ask(client: DICOMwebClient) -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = client.search_for_series(study, fields=list(SERIES_KEYS), limit=asked.most)
-            return found
+    def series(self, study: str, limits: QueryLimits) -> list[FoundSeries]:
+        def query(client: DICOMwebClient) -> Answer:
+            return client.search_for_series(study, fields=list(SERIES_KEYS), limit=limits.most)
 
-        return self._rows(ask, lambda row: found_series(_words(row, SERIES_KEYS)), asked)
+        return self._rows(query, lambda row: found_series(_first_values(row, SERIES_KEYS)), limits)
 
-    def fetch(self, study: str, series: str, folder: Path, asked: Asked) -> int:
-        def ask(client: DICOMwebClient) -> int:
+    def fetch(self, study: str, series: str, folder: Path, limits: QueryLimits) -> int:
+        def query(client: DICOMwebClient) -> int:
             came = 0
             # The client's own ``retrieve_series`` would parse what comes, here and without limits.
             for data in client.iter_bulkdata(f"{self._web.url.rstrip('/')}/studies/{study}/series/{series}"):
@@ -276,26 +272,26 @@ class WebArchive:
                 came += 1
             return came
 
-        return self._asked(ask, asked)
+        return self._run(query, limits)
 
     def _rows(
-        self, ask: Callable[[DICOMwebClient], list[dict[str, Any]]], read: Callable[[Any], Row | None], asked: Asked
+        self, query: Callable[[DICOMwebClient], Answer], read: Callable[[Any], Row | None], limits: QueryLimits
     ) -> list[Row]:
-        rows = self._asked(ask, asked)
-        if len(rows) > asked.most:  # what was asked for is a limit that not every archive knows
+        rows = self._run(query, limits)
+        if len(rows) > limits.most:  # not every archive knows the limit of a query
             self._count("archive_answers_cut", 1)
-        return readable(rows[: asked.most], read, self._count)
+        return readable(rows[: limits.most], read, self._count)
 
-    def _asked(self, ask: Callable[[DICOMwebClient], T], asked: Asked) -> T:
+    def _run(self, query: Callable[[DICOMwebClient], T], limits: QueryLimits) -> T:
         self._count("archive_questions", 1)
         try:
-            with session_for(self._web, asked) as session:
+            with session_for(self._web, limits) as session:
                 client = DICOMwebClient(self._web.url, session=session, chunk_size=_CHUNK)
-                client.set_http_retry_params(retry=False)  # who asks does so again later
-                answer = ask(client)
-                asked.refuse_late()  # what was cut may look like an answer
+                client.set_http_retry_params(retry=False)  # callers retry later
+                answer = query(client)
+                limits.refuse_late()  # a truncated answer may look whole
                 return answer
-        except (NotAnsweredError, NotKeptError) as error:
+        except (NotAnsweredError, NotStoredError) as error:
             reason = str(error)
         except requests.HTTPError as error:
             status = error.response.status_code if error.response is not None else "no status"
@@ -304,15 +300,15 @@ class WebArchive:
             reason = f"the archive cannot be reached ({type(error).__name__})"
         except OSError as error:
             reason = f"the answer cannot be kept ({type(error).__name__})"
-        except Exception as error:  # an answer that is none may fail in any way
+        except Exception as error:  # an invalid answer may fail in any way
             reason = f"the archive's answer cannot be read ({type(error).__name__})"
         self._count("archive_failures", 1)
-        raise NotAnsweredError(asked.over or reason)
+        raise NotAnsweredError(limits.over or reason)
 
 
-def _words(row: Any, keywords: Sequence[str]) -> dict[str, str]:
-    """The values of an answer in DICOM's JSON (PS3.18 F), the first of each, names in DICOM's form."""
-    said: dict[str, str] = {}
+def _first_values(row: Any, keywords: Sequence[str]) -> dict[str, str]:
+    """The first value of each keyword in a DICOM JSON answer (PS3.18 F), names in DICOM's form."""
+    texts: dict[str, str] = {}
     for keyword in keywords:
         tag = tag_for_keyword(keyword)
         values = row.get(f"{tag:08X}", {}).get("Value") or [""]
@@ -320,5 +316,5 @@ def _words(row: Any, keywords: Sequence[str]) -> dict[str, str]:
         if isinstance(first, dict):
             groups = [str(first.get(group, "")) for group in ("Alphabetic", "Ideographic", "Phonetic")]
             first = "=".join(groups).rstrip("=")
-        said[keyword] = "" if first is None else str(first)
-    return said
+        texts[keyword] = "" if first is None else str(first)
+    return texts

@@ -1,4 +1,4 @@
-"""The server that the receiver listens with: it makes an association of what asks for one, whole and in time."""
+"""The server behind the C-STORE receiver: it bounds the number, duration and size of associations."""
 
 from __future__ import annotations
 
@@ -23,30 +23,26 @@ from pynetdicom.association import Association
 from pynetdicom.presentation import PresentationContext
 from pynetdicom.transport import RequestHandler, ThreadedAssociationServer
 
-# The receiver's connections: who may hold one, for how long, and who gives way where there are too many.
-#
-# A connection is a guest until its association is accepted. Guests are many and cheap: no association is made of one
-# before its whole request is there, and where too many wait, the oldest of the address that has most goes. So who opens
-# connections and says nothing holds up nobody who says something. Accepted associations are few: no peer takes the last
-# places from peers that have none.
+# A connection is pending until its association is accepted. Pending connections are many and cheap: an association is
+# made only after its whole request came, and at the limit the oldest connection of the busiest address is closed.
+# Silent connections therefore delay nobody else. Accepted associations are few; a slot stays reserved for each peer
+# without one.
 
-
-GUESTS: Final = 64
-"""Connections without an association at once. Together with all else they stay below the 1024 files that the library
-can watch (``select``)."""
-GUEST_S: Final = 10.0
-"""How long a connection may take to become an association, encryption included."""
+MOST_PENDING: Final = 64
+"""Pending connections at once; with all others they stay below the 1024 files of ``select``."""
+PENDING_S: Final = 10.0
+"""Seconds from a connection to its accepted association, encryption included."""
 SILENT_S: Final = 30.0
-"""How long an association may say nothing."""
+"""Seconds that an association may be silent."""
 LARGEST_OBJECT: Final = 1 << 30
-"""An object is held in memory until all of it came."""
+"""Bytes of an object, which stays in memory until it is complete."""
 
 Count = Callable[[str], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """``peer`` is empty for a guest; ``heard`` is when the last whole message came."""
+    """``peer`` is empty while pending; ``heard`` is the time of the last whole message."""
 
     socket: socket.socket
     address: str
@@ -57,26 +53,26 @@ class _Connection:
 
 
 class Connections:
-    """All connections of a receiver that has ``places`` for associations of ``peers``. Safe to use from threads."""
+    """All connections of a receiver with ``slots`` for associations of ``peers`` peers. Thread-safe."""
 
-    def __init__(self, places: int, peers: int, count: Count) -> None:
-        self._places, self._peers, self._count = places, peers, count
+    def __init__(self, slots: int, peers: int, count: Count) -> None:
+        self._slots, self._peers, self._count = slots, peers, count
         self._all: dict[int, _Connection] = {}
         self._of: dict[Association, _Connection] = {}
         self._ending: list[Association] = []
         self._lock = threading.Lock()
 
     def enter(self, connection: socket.socket, address: str) -> None:
-        """Take a guest in; where there are too many, the oldest of the address that has most of them goes."""
+        """Add a pending connection; at the limit, close the oldest one of the busiest address."""
         with self._lock:
-            guests = [one for one in self._all.values() if not one.peer]
-            if len(guests) >= GUESTS:
-                most = Counter(one.address for one in guests).most_common(1)[0][0]
-                self._cut(next(one for one in guests if one.address == most), "connections_crowded_out")
+            pending = [one for one in self._all.values() if not one.peer]
+            if len(pending) >= MOST_PENDING:
+                most = Counter(one.address for one in pending).most_common(1)[0][0]
+                self._cut(next(one for one in pending if one.address == most), "connections_crowded_out")
             self._all[id(connection)] = _Connection(connection, address)
 
     def join(self, connection: socket.socket, association: Association) -> None:
-        """Note which association is made of a connection."""
+        """Record the association of a connection."""
         with self._lock:
             one = self._all.get(id(connection))
             if one is not None:
@@ -84,62 +80,59 @@ class Connections:
                 self._of[association] = one
 
     def accept(self, association: Association, peer: str) -> Literal["accepted", "full", "gone"]:
-        """Give a guest one of the places; a place is kept free for each other peer that has none now."""
+        """Give a pending association a slot; one stays reserved for each other peer without any."""
         with self._lock:
             one = self._of.get(association)
             if one is None:
                 return "gone"
             held = Counter(other.peer for other in self._all.values() if other.peer)
-            kept_free = self._peers - len(held) if held[peer] else 0
-            if held.total() + kept_free >= self._places:
+            reserved = self._peers - len(held) if held[peer] else 0
+            if held.total() + reserved >= self._slots:
                 return "full"
             one.peer, one.heard = peer, time.monotonic()
             return "accepted"
 
     def hear(self, association: Association, size: int) -> bool:
-        """Note a whole message, a part of an object; False where that object is larger than may be."""
+        """Record a whole message, a part of an object; False if that object is too large."""
         one = self._of.get(association)
         if one is None:
             return True
         one.heard, one.object_bytes = time.monotonic(), one.object_bytes + size
         return one.object_bytes <= LARGEST_OBJECT
 
-    def kept(self, association: Association) -> None:
-        """Note that an object is whole: what comes now is another one."""
+    def object_done(self, association: Association) -> None:
+        """Record the end of an object."""
         one = self._of.get(association)
         if one is not None:
             one.heard, one.object_bytes = time.monotonic(), 0
 
     def leave(self, connection: socket.socket) -> bool:
-        """Free the place of a connection that was closed; its association may still be at work.
-
-        Whether it had one still: who was cut has none.
-        """
+        """Free the slot of a closed connection, whose association may still run; False if it was cut before."""
         with self._lock:
             one = self._all.get(id(connection))
             self._leave(one)
             return one is not None
 
     def closed(self, association: Association) -> None:
-        """See ``leave``."""
+        """Free the slot of an association whose connection was closed."""
         with self._lock:
             self._leave(self._of.get(association))
 
     def cut(self, association: Association, why: str) -> None:
-        """Close the connection of an association that does what may not be."""
+        """Close the connection of an association that broke a limit."""
         with self._lock:
             if association in self._of:
                 self._cut(self._of[association], why)
 
     def ended(self) -> list[Association]:
-        """Cut what took too long; the associations that are done with since the last call, however they ended."""
+        """Close late connections; return the associations that have ended since the last call."""
         with self._lock:
             now = time.monotonic()
             for one in list(self._all.values()):
                 if one.association is not None and _is_over(one.association):
                     self._leave(one)
-                # Who says nothing is asked to go by the library; here goes who says a part and nothing more.
-                elif now - one.heard > (2 * SILENT_S if one.peer else GUEST_S):
+                # The library closes silent associations; here those are closed that stop within a message.
+                elif now - one.heard > (2 * SILENT_S if one.peer else PENDING_S):
                     self._cut(one, "connections_late")
             done = [one for one in self._ending if _is_over(one)]
             self._ending = [one for one in self._ending if one not in done]
@@ -154,14 +147,14 @@ class Connections:
         if one is not None and self._all.pop(id(one.socket), None) is not None and one.association is not None:
             del self._of[one.association]
             self._ending.append(one.association)
-            if not one.peer:  # its thread would wait for a request that cannot come any more
+            if not one.peer:  # else its thread would wait for a request for ever
                 one.association.dul.to_user_queue.put(None)  # type: ignore[arg-type]
 
     def _cut(self, one: _Connection, why: str | None) -> None:
         self._leave(one)
         if why is not None:
             self._count(why)
-        # Whoever waits for it wakes up and closes it. What is encrypted is cut below its encryption.
+        # The waiting thread wakes up and closes it. TLS is closed at the TCP level.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(one.socket, socket.SHUT_RDWR)
 
@@ -171,45 +164,45 @@ def _is_over(association: Association) -> bool:
 
 
 LONGEST_REQUEST: Final = 1 << 18
-"""Of an association: 128 contexts with all their syntaxes are below 100 KB."""
+"""Bytes of a request: 128 contexts with all their syntaxes are below 100 KB."""
 LONGEST_MESSAGE: Final = 1 << 20
-"""Of an accepted association; 16 KB is what is agreed on."""
+"""Bytes of a message after acceptance; 16 KB are negotiated."""
 AHEAD: Final = 16
-"""Messages that are read before those that came earlier are worked off."""
+"""Unprocessed messages that are read ahead."""
 _REQUEST: Final = 0x01
 _HEAD: Final = 6
 _LOOK_S: Final = 0.1
 _AHEAD_S: Final = 0.002
-_CLEARED: Final = 64
-"""After so many associations that ended their memory is collected: each is a ring of objects that hold each other."""
+_COLLECT_EVERY: Final = 64
+"""Ended associations between garbage collections: each is a reference cycle."""
 
 
 _LOG = logging.getLogger(__name__)
 
 
 class _Shared(list[PresentationContext]):
-    """What is offered, which nothing changes. The library would copy some 190 of them for each connection."""
+    """Immutable presentation contexts: the library would copy some 190 of them for each connection."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
         return self
 
 
 class _Bounded(RequestHandler):
-    """Makes an association whose messages may not be longer than agreed, by far."""
+    """Creates associations with bounded messages."""
 
-    server: Door
+    server: AssociationServer
 
     def _create_association(self) -> Association:
         association = super()._create_association()
         self.server.connections.join(self.request, association)
         bound(association)
-        # Both threads may raise anything on bytes that a stranger sends, and a traceback may quote them.
+        # Both threads may raise anything on untrusted bytes, and a traceback may quote them.
         for thread in (association, association.dul):
             thread.run = self._without_traceback(thread.run)  # type: ignore[method-assign]
         return association
 
     def _without_traceback(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Count and name what the library cannot do with a message."""
+        """Count and name errors of the library instead of printing them."""
 
         def quiet() -> None:
             try:
@@ -221,7 +214,7 @@ class _Bounded(RequestHandler):
 
 
 def bound(association: Association, most: float = math.inf) -> None:
-    """Let an association read no message longer than agreed on, ``most`` bytes in all, and few messages ahead."""
+    """Bound the messages of an association: ``LONGEST_MESSAGE`` bytes each, ``most`` bytes in all, few read ahead."""
     connection = association.dul.socket
     assert connection is not None
     whole, total = connection.recv, 0
@@ -238,8 +231,8 @@ def bound(association: Association, most: float = math.inf) -> None:
     connection.recv = recv  # type: ignore[method-assign,assignment]
 
 
-class Door(ThreadedAssociationServer):
-    """Listens from ``start`` to ``shutdown``. ``ended`` is told of each association when nothing more comes of it."""
+class AssociationServer(ThreadedAssociationServer):
+    """Listens from ``start`` to ``shutdown``; calls ``ended`` with each association that is over."""
 
     request_queue_size = 128
 
@@ -257,7 +250,7 @@ class Door(ThreadedAssociationServer):
         self._thread.start()
 
     def shutdown(self) -> None:
-        """Listen no more, and cut what is open."""
+        """Stop listening and close all connections."""
         BaseServer.shutdown(self)
         self.connections.cut_all()
         self.server_close()
@@ -270,7 +263,7 @@ class Door(ThreadedAssociationServer):
         for association in ended:
             self._ended(association)
         self._uncleared += len(ended)
-        if self._uncleared >= _CLEARED:
+        if self._uncleared >= _COLLECT_EVERY:
             self._uncleared = 0
             gc.collect()
 
@@ -280,7 +273,7 @@ class Door(ThreadedAssociationServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            if _asks(request, time.monotonic() + GUEST_S):
+            if _has_request(request, time.monotonic() + PENDING_S):
                 request.settimeout(SILENT_S)
                 self.finish_request(request, client_address)
                 return
@@ -289,14 +282,14 @@ class Door(ThreadedAssociationServer):
             why = "encryption_refused"
         except OSError:
             why = "connections_without_request"
-        except Exception as error:  # a request that the library cannot take must not print an address
+        except Exception as error:  # the library would print the address
             why = _named(error)
-        if self.connections.leave(request):  # else it was cut by us, and is counted
+        if self.connections.leave(request):  # else it was cut and counted before
             self.count(why)
         self.shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Name what went wrong with a connection, instead of a traceback with its address."""
+        """Log the kind of an error instead of a traceback with the address."""
         error = sys.exception()
         if isinstance(error, Exception):
             self.count(_named(error))
@@ -307,17 +300,17 @@ class Door(ThreadedAssociationServer):
 
 
 def _named(error: Exception) -> str:
-    """Log of what kind an error is, never what it says; what it counts as."""
+    """Log the kind of an error, never its text; return the name of its counter."""
     kind = type(error).__name__
     _LOG.error("an association failed: %s", kind, extra={"kind": kind})
     return "connections_failed"
 
 
-def _asks(request: socket.socket, end: float) -> bool:
-    """Whether all of a request for an association is there; of an encrypted one, whether anything is.
+def _has_request(request: socket.socket, end: float) -> bool:
+    """Wait for the whole request of an association; under TLS for its first bytes.
 
     Raises:
-        OSError: if it does not come in time.
+        OSError: if it is late.
     """
     request.settimeout(max(0.0, end - time.monotonic()))
     if isinstance(request, ssl.SSLSocket):
@@ -336,6 +329,6 @@ def _asks(request: socket.socket, end: float) -> bool:
 
 
 def _peeked(request: socket.socket, size: int) -> bytes:
-    """The first bytes, which stay to be read; fewer where no more will come."""
+    """The first bytes, left in the buffer; fewer at the end of the stream."""
     request.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
     return request.recv(size, socket.MSG_PEEK)

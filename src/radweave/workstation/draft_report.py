@@ -1,4 +1,4 @@
-"""From a draft with its evidence to the record that writers write from."""
+"""Build the finished report of a draft with its evidence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def finished_report(
     """The record of a draft about the ``views`` that ``Predictor.read_views`` gave.
 
     Raises:
-        InputError: if a DICOM header says of a patient or study what cannot be taken over.
+        InputError: for an identifying DICOM value that cannot be used.
     """
     report = replace(report, text=writable(report.text))
     sources, warnings = read_identities([path for path, _ in views])
@@ -74,21 +74,21 @@ def finished_report(
 
 
 def model_of(card: RunCard) -> Model:
-    """What wrote a draft, with a digest over all files of its run."""
+    """The model of a draft, with a digest over all files of its run."""
     return model_from(model_facts(card))
 
 
 def sections_of(text: str, target: str) -> tuple[Section, ...]:
-    """A draft by section: as its own headings say, or as one section by what the run was trained to write.
+    """Sections of a draft by its headings, or one section of the run's target.
 
-    A word that would stand in neither section keeps the draft whole: nothing of it may be lost.
+    A draft with words outside its sections stays whole, so that no word is lost.
     """
     if target == "both":
         parts = draft_sections(text, target)
         kinds: tuple[SectionKind, ...] = ("findings", "impression")
         return tuple(Section(kind, parts[kind]) for kind in kinds if kind in parts)
-    found = parse_sections(text)
-    findings, impression = found.findings or "", found.impression or ""
+    parsed = parse_sections(text)
+    findings, impression = parsed.findings or "", parsed.impression or ""
     headings = 2
     if findings and impression and len(f"{findings} {impression}".split()) + headings == len(text.split()):
         return (Section("findings", findings), Section("impression", impression))
@@ -97,5 +97,5 @@ def sections_of(text: str, target: str) -> tuple[Section, ...]:
 
 
 def _findings(support: Support) -> tuple[Finding, ...]:
-    rows = [Finding(row.name, row.probability, row.threshold, row.said, row.flag) for row in support.findings]
+    rows = [Finding(row.name, row.probability, row.threshold, row.state, row.flag) for row in support.findings]
     return tuple(sorted(rows, key=lambda row: -1.0 if row.probability is None else row.probability, reverse=True))

@@ -1,7 +1,7 @@
-"""HL7 FHIR: a bundle with the report, its study, patient, device and one observation for each class with a probability.
+"""HL7 FHIR R4 and R5: a bundle with report, study, patient, device, and an observation for each probability.
 
-R4, or R5 on request: the two name a few fields otherwise. SNOMED CT stands in DICOM objects only (see ``codes``). Ids
-follow from the report, so that the same version sent twice is one resource; its identifier stays from draft to signed.
+SNOMED CT codes stand in DICOM objects only. Ids are derived from the report: a version that is sent twice is one
+resource, and its identifier is the same from draft to signed report.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from radweave.workstation.finished import (
 )
 from radweave.workstation.hl7 import write_text
 from radweave.workstation.pdf import write_pdf
-from radweave.workstation.structured_reports import OURS, Code, free_code_of
+from radweave.workstation.structured_reports import PRIVATE_SCHEME, Code, free_code_of
 
 Release = Literal["R4", "R5"]
 Json = dict[str, Any]
 SYSTEMS: Final = {
     "LN": "http://loinc.org",
     "DCM": "http://dicom.nema.org/resources/ontology/DCM",
-    OURS: "urn:radweave:findings",
+    PRIVATE_SCHEME: "urn:radweave:findings",
 }
 _INTERPRETATIONS: Final = {
     LabelState.POSITIVE: ("POS", "Positive"),
@@ -57,7 +57,7 @@ def write_fhir_r5(report: FinishedReport) -> bytes:
 
 
 def bundle(report: FinishedReport, release: Release) -> Json:
-    """All resources, each named by a UUID that follows from the report."""
+    """All resources, named by UUIDs derived from the report."""
     ids = _Ids(report)
     resources = [_diagnostic_report(report, ids, release), _device(report, ids, release)]
     if report.sources:
@@ -106,7 +106,7 @@ _REPORT_CODE: Final = Code("18748-4", "LN", "Diagnostic imaging study")
 
 def _diagnostic_report(report: FinishedReport, ids: _Ids, release: Release) -> Json:
     attachments = (("application/pdf", write_pdf(report)), ("text/plain; charset=utf-8", write_text(report)))
-    found: Json = {
+    resource: Json = {
         "resourceType": "DiagnosticReport",
         "id": ids.id("report"),
         "identifier": [{"system": "urn:ietf:rfc:3986", "value": f"urn:oid:{report_uid(report)}"}],
@@ -128,17 +128,19 @@ def _diagnostic_report(report: FinishedReport, ids: _Ids, release: Release) -> J
         "note": [{"text": line} for line in (*caution_lines(report), *evidence_lines(report))],
     }
     if release == "R4":  # R4 has no notes: they stand in both presented forms
-        del found["note"]
+        del resource["note"]
     if report.sources:
-        found["subject"] = ids.to("patient")
-        found["study" if release == "R5" else "imagingStudy"] = [ids.to("study")]
+        resource["subject"] = ids.to("patient")
+        resource["study" if release == "R5" else "imagingStudy"] = [ids.to("study")]
         if date := spoken_date(report.patient.study_date):
-            found["effectiveDateTime"] = date
-    found["resultsInterpreter"] = [ids.to(_signer(number)) for number in range(len(report.signatures))]
+            resource["effectiveDateTime"] = date
+    resource["resultsInterpreter"] = [ids.to(_signer(number)) for number in range(len(report.signatures))]
     if report.predecessor is not None:
         before = {"system": "urn:ietf:rfc:3986", "value": f"urn:uuid:{_Ids(report.predecessor).id('report')}"}
-        found["extension"] = [{"url": _REPLACES, "valueReference": {"type": "DiagnosticReport", "identifier": before}}]
-    return {name: value for name, value in found.items() if value != []}
+        resource["extension"] = [
+            {"url": _REPLACES, "valueReference": {"type": "DiagnosticReport", "identifier": before}}
+        ]
+    return {name: value for name, value in resource.items() if value != []}
 
 
 _RADIOLOGY: Final = {"system": "http://terminology.hl7.org/CodeSystem/v2-0074", "code": "RAD", "display": "Radiology"}
@@ -172,29 +174,29 @@ def _device(report: FinishedReport, ids: _Ids, release: Release) -> Json:
 
 def _patient(report: FinishedReport, ids: _Ids) -> Json:
     patient = report.patient
-    found: Json = {"resourceType": "Patient", "id": ids.id("patient")}
+    resource: Json = {"resourceType": "Patient", "id": ids.id("patient")}
     if patient.patient_id:
         identifier: Json = {"value": patient.patient_id}
         if patient.issuer_of_patient_id:
             identifier["assigner"] = {"display": patient.issuer_of_patient_id}
-        found["identifier"] = [identifier]
+        resource["identifier"] = [identifier]
     names = [_name(group) for group in patient.patient_name.split("=") if group.strip("^ ")]
     if names:
-        found["name"] = names
+        resource["name"] = names
     if patient.patient_sex in _SEXES:
-        found["gender"] = _SEXES[patient.patient_sex]
+        resource["gender"] = _SEXES[patient.patient_sex]
     if patient.patient_birth_date:
-        found["birthDate"] = spoken_date(patient.patient_birth_date)
-    return found
+        resource["birthDate"] = spoken_date(patient.patient_birth_date)
+    return resource
 
 
 def _name(group: str) -> Json:
     """A DICOM name as a HumanName."""
-    family, given, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    family, first, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
     parts: Json = {
         "text": spoken_name(group),
         "family": family,
-        "given": [*given.split(), *middle.split()],
+        "given": [*first.split(), *middle.split()],
         "prefix": prefix.split(),
         "suffix": suffix.split(),
     }
@@ -207,7 +209,7 @@ def _practitioner(signature: Signature, number: int, ids: _Ids) -> Json:
 
 
 def _imaging_study(report: FinishedReport, ids: _Ids, release: Release) -> Json:
-    """The study, and those of its images that have all of their UIDs."""
+    """The study, and its images that have all their UIDs."""
     patient = report.patient
     identifiers: list[Json] = []
     if patient.study_instance_uid:
@@ -215,7 +217,7 @@ def _imaging_study(report: FinishedReport, ids: _Ids, release: Release) -> Json:
     if patient.accession_number:
         identifiers.append({"type": {"coding": [_ACCESSION]}, "value": patient.accession_number})
     series = _series(report, release)
-    found: Json = {
+    resource: Json = {
         "resourceType": "ImagingStudy",
         "id": ids.id("study"),
         "identifier": identifiers,
@@ -226,7 +228,7 @@ def _imaging_study(report: FinishedReport, ids: _Ids, release: Release) -> Json:
         "numberOfInstances": sum(len(row["instance"]) for row in series),
         "series": series,
     }
-    return {name: value for name, value in found.items() if value not in ("", [])}
+    return {name: value for name, value in resource.items() if value not in ("", [])}
 
 
 def _series(report: FinishedReport, release: Release) -> list[Json]:
@@ -252,9 +254,9 @@ _ACCESSION: Final = {"system": "http://terminology.hl7.org/CodeSystem/v2-0203", 
 
 
 def _observation(finding: Finding, report: FinishedReport, ids: _Ids) -> Json:
-    """A class's probability; ``interpretation`` is what the report says of it."""
+    """A class's probability; ``interpretation`` is its state in the report."""
     assert finding.probability is not None
-    found: Json = {
+    resource: Json = {
         "resourceType": "Observation",
         "id": ids.id(f"finding {finding.name}"),
         "status": "final" if report.is_final else "preliminary",
@@ -269,14 +271,14 @@ def _observation(finding: Finding, report: FinishedReport, ids: _Ids) -> Json:
             "high": {"value": round(finding.threshold, 4)}, "text": "taken to be there from this probability on",
         }],
     }  # fmt: skip
-    if finding.said in _INTERPRETATIONS:
-        code, display = _INTERPRETATIONS[finding.said]
-        found["interpretation"] = [{"coding": [{"system": _INTERPRETATION, "code": code, "display": display}]}]
+    if finding.state in _INTERPRETATIONS:
+        code, display = _INTERPRETATIONS[finding.state]
+        resource["interpretation"] = [{"coding": [{"system": _INTERPRETATION, "code": code, "display": display}]}]
     if report.sources:
-        found["subject"], found["derivedFrom"] = ids.to("patient"), [ids.to("study")]
+        resource["subject"], resource["derivedFrom"] = ids.to("patient"), [ids.to("study")]
     if finding.flag:
-        found["note"] = [{"text": finding.flag}]
-    return found
+        resource["note"] = [{"text": finding.flag}]
+    return resource
 
 
 _INTERPRETATION: Final = "http://terminology.hl7.org/CodeSystem/v3-ObservationInterpretation"

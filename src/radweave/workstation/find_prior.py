@@ -1,6 +1,6 @@
-"""Asking an archive for the study of the same patient before one, and taking it only where it is that beyond doubt.
+"""Find the prior study of the same patient in an archive, and accept it only beyond doubt.
 
-What the archive's index says chooses; what the headers of the objects say decides, for an index may be wrong.
+The archive's index selects candidates; the headers of the objects decide, since an index may be wrong.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from radweave.io.dicom import read_dicom
 from radweave.io.dicom_parse import dataset_of
 from radweave.io.sandbox import Sandbox
 from radweave.io.worker import Task
-from radweave.workstation.archive import CT, WILDCARDS, Archive, Asked, Count, FoundSeries, FoundStudy, scan_of
+from radweave.workstation.archive import CT, WILDCARDS, Archive, Count, FoundSeries, FoundStudy, QueryLimits, scan_of
 from radweave.workstation.hospital_plan import Priors, Route, may_hold
 from radweave.workstation.identity import READ_TIMEOUT_S, Identity, read_identities
 
-# The patient's study before one, as it was found: its files and its signed report, or why there is none.
-
-
 Outcome = Literal["found", "none", "late", "failed", "refused"]
-_SAID = {
+_WARNINGS = {
     "late": "no prior was looked at: the archive did not answer in time",
     "failed": "no prior was looked at: the archive could not be asked",
     "refused": "no prior was looked at: an earlier study under this id may be another patient's",
@@ -42,9 +39,9 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What came of looking for a prior: ``days`` is how much earlier it is, ``reason`` why another one was refused.
+    """The outcome of a search for a prior: ``days`` between the studies, ``reason`` of a refused candidate.
 
-    Of ``files`` a folder stands for a scan.
+    A scan is one folder in ``files``.
     """
 
     outcome: Outcome
@@ -55,18 +52,18 @@ class Prior:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What readers of the draft must know of it."""
-        if self.outcome not in _SAID:
+        """Warnings for readers of the draft."""
+        if self.outcome not in _WARNINGS:
             return ()
-        return (_SAID[self.outcome] + (f" ({self.reason.replace('_', ' ')})" if self.reason else ""),)
+        return (_WARNINGS[self.outcome] + (f" ({self.reason.replace('_', ' ')})" if self.reason else ""),)
 
     def as_json(self) -> dict[str, Any] | None:
-        """What the inference process gets of it; None where there is none."""
+        """The message to the inference process; None without a prior."""
         return {"files": list(self.files), "report": self.report, "days": self.days} if self.files else None
 
 
 def copied(prior: Prior, folder: Path) -> Prior:
-    """The prior with its files in ``folder``, under names of ours."""
+    """The prior with its files copied into ``folder``, under neutral names."""
     with write_folder(folder) as partial:
         names = [f"prior{number:05}{'' if Path(file).is_dir() else '.dcm'}" for number, file in enumerate(prior.files)]
         for file, name in zip(prior.files, names, strict=True):
@@ -79,32 +76,34 @@ def copied(prior: Prior, folder: Path) -> Prior:
 
 SERIES: Final = 4
 STUDIES: Final = 5
-"""How many are looked through at most: of reports, of images, and of studies."""
+"""Limits of a search: series of reports and of images, and studies."""
 _REPORT: Final = "SR"
-_UNTOLD: Final = "too_little_identity"
+_TOO_LITTLE: Final = "too_little_identity"
 _TIMES: Final[tuple[Reason, ...]] = ("same_study", "no_date", "not_earlier", "too_old")
 
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """A file of an earlier study, and whose it is."""
+    """A file of an earlier study, and its identity."""
 
     path: Path
     identity: Identity
 
 
 class _OtherPatientError(Exception):
-    """What came is not the earlier study of the same patient."""
+    """An object does not belong to an earlier study of the same patient."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason: Reason = reason
 
 
-def find_prior(archive: Archive, study: Identity, plan: Priors, folder: Path, asked: Asked, count: Count) -> Prior:
-    """The newest earlier study of the same patient that has a fitting image, laid into ``folder``.
+def find_prior(
+    archive: Archive, study: Identity, plan: Priors, folder: Path, limits: QueryLimits, count: Count
+) -> Prior:
+    """The newest earlier study of the same patient with a fitting image, stored in ``folder``.
 
-    ``count`` is told why studies under the same id were refused, and of objects that cannot be read.
+    ``count`` counts refused studies by reason, and unreadable objects.
 
     Raises:
         NotAnsweredError: if the archive does not answer.
@@ -114,17 +113,17 @@ def find_prior(archive: Archive, study: Identity, plan: Priors, folder: Path, as
         return Prior("none")
     refused: list[Reason] = []
     candidates: list[FoundStudy] = []
-    for found in newest_first(archive.studies(keys, asked)):
-        why = why_no_prior(study, found, most_years=plan.most_years)
-        # What an index does not say, the headers may.
-        if why is None or why == _UNTOLD:
-            candidates.append(found)
+    for candidate in newest_first(archive.studies(keys, limits)):
+        why = why_no_prior(study, candidate, most_years=plan.most_years)
+        # Headers may state what the index does not.
+        if why is None or why == _TOO_LITTLE:
+            candidates.append(candidate)
         elif why not in _TIMES:
             refused.append(why)
     prior = None
-    for number, found in enumerate(candidates[:STUDIES]):
+    for number, candidate in enumerate(candidates[:STUDIES]):
         try:
-            prior = _taken(archive, study, found, plan, folder / str(number), asked, count)
+            prior = _taken(archive, study, candidate, plan, folder / str(number), limits, count)
         except _OtherPatientError as error:
             refused.append(error.reason)
         if prior is not None:
@@ -137,10 +136,10 @@ def find_prior(archive: Archive, study: Identity, plan: Priors, folder: Path, as
 
 
 def _keys(study: Identity, plan: Priors) -> dict[str, str] | None:
-    """What is asked for; None where the study says too little, or its id would ask for other patients too."""
+    """Keys of the query; None if the study states too little, or its id would match other patients too."""
     wanted = study.patient_id.strip()
     if WILDCARDS.intersection(wanted) or why_no_prior(study, study.model_copy(update={"study_instance_uid": ""})) in (
-        "no_patient_id", "no_date", _UNTOLD,
+        "no_patient_id", "no_date", _TOO_LITTLE,
     ):  # fmt: skip
         return None
     today = date.fromisoformat(study.study_date)
@@ -149,17 +148,23 @@ def _keys(study: Identity, plan: Priors) -> dict[str, str] | None:
 
 
 def _taken(
-    archive: Archive, study: Identity, found: FoundStudy, plan: Priors, folder: Path, asked: Asked, count: Count
+    archive: Archive,
+    study: Identity,
+    candidate: FoundStudy,
+    plan: Priors,
+    folder: Path,
+    limits: QueryLimits,
+    count: Count,
 ) -> Prior | None:
-    """The study's fitting images and its signed report; None where it has no such image."""
-    series = list(dict.fromkeys(archive.series(found.study_instance_uid, asked)))
+    """The candidate's fitting images and its signed report; None without such an image."""
+    series = list(dict.fromkeys(archive.series(candidate.study_instance_uid, limits)))
     wanted = [one for one in series if one.modality in plan.modality and may_hold(plan.routes, one.body_part)]
     if not wanted:
         return None
     folder.mkdir(parents=True)
     for one in _first(wanted):
-        archive.fetch(found.study_instance_uid, one.uid, folder, asked)
-    images = _objects(folder, study, found, plan, asked, count)
+        archive.fetch(candidate.study_instance_uid, one.uid, folder, limits)
+    images = _objects(folder, study, candidate, plan, limits, count)
     views = [(view, one) for one in images if (view := _view(one, plan.routes)) is not None]
     if not views:
         return None
@@ -167,8 +172,8 @@ def _taken(
     reports = folder / "reports"
     reports.mkdir()
     for one in [each for each in series if each.modality == _REPORT][:SERIES]:
-        archive.fetch(found.study_instance_uid, one.uid, reports, asked)
-    report = _signed(_objects(reports, study, found, plan, asked, count))
+        archive.fetch(candidate.study_instance_uid, one.uid, reports, limits)
+    report = _signed(_objects(reports, study, candidate, plan, limits, count))
     views.sort(key=lambda pair: (not pair[0].is_frontal, pair[1].path.name))
     this, then = (date.fromisoformat(day) for day in (study.study_date, views[0][1].identity.study_date))
     files = [one.path for _, one in views]
@@ -178,14 +183,14 @@ def _taken(
 
 
 def _first(series: Sequence[FoundSeries]) -> Sequence[FoundSeries]:
-    """Those that are fetched: of CT the one with most slices, where the archive says how many each has."""
+    """The series to fetch: the largest of CT, if the archive states their numbers of slices."""
     if any(one.modality == CT for one in series) and all(one.instances is not None for one in series):
         return sorted(series, key=lambda one: (one.modality == CT, one.instances or 0, one.uid))[-1:]
     return series[:SERIES]
 
 
 def _laid(files: Sequence[Path], folder: Path) -> Path:
-    """The folder that stands for a series of these slices."""
+    """Move the slices of a series into ``folder``."""
     folder.mkdir()
     for file in files:
         file.rename(folder / file.name)
@@ -193,17 +198,17 @@ def _laid(files: Sequence[Path], folder: Path) -> Path:
 
 
 def _objects(
-    folder: Path, study: Identity, found: FoundStudy, plan: Priors, asked: Asked, count: Count
+    folder: Path, study: Identity, candidate: FoundStudy, plan: Priors, limits: QueryLimits, count: Count
 ) -> list[_Object]:
     """The readable files of a folder.
 
     Raises:
-        _OtherPatientError: if one of them is not of this earlier study of the same patient.
-        NotAnsweredError: if there is no time to read them all.
+        _OtherPatientError: if one belongs to another patient, or is not earlier.
+        NotAnsweredError: if the time does not suffice.
     """
     objects = []
     for file in sorted(folder.glob("*.dcm")):
-        asked.refuse_late()
+        limits.refuse_late()
         try:
             (identity,), _ = read_identities([file])
         except (InputError, ValueError):
@@ -212,15 +217,15 @@ def _objects(
         why = why_no_prior(study, identity, most_years=plan.most_years)
         if why is not None:
             raise _OtherPatientError(why)
-        if identity.study_instance_uid != found.study_instance_uid:
-            count("objects_unreadable", 1)  # nobody asked for it
+        if identity.study_instance_uid != candidate.study_instance_uid:
+            count("objects_unreadable", 1)  # of a study that was not requested
             continue
         objects.append(_Object(file, identity))
     return objects
 
 
 def _view(one: _Object, routes: Iterable[Route]) -> View | None:
-    """The view of an image that fits; None where it does not."""
+    """The view of an image; None if it does not fit the routes."""
     try:
         header = read_dicom(one.path, pixels=False).header
     except InputError:
@@ -231,16 +236,16 @@ def _view(one: _Object, routes: Iterable[Route]) -> View | None:
 
 
 def _signed(reports: Sequence[_Object]) -> str | None:
-    """The text of the report that was signed last."""
-    said: list[tuple[str, str]] = []
+    """The text of the newest signed report."""
+    signed: list[tuple[str, str]] = []
     for one in reports:
         try:
-            found, _ = _child().call("signed", {"path": str(one.path.absolute())}, timeout_s=READ_TIMEOUT_S)
+            answer, _ = _child().call("signed", {"path": str(one.path.absolute())}, timeout_s=READ_TIMEOUT_S)
         except InputError:
             continue
-        if found.get("text"):
-            said.append((str(found.get("time", "")), str(found["text"])))
-    return max(said)[1] if said else None
+        if answer.get("text"):
+            signed.append((str(answer.get("time", "")), str(answer["text"])))
+    return max(signed)[1] if signed else None
 
 
 @lru_cache(maxsize=1)
@@ -250,10 +255,8 @@ def _child() -> Sandbox:
     return child
 
 
-# The text of a structured report that a person signed, for drafts that compare. Runs in the reading process.
-#
-# Only what is VERIFIED is a report: a model that reads its own drafts again as reports would confirm itself.
-
+# The text of a signed structured report, parsed in the sandbox. Unverified ones are skipped: a model that reads its own
+# drafts as priors would confirm itself.
 
 LONGEST: Final = 20_000
 """Characters of a report."""
@@ -263,29 +266,29 @@ _SECTIONS: Final[dict[str, str]] = {
     "121072": "impression", "121073": "impression", "19005-8": "impression",
     "55107-7": "addendum", "121078": "addendum",
 }  # fmt: skip
-"""Codes of PS3.16 and LOINC that stand over findings, impressions and addenda, and over single ones of these."""
+"""Codes of PS3.16 and LOINC for headings and items of findings, impressions and addenda."""
 _COMMENT: Final = "121106"
-"""In an addendum: who signed it, which is no part of its text."""
+"""In an addendum: its signer, not part of the text."""
 
 
 def parse_signed(request: dict[str, Any]) -> worker.Message:
-    """Findings, impression and addenda of the report in ``path``: its ``text``, "" where nobody signed, and ``time``.
+    """Findings, impression and addenda of the report in ``path``: ``text`` ("" if unsigned) and ``time``.
 
     Raises:
         InputError: if the file is no DICOM file or damaged.
     """
     dataset = dataset_of(Path(request["path"]))
-    said: dict[str, list[str]] = {"findings": [], "impression": [], "addendum": []}
+    sections: dict[str, list[str]] = {"findings": [], "impression": [], "addendum": []}
     if str(dataset.get("Modality", "")) == "SR" and str(dataset.get("VerificationFlag", "")) == "VERIFIED":
         for section, text in _texts(dataset, None, 0):
-            said[section].append(text)
-    whole = " ".join(" ".join(dict.fromkeys(each)) for each in said.values() if each)
+            sections[section].append(text)
+    whole = " ".join(" ".join(dict.fromkeys(each)) for each in sections.values() if each)
     when = f"{dataset.get('ContentDate', '')}{dataset.get('ContentTime', '')}"
     return {"text": " ".join(whole.split())[:LONGEST], "time": when}, {}
 
 
 def _texts(item: Dataset, section: str | None, depth: int) -> Iterator[tuple[str, str]]:
-    """Text items that are, or stand in, findings or impressions."""
+    """Text items below findings, impressions and addenda, with their section."""
     if depth > _DEEPEST:
         return
     for child in item.get("ContentSequence") or ():

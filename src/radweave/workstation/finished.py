@@ -1,6 +1,6 @@
-"""The record that every writer writes from: what was said of a study, by which model, on what evidence, signed or not.
+"""The finished report, independent of formats: text, findings, model, identity, signature. All writers read it alone.
 
-A report is preliminary until a reader signs it. Nothing here depends on a format, and no writer reads anything else.
+A report is preliminary until a reader signs it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,25 @@ from radweave.workstation.identity import Identity
 if TYPE_CHECKING:
     from radweave.inference.explain.maps import Panel
 
-# Texts in signs that every format can hold and every viewer shows in the order in which they stand.
-#
-# What a model writes is cleaned (``writable``); what a person signs is never changed, but refused where an export would
-# lose a sign of it (``refuse_unsignable``).
-#
-# DICOM's long texts take line breaks and no tabs (PS3.5 Sec. 6.2, UT), XML and JSON readers refuse control characters and
-# what Unicode will never assign, HL7 drops what it cannot show. What separates words in a draft must do so
-# in all of them.
-
+# Characters that every format can hold. A model's text is cleaned (``writable``); a signed text is never changed, but
+# refused if an export would lose a character (``refuse_unsignable``). DICOM's long texts have no tabs (PS3.5 Sec. 6.2,
+# UT), XML and JSON readers refuse control and unassigned characters, HL7 drops those it cannot show.
 
 _BREAKS: Final = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _UNSEEN: Final = frozenset(
     map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0xFFFC, 0xFFFD, 0x16FE4, 0x1D159,
               *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0x13441, 0x13443), *range(0xE0100, 0xE01F0)))
 )  # fmt: skip
-"""Printable by their category, and blank by their shape or a mark of a lost sign: fillers, selectors of variants.
+"""Printable by category but invisible: fillers, variation selectors, replacement characters.
 
-Other signs that are not seen, or change the order of those that are, are of the categories Cc, Cf, Cn, Co and Cs.
+Other invisible or reordering characters have the categories Cc, Cf, Cn, Co and Cs.
 """
 LONGEST_NAME: Final = 64
-"""Characters of one group of a name (PS3.5 Table 6.2-1)."""
+"""Characters in one group of a name (PS3.5 Table 6.2-1)."""
 
 
 def writable(text: str) -> str:
-    """A text with spaces for tabs and other gaps, line feeds for breaks, and without signs that cannot be written."""
+    """The text with spaces for other white space, line feeds for breaks, and without unwritable characters."""
     lines = _BREAKS.sub("\n", text).split("\n")
     return "\n".join("".join(map(_sign, line)).rstrip() for line in lines).strip()
 
@@ -62,11 +56,11 @@ def _sign(sign: str) -> str:
 
 
 def refuse_unsignable(text: str, *, field: str) -> None:
-    """Refuse a text of which an export would lose a sign, or that says nothing.
+    """Refuse a text that an export would change, or that is empty.
 
     Raises:
-        InputError: naming the first sign that is not seen, turns the order of others or cannot be written, by its code
-            point; or if there is no letter and no digit.
+        InputError: naming the first invisible, reordering or unwritable character by its code point; or if there is no
+            letter and no digit.
     """
     for place, sign in enumerate(text, start=1):
         if not sign.isspace() and not _sign(sign):
@@ -78,20 +72,20 @@ def refuse_unsignable(text: str, *, field: str) -> None:
 
 
 def person_name(text: str) -> str:
-    """A name as somebody wrote it, as a name of DICOM: no sign of it begins another part, another group or a value."""
+    """A typed name as one component of a DICOM name, without delimiters."""
     return " ".join(re.sub(r"[\\^=]", " ", writable(text)).split())[:LONGEST_NAME].rstrip()
 
 
 CAUTION = "CAUTION: Not for Diagnostic Use, for research use only."
-"""The series description of everything that goes into an archive."""
+"""The series description of every DICOM object."""
 MAKER = "Radweave"
 SectionKind = Literal["indication", "technique", "comparison", "findings", "impression"]
-"""In the order in which a report has them."""
+"""In the order of a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the report and its text, which is never empty."""
+    """A section of the report with its text, never empty."""
 
     kind: SectionKind
     text: str
@@ -103,22 +97,21 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A class of the label set: its probability, if the method gives one, and what the report says of it.
+    """A class of the label set: its probability, if the method gives one, and its ``state`` in the report.
 
-    ``threshold`` is the probability from which on it is taken to be there; ``flag`` says in words where probability and
-    report do not go together.
+    A probability from ``threshold`` on counts as present; ``flag`` describes a conflict of probability and report.
     """
 
     name: str
     probability: float | None
     threshold: float
-    said: LabelState
+    state: LabelState
     flag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Flagged:
-    """A sentence that a reader must look at, and why in words."""
+    """A sentence for readers to check, and the reason."""
 
     text: str
     why: str
@@ -126,7 +119,7 @@ class Flagged:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture for people to look at: grey values (H, W), 0 black."""
+    """An image to show: grey values (H, W), 0 is black."""
 
     title: str
     grey: NDArray[np.uint8]
@@ -134,7 +127,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class PlacedMap:
-    """A map (z, y, x) of a scan, from 0 to 1, and where it is: from a voxel's place (x, y, z, 1) to mm, LPS (4 x 4)."""
+    """A map (z, y, x) of a scan, from 0 to 1, and its affine (4 x 4) from voxels (x, y, z, 1) to mm, LPS."""
 
     values: NDArray[np.float32]
     affine_lps: NDArray[np.float64]
@@ -142,9 +135,7 @@ class PlacedMap:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """The map of ``name``: over each radiograph, with ``peak`` as the brightest, or over the scan. ``note`` says
-    what it shows.
-    """
+    """The map of ``name`` over each radiograph (brightest at ``peak``) or over the scan; ``note`` is its meaning."""
 
     name: str
     peak: float
@@ -155,7 +146,7 @@ class HeatMap:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What wrote the report. ``digest`` is a SHA-256 over every file of the run: it changes when the model does."""
+    """The model of the report; ``digest`` is a SHA-256 over all files of its run."""
 
     method: str
     preset: str
@@ -165,7 +156,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Who took responsibility for the text, and when. ``name`` is in DICOM's form, as a patient's is."""
+    """Signer and time; ``name`` is in DICOM's form."""
 
     name: str
     organization: str
@@ -174,7 +165,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Addendum:
-    """What a reader added to a signed report, whose own text stays as it was signed."""
+    """A text added to a signed report, whose own text stays unchanged."""
 
     text: str
     signature: Signature
@@ -182,24 +173,24 @@ class Addendum:
 
 @dataclass(frozen=True, slots=True)
 class FinishedReport:
-    """See above. Texts hold only signs that every format can hold: see ``signs``.
+    """A report for all writers; its texts hold only characters of every format.
 
     Attributes:
-        study_id: what the study is called outside of any archive: the name of its files.
+        study_id: name of the study outside archives: that of its files.
         text: the whole report.
         sections: the same text by section.
-        findings: what is known of each class, the probable first.
-        flagged: sentences that the evidence speaks against, or that nothing supports.
-        warnings: what readers must know of this report.
-        model: what wrote it.
-        written: when, with its zone.
-        sources: the images it is about; () where they were no DICOM files, and so nobody's.
-        pictures: the images, for people.
-        maps: where the model looked for the classes that matter, if its method says so.
+        findings: classes, the most probable first.
+        flagged: sentences that the evidence contradicts or does not support.
+        warnings: warnings for readers.
+        model: the model of the draft.
+        written: time of writing, with its zone.
+        sources: identities of the images; () unless they are DICOM files.
+        pictures: the images to show.
+        maps: attention maps of the relevant classes, if the method gives them.
         signature: None for a draft.
-        addenda: what was added after the signature, in order.
-        rejected: who rejected the draft: this is the notice of it, in place of the draft's text.
-        predecessor: the version before this one, where an archive has it: a draft, or a report with fewer addenda.
+        addenda: later additions, in order.
+        rejected: the person who rejected the draft; the report is then the notice of it.
+        predecessor: the version before this one in an archive: a draft, or a report with fewer addenda.
     """
 
     study_id: str
@@ -238,13 +229,13 @@ class FinishedReport:
 
     @property
     def released(self) -> datetime:
-        """When this version began to be one: written, signed, added to, or rejected."""
+        """The time of this version: of its writing, signature, last addendum, or rejection."""
         last = self.addenda[-1].signature if self.addenda else self.signature or self.rejected
         return self.written if last is None else last.time
 
     @property
     def signatures(self) -> tuple[Signature, ...]:
-        """Of the report and of its addenda, in order; none of a draft."""
+        """Signatures of the report and its addenda, in order; none of a draft."""
         return () if self.signature is None else (self.signature, *(one.signature for one in self.addenda))
 
     @property
@@ -253,10 +244,10 @@ class FinishedReport:
 
     @property
     def patient(self) -> Identity:
-        """Whose report it is.
+        """The patient of the report.
 
         Raises:
-            InputError: if the images did not say.
+            InputError: without DICOM images.
         """
         if not self.sources:
             raise InputError(
@@ -271,12 +262,9 @@ class FinishedReport:
         return "ct" if self.sources and self.sources[0].modality == "CT" else "xray"
 
 
-# What wrote a draft, as every record of the draft has it.
-
-
 def model_facts(card: RunCard) -> dict[str, Any]:
-    """As JSON values. ``bank`` is one hash over all files with training reports, ``files`` one over all of the run."""
-    banks = {name: kept for name, kept in card.files.items() if name.startswith(("memories/", "drafting/"))}
+    """The model as JSON values; ``bank`` is a hash over files with training reports, ``files`` over all files."""
+    banks = {name: digest for name, digest in card.files.items() if name.startswith(("memories/", "drafting/"))}
     return {
         "method": card.method, "preset": card.preset, "weights": card.files.get("weights.safetensors"),
         "bank": sha256_json(banks) if banks else None, "radweave": card.versions["radweave"],
@@ -285,7 +273,7 @@ def model_facts(card: RunCard) -> dict[str, Any]:
 
 
 def model_from(facts: Mapping[str, Any]) -> Model:
-    """From what a draft's record has; of one that has no hash over all files, a hash of what it has."""
+    """The model of a draft's record; older records without ``files`` get a hash of their content."""
     return Model(
         str(facts.get("method", "unknown")),
         str(facts.get("preset", "unknown")),
@@ -294,11 +282,10 @@ def model_from(facts: Mapping[str, Any]) -> Model:
     )
 
 
-# A report's status and evidence in plain sentences, the same in every format.
-
+# Status and evidence in sentences, the same in every format.
 
 PRELIMINARY = "Preliminary: an unverified draft by software, not signed by a radiologist."
-SAID = {
+STATE_WORDS = {
     LabelState.POSITIVE: "stated",
     LabelState.NEGATIVE: "denied",
     LabelState.UNCERTAIN: "left open",
@@ -307,7 +294,7 @@ SAID = {
 
 
 def status_line(report: FinishedReport) -> str:
-    """That it is a draft, or who signed it and when, and how many addenda follow; or who rejected it."""
+    """The status: draft, signed by whom and when with how many addenda, or rejected by whom."""
     if report.rejected is not None:
         return f"Rejected by {_whose(report.rejected)}. This is no report."
     signature = report.signature
@@ -322,7 +309,7 @@ def status_line(report: FinishedReport) -> str:
 
 
 def addendum_lines(report: FinishedReport) -> list[tuple[str, str]]:
-    """Each addendum: its heading with who signed it and when, and its text."""
+    """Heading (with signer and time) and text of each addendum."""
     return [
         (f"Addendum {number}, signed by {_whose(one.signature)}", one.text)
         for number, one in enumerate(report.addenda, start=1)
@@ -330,7 +317,7 @@ def addendum_lines(report: FinishedReport) -> list[tuple[str, str]]:
 
 
 def document_title(report: FinishedReport) -> str:
-    """What the report is called as a document."""
+    """The title of the document."""
     if report.rejected is not None:
         return "Chest imaging, notice of a rejected draft"
     return "Chest imaging report" + ("" if report.is_final else ", unverified draft")
@@ -342,18 +329,18 @@ def _whose(signature: Signature) -> str:
 
 
 def model_line(report: FinishedReport) -> str:
-    """Which software and model wrote the draft."""
+    """Software and model of the draft."""
     model = report.model
     return f"{MAKER} {model.version}, method {model.method} ({model.preset}), model {model.digest[:12]}"
 
 
 def caution_lines(report: FinishedReport) -> list[str]:
-    """What stands before the text: its status, the notice, warnings; one line each."""
+    """Lines before the text: status, notice, warnings."""
     return [status_line(report), report.notice, *(f"Warning: {warning}" for warning in report.warnings)]
 
 
 def evidence_lines(report: FinishedReport) -> list[str]:
-    """What stands after the text: what must be looked at, probabilities, the model; one line each."""
+    """Lines after the text: flagged findings and sentences, probabilities, the model."""
     return [
         *(f"To be looked at: {finding.name}: {finding.flag}" for finding in report.findings if finding.flag),
         *(f'To be looked at: "{sentence.text}" ({sentence.why})' for sentence in report.flagged),
@@ -363,74 +350,70 @@ def evidence_lines(report: FinishedReport) -> list[str]:
 
 
 def finding_line(finding: Finding) -> str:
-    """A class with its probability and what the report says of it."""
+    """A class with its probability and its state in the report."""
     if finding.probability is None:
-        return f"{finding.name}: {SAID[finding.said]} in the report"
+        return f"{finding.name}: {STATE_WORDS[finding.state]} in the report"
     return (
         f"{finding.name}: probability {finding.probability:.2f} (taken to be there from {finding.threshold:.2f}),"
-        f" {SAID[finding.said]} in the report"
+        f" {STATE_WORDS[finding.state]} in the report"
     )
 
 
 def spoken_name(name: str) -> str:
-    """A name in DICOM's form as people read it: "Prefix Given Middle Family, Suffix", further scripts in brackets."""
+    """A DICOM name in reading order: "Prefix Given Middle Family, Suffix", other scripts in brackets."""
     groups = [_one_name(group) for group in name.split("=")]
     named = [group for group in groups if group]
     return named[0] + "".join(f" ({group})" for group in named[1:]) if named else ""
 
 
 def _one_name(group: str) -> str:
-    family, given, middle, prefix, suffix = (part.strip() for part in [*group.split("^"), *[""] * 4][:5])
-    spoken = " ".join(part for part in (prefix, given, middle, family) if part)
+    family, first, middle, prefix, suffix = (part.strip() for part in [*group.split("^"), *[""] * 4][:5])
+    spoken = " ".join(part for part in (prefix, first, middle, family) if part)
     return f"{spoken}, {suffix}" if suffix else spoken
 
 
 def spoken_date(date: str) -> str:
-    """A date of DICOM (YYYYMMDD) as ISO 8601 has it; "" stays."""
+    """A DICOM date (YYYYMMDD) in ISO 8601; "" stays."""
     return f"{date[:4]}-{date[4:6]}-{date[6:8]}" if len(date) == 8 else date
 
 
-# Identifiers that follow from what they name: the same report sent twice is one instance, never two.
-#
-# all that is written but the time of writing + kind of object  ->  SOP Instance UID
-#
-# They are UUIDs of version 5 in decimal below 2.25 (PS3.5 B.2, ISO/IEC 9834-8), made from one fixed name space.
-
+# Identifiers derived from content (all but the time of writing, and the kind of object): a report that is sent twice is
+# one instance. They are UUIDs of version 5 in decimal below 2.25 (PS3.5 B.2, ISO/IEC 9834-8), in one fixed name space.
 
 _SPACE: Final = uuid.UUID("bd7da9c8-6b8f-5187-ad9a-b550b08bf57a")
-# Raised when an object of the same report gets another content: an archive keeps the first of one UID.
+# Raised when the content of an object changes for the same report: archives keep the first object of a UID.
 LAYOUT: Final = 2
 
 
 def named_uuid(*parts: str) -> uuid.UUID:
-    """The UUID of some parts, in their order."""
+    """The UUID of these parts, in order."""
     return uuid.uuid5(_SPACE, sha256_json(parts))
 
 
 def uid(*parts: str) -> str:
-    """The UID of some parts."""
+    """The UID of these parts, in order."""
     return f"2.25.{named_uuid(*parts).int}"
 
 
 def device_uid(model: Model) -> str:
-    """Of the software with its model: it changes when a file of the run does."""
+    """The UID of the software with its model, which changes with any file of the run."""
     return uid("device", model.version, model.digest)
 
 
 def report_key(report: FinishedReport) -> tuple[str, ...]:
-    """What makes a version of a report this one: all that it says but when it was written.
+    """The key of a report's version: its whole content but the time of writing.
 
-    Pictures and maps follow from the images and the model. Probabilities count as they are written.
+    Pictures and maps are determined by images and model. Probabilities count as they are printed.
     """
     signature = report.signature
-    said: dict[str, object] = {
+    content: dict[str, object] = {
         "study": report.study_id if not report.sources else report.sources[0].study_instance_uid,
         "images": [source.model_dump() for source in sorted(report.sources, key=lambda one: one.sop_instance_uid)],
         "model": device_uid(report.model),
         "text": report.text,
         "sections": [(one.kind, one.text) for one in report.sections],
         "findings": [
-            (one.name, _written(one.probability), _written(one.threshold), one.said.value, one.flag)
+            (one.name, _written(one.probability), _written(one.threshold), one.state.value, one.flag)
             for one in report.findings
         ],
         "flagged": [(one.text, one.why) for one in report.flagged],
@@ -440,10 +423,10 @@ def report_key(report: FinishedReport) -> tuple[str, ...]:
         "draft": None if report.predecessor is None else report_key(report.predecessor),
     }
     if report.addenda:
-        said["addenda"] = [(one.text, *_signed(one.signature)) for one in report.addenda]
+        content["addenda"] = [(one.text, *_signed(one.signature)) for one in report.addenda]
     if report.rejected is not None:
-        said["rejected"] = _signed(report.rejected)
-    return (str(LAYOUT), sha256_json(said))
+        content["rejected"] = _signed(report.rejected)
+    return (str(LAYOUT), sha256_json(content))
 
 
 def _signed(signature: Signature) -> tuple[str, str, str]:
@@ -455,16 +438,16 @@ def _written(value: float | None) -> str:
 
 
 def report_uid(report: FinishedReport) -> str:
-    """Of the report through its versions, from draft to signed: of one model about one study."""
+    """The UID of a report through all its versions: of one model and one study."""
     study = report.sources[0].study_instance_uid if report.sources else ""
     return uid("report", device_uid(report.model), *((study,) if study else report_key(report)))
 
 
 def instance_uid(report: FinishedReport, kind: str) -> str:
-    """Of one object (``kind``) made from a report."""
+    """The UID of one object (``kind``) of a report."""
     return uid("instance", kind, *report_key(report))
 
 
 def series_uid(report: FinishedReport, kind: str) -> str:
-    """Of all objects of a kind that one model makes of a study."""
+    """The UID of all objects of a kind of one model and one study."""
     return uid("series", kind, report.patient.study_instance_uid, device_uid(report.model))

@@ -1,4 +1,4 @@
-"""The formats by name, and which one a file's suffix asks for."""
+"""Report formats by name and by suffix."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Format:
     Attributes:
         name: as users give it.
         suffix: of its files.
-        writer: "module.function" in this room; loaded when it is asked for, since libraries are heavy.
-        start, mark: what a file of this format begins with and holds, to know one of ours, that may be replaced.
-        needs_dicom: whether it says whose report it is, and so needs images that say it.
+        writer: "module.function" of ``radweave.workstation``, imported on first use, since its libraries are heavy.
+        start, mark: first bytes and content of a file of this format, which ``--overwrite`` may replace.
+        needs_dicom: True if the format names the patient, and so needs DICOM images.
     """
 
     name: str
@@ -38,19 +38,19 @@ class Format:
 
     @property
     def needs_extra(self) -> bool:
-        """Whether more than the core's libraries write it."""
+        """True if the format needs libraries beyond those of the core."""
         return self.name not in ("sr-basic", "hl7", "text")
 
     def bytes_of(self, report: FinishedReport) -> bytes:
         """The report as a file of this format.
 
         Raises:
-            InputError: if the report is empty, or its images do not say whose it is and the format needs that.
+            InputError: if the report is empty, or the format needs DICOM images and there are none.
         """
         if not report.sections:
             raise InputError("the draft is empty: there is nothing to write", field="--format", got=self.name)
         if self.needs_dicom:
-            report.patient  # noqa: B018 - refuses a report that is nobody's
+            report.patient  # noqa: B018 - raises without DICOM images
         if self.needs_extra:
             refuse_without("hospital", f"--format {self.name}", field="--format")
         module, function = self.writer.split(".")
@@ -73,7 +73,7 @@ _FORMATS: Final = (
     Format("hl7", ".hl7", "hl7.write_hl7", b"MSH|", b"|RADWEAVE|", needs_dicom=True),
     Format("text", ".txt", "hl7.write_text", b"", RESEARCH_ONLY.encode(), needs_dicom=False),
 )
-FORMATS: Final[Mapping[str, Format]] = MappingProxyType({found.name: found for found in _FORMATS})
+FORMATS: Final[Mapping[str, Format]] = MappingProxyType({kind.name: kind for kind in _FORMATS})
 MEDIA_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
         ".dcm": "application/dicom",
@@ -84,16 +84,16 @@ MEDIA_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 BY_SUFFIX: Final[Mapping[str, Format]] = MappingProxyType(
-    {found.suffix: found for found in reversed(_FORMATS) if found.suffix != ".txt"}
+    {kind.suffix: kind for kind in reversed(_FORMATS) if kind.suffix != ".txt"}
 )
-"""The first format of each suffix. A ``.txt`` file is one of drafts, which can hold many; see ``generate``."""
+"""The first format of each suffix; ``.txt`` is left to files of many drafts, see ``generate``."""
 
 
 def format_for(path: Path, named: str | None) -> Format | None:
-    """The format that a user names, or that the file's suffix asks for; None for a file of drafts.
+    """The format of a name, or else of the file's suffix; None for a file of drafts.
 
     Raises:
-        InputError: for a name that there is not.
+        InputError: for an unknown name.
     """
     if named is None:
         return BY_SUFFIX.get(path.suffix.lower())
@@ -103,10 +103,9 @@ def format_for(path: Path, named: str | None) -> Format | None:
 
 
 def kind_of(chosen: Format) -> FileKind:
-    """What ``--overwrite`` may replace with a file of this format."""
+    """The kind of file that ``--overwrite`` may replace with this format."""
 
     def knows(path: Path) -> bool:
-        """Whether it is one; a file of ours has a few megabytes at most."""
         if path.stat().st_size > _LARGEST_BYTES:
             return False
         data = path.read_bytes()

@@ -3,9 +3,9 @@
     MSH  PID  ORC  OBR  OBX ...
 
 Text goes in FT fields, whose lines may be broken by ``\\.br\\`` (in TX that means nothing: HL7 2.5.1 Sec. 2.7.6),
-probabilities in NM fields. What a name or a report holds of the message's own signs is escaped (Sec. 2.7), so that no
-text can begin a field or a segment. A signed report is the same order of ours as its draft, and takes its place.
-With an addendum it is sent whole, as a correction (C): the record replaces a final result (tables 0085 and 0123).
+probabilities in NM fields. Delimiters in texts are escaped (Sec. 2.7), so that no text can begin a field or a segment.
+A signed report has the order number of its draft and replaces it. With an addendum the whole report is sent as a
+correction (C), which replaces a final result (tables 0085 and 0123).
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from radweave.workstation.structured_reports import Code, free_code_of
 _ESCAPES: Final = str.maketrans({"\\": "\\E\\", "|": "\\F\\", "^": "\\S\\", "&": "\\T\\", "~": "\\R\\"})
 _LINE_BREAK: Final = "\\.br\\"
 _SECTION_CODES: Final = {
-    "indication": structured_reports.INDICATION_TEXT, "technique": structured_reports.TECHNIQUE_TEXT, "comparison": structured_reports.COMPARISON_TEXT,
-    "findings": structured_reports.FINDINGS_TEXT, "impression": structured_reports.IMPRESSION_TEXT,
+    "indication": structured_reports.INDICATION_TEXT, "technique": structured_reports.TECHNIQUE_TEXT,
+    "comparison": structured_reports.COMPARISON_TEXT, "findings": structured_reports.FINDINGS_TEXT,
+    "impression": structured_reports.IMPRESSION_TEXT,
 }  # fmt: skip
 _NOTE_CODE: Final = Code("NOTE", "L", "Note")
 # HL7 table 0465: the groups of a DICOM name (PS3.5 Sec. 6.2.1.1) are alphabetic, ideographic and phonetic.
 _WRITINGS: Final = ("A", "I", "P")
-# HL7 table 0078: what is said of a class.
+# HL7 table 0078: the state of a class.
 _FLAGS: Final = {LabelState.POSITIVE: "POS", LabelState.NEGATIVE: "NEG", LabelState.UNCERTAIN: "IND"}
 
 
 def write_hl7(report: FinishedReport) -> bytes:
-    """The message in UTF-8, segments end with a carriage return.
+    """The message in UTF-8; segments end with a carriage return.
 
     Raises:
-        InputError: if the report's images do not say whose it is.
+        InputError: if the images do not state a patient id.
     """
     patient = report.patient
     if not patient.patient_id:
@@ -58,7 +59,7 @@ def write_hl7(report: FinishedReport) -> bytes:
 
 
 def escaped(text: str) -> str:
-    """A text as the value of a field: no sign of it is one of the message's; lines are broken by ``\\.br\\``."""
+    """A text as the value of a field: delimiters escaped, lines broken by ``\\.br\\``."""
     lines = text.translate(_ESCAPES).splitlines()
     return _LINE_BREAK.join("".join(sign for sign in line if sign.isprintable()) for line in lines)
 
@@ -77,14 +78,14 @@ def _time(report: FinishedReport) -> str:
 
 
 def _status(report: FinishedReport) -> str:
-    """Table 0085 and 0123: preliminary, final, or a correction that takes the place of what was final."""
+    """Tables 0085 and 0123: preliminary, final, or a correction of a final report."""
     if report.addenda:
         return "C"
     return "F" if report.is_final else "P"
 
 
 def _header(report: FinishedReport) -> list[str]:
-    # Twenty characters are all that MSH-10 holds.
+    # MSH-10 has at most twenty characters.
     control = named_uuid("message", *report_key(report)).hex[:20].upper()
     return [
         "MSH", "^~\\&", MAKER.upper(), "", "", "", _time(report), "", "ORU^R01^ORU_R01", control, "P", "2.5.1",
@@ -102,11 +103,11 @@ def _patient(patient: Identity) -> list[str]:
 
 
 def _name(group: str, writing: str) -> str:
-    """A group of a DICOM name as XPN: family, given, middle, suffix, prefix, and how it is written."""
+    """A group of a DICOM name as XPN: family, given, middle, suffix, prefix, representation."""
     if not group:
         return ""
-    family, given, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
-    return _component(family, given, middle, suffix, prefix, "", "", writing)
+    family, first, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    return _component(family, first, middle, suffix, prefix, "", "", writing)
 
 
 def _order(report: FinishedReport) -> list[str]:
@@ -131,9 +132,9 @@ def _request(report: FinishedReport) -> list[str]:
 
 
 def _person(signature: Signature) -> list[str]:
-    """Number (none), family, given, middle, suffix and prefix of who signed."""
-    family, given, middle, prefix, suffix = [*signature.name.split("=")[0].split("^"), *[""] * 4][:5]
-    return [escaped(part) for part in ("", family, given, middle, suffix, prefix)]
+    """Number (none), family, given, middle, suffix and prefix of the signer."""
+    family, first, middle, prefix, suffix = [*signature.name.split("=")[0].split("^"), *[""] * 4][:5]
+    return [escaped(part) for part in ("", family, first, middle, suffix, prefix)]
 
 
 def _observations(report: FinishedReport) -> Iterator[list[str]]:
@@ -148,25 +149,22 @@ def _observations(report: FinishedReport) -> Iterator[list[str]]:
     for finding in report.findings:
         if finding.probability is not None:
             free = free_code_of(finding.name)
-            rows.append(("NM", free, f"{finding.probability:.4f}", _FLAGS.get(finding.said, "")))
+            rows.append(("NM", free, f"{finding.probability:.4f}", _FLAGS.get(finding.state, "")))
     if study := report.patient.study_instance_uid:
         rows.append(("ST", Code("113014", "DCM", "Study"), study, ""))
-    alike: Counter[Code] = Counter()
+    repeats: Counter[Code] = Counter()
     for number, (kind, code, value, flag) in enumerate(rows, start=1):
-        alike[code] += 1
+        repeats[code] += 1
         unit = "1^no units^UCUM" if kind == "NM" else ""
         yield [
-            "OBX", str(number), kind, _coded(code), str(alike[code]), escaped(value), unit, "", flag, "", "",
+            "OBX", str(number), kind, _coded(code), str(repeats[code]), escaped(value), unit, "", flag, "", "",
             _status(report), "", "", _time(report), "", signers.get(number, ""), "",
             _component(MAKER, report.model.method),
         ]  # fmt: skip
 
 
-# The report as text: sections, what must be looked at, probabilities, who wrote it. It names no patient.
-
-
 def write_text(report: FinishedReport) -> bytes:
-    """The report as UTF-8, lines end with a line feed."""
+    """The report as plain UTF-8 text, which names no patient."""
     sections = [f"{section.title.upper()}\n{section.text}" for section in report.sections]
     sections += [f"{heading.upper()}\n{text}" for heading, text in addendum_lines(report)]
     before, after = "\n".join(caution_lines(report)), "\n".join(evidence_lines(report))

@@ -1,4 +1,4 @@
-"""How a workstation is joined to a hospital's systems: what it receives and from whom, what it asks, where it sends.
+"""The plan that connects a workstation to hospital systems: receiver, targets of reports, queries.
 
 receive:
   ae_title: RADWEAVE
@@ -52,7 +52,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 
 
 class Tls(Record):
-    """Files in PEM: our certificate with its key, and the authority that the other side's must be signed by."""
+    """PEM files: the own certificate with its key, and the authority of the other side's certificate."""
 
     certificate: Path
     key: Path
@@ -60,14 +60,14 @@ class Tls(Record):
 
 
 class Route(Record):
-    """Images that are taken: each list holds what is let through, "" an image that does not say; no list lets all."""
+    """Accepted images: each list holds accepted values, "" for an unstated one; no list accepts all."""
 
     modality: tuple[str, ...] | None = None
     body_part: tuple[str, ...] | None = None
     view: tuple[View, ...] | None = None
 
     def fits(self, modality: str, body_part: str, view: str) -> bool:
-        """Whether an image of these may pass."""
+        """True if an image with these values is accepted."""
         return (
             (self.modality is None or modality in self.modality)
             and (self.body_part is None or body_part in self.body_part)
@@ -76,9 +76,9 @@ class Route(Record):
 
 
 class Deidentify(Record):
-    """Patients are taken out of images before anything else is done with them: see ``radweave.data.deidentify``.
+    """De-identification of received images, see ``radweave.data.deidentify``.
 
-    ``key_file`` holds the secret; ``burned_in`` lets images pass that may bear text in their pixels.
+    ``key_file`` holds the secret; ``burned_in`` accepts images that may have text in their pixels.
     """
 
     key_file: Path
@@ -86,12 +86,12 @@ class Deidentify(Record):
 
 
 def may_hold(routes: Iterable[Route], body_part: str) -> bool:
-    """Whether a series of this part, "" for one that does not say, may hold an image that is let through."""
+    """True if a series of this body part ("" if unstated) may hold an accepted image."""
     return not body_part or any(route.body_part is None or body_part in route.body_part for route in routes)
 
 
 class Receive(Record):
-    """The C-STORE receiver. Only ``peers`` (AE title: address) may send; a study is whole after ``quiet_s``."""
+    """The C-STORE receiver for ``peers`` (AE title: address); a study is complete after ``quiet_s`` without objects."""
 
     ae_title: AeTitle
     port: Port
@@ -105,7 +105,7 @@ class Receive(Record):
 
 
 class Web(Record):
-    """An archive's DICOMweb service. The password stands in a file, so that the plan can be shown."""
+    """An archive's DICOMweb service; its password stands in a file, so that the plan holds no secret."""
 
     url: str = Field(pattern="^https?://")
     user: str | None = None
@@ -114,7 +114,7 @@ class Web(Record):
 
 
 class Dicom(Record):
-    """An archive's C-STORE service, and what we call ourselves."""
+    """An archive's C-STORE service, and the ``calling`` AE title of the workstation."""
 
     host: str
     port: Port
@@ -124,7 +124,7 @@ class Dicom(Record):
 
 
 class Target(Record):
-    """A place that reports are sent to: by ``web`` or by ``dicom``."""
+    """A receiver of reports, by ``web`` or by ``dicom``."""
 
     name: Name
     formats: tuple[Annotated[str, AfterValidator(_format)], ...] = Field(min_length=1)
@@ -144,17 +144,17 @@ _RADIOGRAPHS: Final = ("CR", "DX")
 _CHEST: Final = {"body_part": ("CHEST", "THORAX", ""), "view": tuple(View)}
 
 
-def _with_routes(given: Any) -> Any:
-    """What is asked for where no routes are given: the chest, of the modalities that are asked for."""
-    if not isinstance(given, Mapping) or "routes" in given:
-        return given
-    return {**given, "routes": ({**_CHEST, "modality": given.get("modality", _RADIOGRAPHS)},)}
+def _with_routes(values: Any) -> Any:
+    """Default routes: chest images of the queried modalities."""
+    if not isinstance(values, Mapping) or "routes" in values:
+        return values
+    return {**values, "routes": ({**_CHEST, "modality": values.get("modality", _RADIOGRAPHS)},)}
 
 
 class Poll(Record):
-    """Ask for new studies every ``every_s``: of these modalities, dated in the last ``last_h``.
+    """A query for new studies every ``every_s``: of these modalities, dated in the last ``last_h``.
 
-    A study is fetched when its number of images did not change for ``quiet_s``; of it, what fits one of ``routes``.
+    A study is fetched once its number of images is stable for ``quiet_s``; only images that fit ``routes``.
     """
 
     modality: tuple[Modality, ...] = Field(default=_RADIOGRAPHS, min_length=1)
@@ -167,9 +167,9 @@ class Poll(Record):
 
 
 class Priors(Record):
-    """Ask for the same patient's earlier studies, and take the newest that has an image for ``routes``.
+    """A query for the newest earlier study of the same patient with an image for ``routes``.
 
-    A study waits for it no longer than ``wait_s``.
+    A study waits for its prior at most ``wait_s``.
     """
 
     modality: tuple[Modality, ...] = Field(default=_RADIOGRAPHS, min_length=1)
@@ -180,21 +180,21 @@ class Priors(Record):
     _routes = model_validator(mode="before")(_with_routes)
 
 
-class AskedDicom(Dicom):
-    """An archive's C-FIND service. Images come by C-GET, or by C-MOVE to our own receiver."""
+class QueriedDicom(Dicom):
+    """An archive's C-FIND service; images come by C-GET, or by C-MOVE to the receiver of the plan."""
 
     retrieve: Literal["move", "get"] = "move"
 
 
 class Query(Record):
-    """An archive that is asked, by ``web`` (QIDO-RS, WADO-RS) or by ``dicom``: for new studies, for priors, or both.
+    """An archive to query by ``web`` (QIDO-RS, WADO-RS) or by ``dicom``: for new studies, priors, or both.
 
-    ``timeout_s`` is how long one answer may take, ``most`` how many studies one answer may have.
+    ``timeout_s`` limits the time, ``most`` the studies of one answer.
     """
 
     name: Name
     web: Web | None = None
-    dicom: AskedDicom | None = None
+    dicom: QueriedDicom | None = None
     poll: Poll | None = None
     priors: Priors | None = None
     timeout_s: float = Field(default=60.0, gt=0)
@@ -210,7 +210,7 @@ class Query(Record):
 
 
 class Plan(Record):
-    """See above."""
+    """The whole plan; every part is optional."""
 
     receive: Receive | None = None
     send: tuple[Target, ...] = ()
@@ -222,7 +222,7 @@ class Plan(Record):
 
     @model_validator(mode="after")
     def _nothing_of_nobody(self) -> Plan:
-        """A report under a pseudonym would be filed under a patient that there is not."""
+        """Refuse sending and queries with de-identification: no archive knows a pseudonym."""
         if self.receive is not None and self.receive.deidentify is not None and self.send:
             raise ValueError("receive.deidentify: no report of a de-identified study is sent; leave out send")
         if self.receive is not None and self.receive.deidentify is not None and self.query:
@@ -243,7 +243,7 @@ def read_plan(path: Path) -> Plan:
     """Read a plan.
 
     Raises:
-        InputError: if the file is none, naming the first field that is wrong.
+        InputError: for an invalid plan, naming the first wrong field.
     """
     try:
         return Plan.model_validate(read_yaml(path))

@@ -1,4 +1,4 @@
-"""Whose images a report is about, as their DICOM headers say. None of it is ever printed, logged or quoted."""
+"""Patient and study of the images of a report, from their DICOM headers. They are never printed, logged or quoted."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _ONE_PATIENT = ("patient_id", "patient_name", "issuer_of_patient_id", "study_ins
 
 
 class Identity(Record):
-    """The patient, study and instance of one DICOM file; "" where it says nothing.
+    """The patient, study and instance of one DICOM file; "" for unstated values, which ``repr`` hides.
 
-    Fields are named after the attributes of PS3.6. Names are in DICOM's form (Family^Given^Middle^Prefix^Suffix, in up
-    to three groups of signs). The values are hidden where the record is printed.
+    Fields are named after PS3.6. Names are in DICOM's form: Family^Given^Middle^Prefix^Suffix, up to three groups.
     """
 
     patient_name: str = Field(repr=False)
@@ -81,12 +80,10 @@ KEYWORDS = {
 
 
 def read_identities(files: Sequence[Path]) -> tuple[tuple[Identity, ...], tuple[str, ...]]:
-    """The identities of the DICOM files of one study, and warnings; a folder stands for a series.
-
-    Files of other kinds name nobody and are left out.
+    """Identities of the DICOM files of one study, and warnings; a folder is a series, other files are skipped.
 
     Raises:
-        InputError: for a header that cannot be taken over as it is, or files of several patients or studies.
+        InputError: for an unusable header, or files of several patients or studies.
     """
     dicom = [file for path in files for file in _dicom_files(path)]
     if not dicom:
@@ -94,9 +91,9 @@ def read_identities(files: Sequence[Path]) -> tuple[tuple[Identity, ...], tuple[
     identities: list[Identity] = []
     warnings: dict[str, None] = {}
     for file in dicom:
-        identity, said = _read(file, _child())
+        identity, notes = _read(file, _child())
         identities.append(identity)
-        warnings |= dict.fromkeys(said)
+        warnings |= dict.fromkeys(notes)
     for field in _ONE_PATIENT:
         values = {getattr(identity, field) for identity in identities}
         if len(values) > 1:
@@ -112,7 +109,7 @@ def read_identities(files: Sequence[Path]) -> tuple[tuple[Identity, ...], tuple[
 
 @lru_cache(maxsize=1)
 def _child() -> Sandbox:
-    """One process that stays: starting it takes longer than reading hundreds of headers."""
+    """One persistent process: starting it takes longer than reading hundreds of headers."""
     child = Sandbox(PARSERS, size=1)
     atexit.register(child.close)
     return child
@@ -125,9 +122,9 @@ def _dicom_files(path: Path) -> list[Path]:
 
 
 def _read(file: Path, pool: Sandbox) -> tuple[Identity, list[str]]:
-    found, _ = pool.call("identity", {"path": str(file.absolute())}, timeout_s=READ_TIMEOUT_S)
-    warnings = [str(text) for text in found.pop("warnings", ())]
+    fields, _ = pool.call("identity", {"path": str(file.absolute())}, timeout_s=READ_TIMEOUT_S)
+    warnings = [str(text) for text in fields.pop("warnings", ())]
     try:
-        return Identity(**{field: found.get(keyword) for field, keyword in KEYWORDS.items()}), warnings
+        return Identity(**{field: fields.get(keyword) for field, keyword in KEYWORDS.items()}), warnings
     except ValidationError:
         raise InputError("the reader gave no sensible answer", file=file) from None

@@ -1,8 +1,7 @@
-"""Whose image a DICOM file is, in words: for reports that go back to the same patient. Runs in the reading process.
+"""Parse the identity of a DICOM file in the sandbox, for reports that return to the same patient.
 
-Everywhere else a header leaves that process as numbers and known codes. Here names and ids do, because a report without
-them would be filed under nobody. What is no valid value of its field is refused where it identifies, and left out with
-a word about it where it only describes: a name that was cut or guessed is worse than none.
+Elsewhere headers leave the sandbox as numbers and known codes. Here names and ids do, since a report needs them.
+An invalid identifying value is refused, an invalid describing one left out with a warning; none is truncated.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ IDENTIFYING: Final = {
     "PatientName": 64, "PatientID": 64, "IssuerOfPatientID": 64, "AccessionNumber": 16,
     "StudyInstanceUID": 64, "SeriesInstanceUID": 64, "SOPInstanceUID": 64, "SOPClassUID": 64,
 }  # fmt: skip
-"""Field -> the most characters that PS3.5 Table 6.2-1 allows; of a name, in each of its three groups."""
+"""Field -> its longest value by PS3.5 Table 6.2-1; of a name, of each of its three groups."""
 DESCRIBING: Final = {
     "PatientBirthDate": 8, "PatientSex": 16, "PatientAge": 4, "StudyID": 16, "StudyDate": 8, "StudyTime": 16,
     "ReferringPhysicianName": 64, "StudyDescription": 64, "Modality": 16, "BodyPartExamined": 16,
@@ -46,37 +45,37 @@ def parse_identity(request: dict[str, Any]) -> worker.Message:
     """The identity in the header of the file ``path``: field -> text, and ``warnings``.
 
     Raises:
-        InputError: if an identifying field cannot be taken over as it is, naming the field and never its value.
+        InputError: for an invalid identifying value, naming the field and never the value.
     """
     dataset = dataset_of(Path(request["path"]))
     unstated = _charset(dataset)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     warnings: list[str] = []
     for keyword, longest in IDENTIFYING.items():
         text = _text(dataset, keyword)
         problem = _problem(keyword, text, longest)
         if problem:
             raise InputError(f"{problem}; no report is written for it", field=keyword)
-        found[keyword] = text
+        fields[keyword] = text
     for keyword, longest in DESCRIBING.items():
         text = _text(dataset, keyword)
         text, problem = _usual(keyword, text), _problem(keyword, _usual(keyword, text), longest)
         if problem:
             warnings.append(f"{keyword} {problem}; it is left out")
-        found[keyword] = "" if problem else text
-    if unstated and not all(str(value).isascii() for value in found.values()):
+        fields[keyword] = "" if problem else text
+    if unstated and not all(str(value).isascii() for value in fields.values()):
         warnings.append("the file states no character set for its names; they are taken as Latin-1")
     for keyword in _NUMBERS:
         value = dataset.get(keyword)
-        found[keyword] = value if isinstance(value, int) and 0 < value < 1 << 16 else None
-    return {**found, "warnings": warnings}, {}
+        fields[keyword] = value if isinstance(value, int) and 0 < value < 1 << 16 else None
+    return {**fields, "warnings": warnings}, {}
 
 
 def _charset(dataset: Dataset) -> bool:
-    """Whether the file states no character set.
+    """Check the character set; True if the file states none.
 
     Raises:
-        InputError: if it states one that there is not.
+        InputError: if it is unknown.
     """
     stated = dataset.get("SpecificCharacterSet") or ""
     names = [str(name) for name in stated] if isinstance(stated, (list, MultiValue)) else [str(stated)]
@@ -96,11 +95,11 @@ def _text(dataset: Dataset, keyword: str) -> str:
 
 
 def _usual(keyword: str, text: str) -> str:
-    """Dates and times of older standards as those of today."""
-    if keyword.endswith("Date") and (found := _DATE.fullmatch(text)):
-        return "".join(found.groups())
-    if keyword.endswith("Time") and (found := _TIME.fullmatch(text)):
-        return "".join(part or "" for part in found.groups())
+    """Dates and times of older standards in today's form."""
+    if keyword.endswith("Date") and (match := _DATE.fullmatch(text)):
+        return "".join(match.groups())
+    if keyword.endswith("Time") and (match := _TIME.fullmatch(text)):
+        return "".join(part or "" for part in match.groups())
     return text
 
 
@@ -114,7 +113,7 @@ _SHAPES: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def _problem(keyword: str, text: str, longest: int) -> str | None:
-    """What is wrong with a value; None where nothing is."""
+    """The problem of a value; None for a valid one."""
     if not text:
         return None
     if "\ufffd" in text:
@@ -142,10 +141,10 @@ def _has_shape(keyword: str, text: str) -> bool:
 
 
 def _is_day(text: str) -> bool:
-    """Whether a calendar has it: FHIR and HL7 refuse the 30th of February."""
-    found = _DATE.fullmatch(text)
+    """True for a day of the calendar: FHIR and HL7 refuse the 30th of February."""
+    match = _DATE.fullmatch(text)
     try:
-        return found is not None and bool(date(*map(int, found.groups())))
+        return match is not None and bool(date(*map(int, match.groups())))
     except ValueError:
         return False
 

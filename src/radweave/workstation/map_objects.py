@@ -1,7 +1,7 @@
-"""The maps of a draft as one DICOM object, by what is known of the images' place in the patient.
+"""Attention maps of a draft as one DICOM object.
 
 Radiographs: Multi-frame True Color Secondary Capture (PS3.3 A.8.5), a frame for each class and view, with the colours
-and what they mean burned in. A radiograph has no place in the patient's coordinates, and none is made up.
+and their legend burned in. A radiograph has no patient coordinates, and none are invented.
 CT: a Parametric Map (A.75) in the scan's frame of reference, a channel for each class; viewers lay it over the scan.
 """
 
@@ -41,13 +41,13 @@ from radweave.workstation.finished import (
     status_line,
 )
 from radweave.workstation.formats import MAPS
-from radweave.workstation.structured_reports import coded, envelope, file_bytes, ours, reference
+from radweave.workstation.structured_reports import coded, envelope, file_bytes, private_code, reference
 
 if TYPE_CHECKING:
     from radweave.inference.pictures import Picture
 
 SERIES_NUMBER: Final = 9904
-# Of the report's own modules: the map's library writes these by itself, or has no place for them.
+# Attributes that highdicom writes itself.
 _LIBRARYS: Final = ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "SeriesNumber", "Modality")
 
 
@@ -55,7 +55,7 @@ def write_maps(report: FinishedReport) -> bytes:
     """The maps as a file.
 
     Raises:
-        InputError: if there is no map that fits the images, their place is unknown (CT), or as ``envelope`` does.
+        InputError: without a map that fits the images, or a frame of reference (CT), or as ``envelope`` does.
     """
     if not report.maps:
         raise InputError("the method gave no map that fits the images", field="--format", got=MAPS)
@@ -74,7 +74,7 @@ def _captures(report: FinishedReport) -> bytes:
     dataset.ImageComments = CAUTION
     _derived_from_images(dataset, report)
     dataset.NumberOfFrames, dataset.Rows, dataset.Columns = frames.shape[:3]
-    if len(names) > 1:  # of one frame there is nothing to say, and nothing may be said
+    if len(names) > 1:  # a single frame must not have these
         dataset.FrameIncrementPointer = [0x00182001, 0x00182002]
         dataset.PageNumberVector = list(range(1, len(names) + 1))
         dataset.FrameLabelVector = [name[:16] for name in names]
@@ -86,16 +86,16 @@ def _captures(report: FinishedReport) -> bytes:
 
 
 def _frames(report: FinishedReport) -> tuple[NDArray[np.uint8], list[str]]:
-    """Frames (N, H, W, 3), smaller ones with black beside them, and the class of each."""
+    """Frames (N, H, W, 3), padded with black, and the class of each."""
     known = {finding.name: finding.probability for finding in report.findings}
     pictures, names = [], []
-    for found in report.maps:
-        probability = known.get(found.name)
+    for heat_map in report.maps:
+        probability = known.get(heat_map.name)
         stated = "" if probability is None else f", probability {probability:.2f}"
-        for panel in found.panels:
-            below = (panel.title, f"Map: {found.note}.", CAUTION, status_line(report), f"By {model_line(report)}")
-            pictures.append(np.asarray(captioned(panel, f"{found.name}{stated}", below, found.peak)))
-            names.append(found.name)
+        for panel in heat_map.panels:
+            below = (panel.title, f"Map: {heat_map.note}.", CAUTION, status_line(report), f"By {model_line(report)}")
+            pictures.append(np.asarray(captioned(panel, f"{heat_map.name}{stated}", below, heat_map.peak)))
+            names.append(heat_map.name)
     height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
     frames = np.zeros((len(pictures), height, width, 3), np.uint8)
     for frame, picture in zip(frames, pictures, strict=True):
@@ -105,7 +105,7 @@ def _frames(report: FinishedReport) -> tuple[NDArray[np.uint8], list[str]]:
 
 def _derived_from_images(dataset: Dataset, report: FinishedReport) -> None:
     dataset.BodyPartExamined = "CHEST"
-    notes = "; ".join(dict.fromkeys(found.note for found in report.maps))
+    notes = "; ".join(dict.fromkeys(heat_map.note for heat_map in report.maps))
     dataset.DerivationDescription = f"{MAKER} {report.model.method}: {notes}"[:1024]
     dataset.SourceImageSequence = []
     for source in report.sources:
@@ -119,7 +119,7 @@ def _parametric(report: FinishedReport) -> bytes:
     source = report.patient
     if not source.frame_of_reference_uid:
         raise InputError("is missing in the scan: its maps have no place", field="FrameOfReferenceUID")
-    maps = [found for found in report.maps if found.placed is not None]
+    maps = [heat_map for heat_map in report.maps if heat_map.placed is not None]
     first = maps[0].placed
     assert first is not None
     affine = first.affine_lps
@@ -128,7 +128,7 @@ def _parametric(report: FinishedReport) -> bytes:
     positions = [tuple(map(float, (affine @ (0, 0, z, 1))[:3])) for z in range(len(first.values))]
     built = ParametricMap(
         source_images=[_stand_in(report)],
-        pixel_array=np.stack([found.placed.values for found in maps if found.placed is not None], axis=-1),
+        pixel_array=np.stack([heat_map.placed.values for heat_map in maps if heat_map.placed is not None], axis=-1),
         series_instance_uid=series_uid(report, MAPS),
         series_number=SERIES_NUMBER,
         sop_instance_uid=instance_uid(report, MAPS),
@@ -138,7 +138,7 @@ def _parametric(report: FinishedReport) -> bytes:
         software_versions=report.model.version,
         device_serial_number=report.model.digest[:16],
         contains_recognizable_visual_features=False,
-        real_world_value_mappings=[[_meaning(found)] for found in maps],
+        real_world_value_mappings=[[_meaning(heat_map)] for heat_map in maps],
         voi_lut_transformations=[VOILUTTransformation(window_center=0.5, window_width=1.0)],
         content_description="Where the model looked; no lesion boundary",
         content_label="ATTENTION",
@@ -158,12 +158,12 @@ def _parametric(report: FinishedReport) -> bytes:
     return file_bytes(built)
 
 
-def _meaning(found: HeatMap) -> RealWorldValueMapping:
-    """What a channel's values are: shares of the map's largest value, of a class."""
-    name, units = structured_reports.code_of(found.name), structured_reports.NO_UNITS
+def _meaning(heat_map: HeatMap) -> RealWorldValueMapping:
+    """The meaning of a channel: shares of the largest value of the class's map."""
+    name, units = structured_reports.code_of(heat_map.name), structured_reports.NO_UNITS
     return RealWorldValueMapping(
-        lut_label=ours(found.name).value,
-        lut_explanation=f"{found.name}: where the model looked"[:64],
+        lut_label=private_code(heat_map.name).value,
+        lut_explanation=f"{heat_map.name}: where the model looked"[:64],
         unit=CodedConcept(units.value, units.scheme, units.meaning),
         value_range=(0.0, 1.0),
         slope=1.0,
@@ -173,7 +173,7 @@ def _meaning(found: HeatMap) -> RealWorldValueMapping:
 
 
 def _stand_in(report: FinishedReport) -> Dataset:
-    """An image of the scan without its patient, for the library, which may quote what it gets in its log."""
+    """An image of the scan without its patient for highdicom, whose log may quote values."""
     source, stub = report.patient, Dataset()
     stub.SOPClassUID, stub.SOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
     stub.StudyInstanceUID, stub.SeriesInstanceUID = source.study_instance_uid, source.series_instance_uid
@@ -187,39 +187,35 @@ def _stand_in(report: FinishedReport) -> Dataset:
     return stub
 
 
-# The maps of a draft over what they are about: radiographs as pictures, a scan as a grid in the patient's coordinates.
-#
-# A map says where the model looked. It is no outline of a lesion, and there is one for absent findings too.
-
+# Maps over their images: radiographs as pictures, a scan as a grid in patient coordinates. A map shows attention: it is
+# no outline of a lesion, and absent findings have one too.
 
 FINE: Final = 64
-"""Voxels of a scan's map along each axis: viewers show each voxel as a block."""
+"""Voxels of a scan's map along each axis; viewers show each as a block."""
 
 
 def stack(evidence: Mapping[str, Any], name: str) -> list[Floats] | None:
-    """One map for each of the evidence's ``views``; None if there is none of this name, or it does not fit them."""
+    """One map for each of the evidence's ``views``; None if it is missing or does not fit them."""
     views = evidence.get("views") or []
     try:
-        found = np.asarray((evidence.get("attention_maps") or {})[name], dtype=np.float64)
+        weights = np.asarray((evidence.get("attention_maps") or {})[name], dtype=np.float64)
     except (KeyError, TypeError, ValueError):
         return None
-    if not views or found.ndim < 1 or len(found) < len(views) or not found.size:
+    if not views or weights.ndim < 1 or len(weights) < len(views) or not weights.size:
         return None
-    fits = all(len(view.get("covers") or ()) == found.ndim - 1 for view in views)
-    usable = bool(np.isfinite(found).all()) and bool((found >= 0).all()) and float(found.max()) > 0
-    return [*found[: len(views)]] if fits and usable else None
+    fits = all(len(view.get("covers") or ()) == weights.ndim - 1 for view in views)
+    usable = bool(np.isfinite(weights).all()) and bool((weights >= 0).all()) and float(weights.max()) > 0
+    return [*weights[: len(views)]] if fits and usable else None
 
 
 def on_grid(
     weights: Floats, covers: Sequence[Sequence[float]], shape: tuple[int, int, int]
 ) -> tuple[Floats, NDArray[np.float64]]:
-    """A scan's map in ``FINE`` voxels along each axis, and from their places to those of the scan's voxels (x, y, z).
-
-    Between the middles of the map's cells values are linear.
+    """A scan's map, resampled linearly to ``FINE`` voxels an axis, and its affine to the scan's voxels (x, y, z).
 
     Args:
         weights: the map (z, y, x).
-        covers: what of the scan it lies over, as (start, extent) along each axis in shares of the scan's size.
+        covers: the covered part of the scan, as (start, extent) along each axis in shares of the scan's size.
         shape: the scan's voxels (z, y, x).
     """
     placed, fine = np.eye(4), weights
@@ -229,7 +225,7 @@ def on_grid(
         )
         step = extent * shape[axis] / FINE
         placed[2 - axis, 2 - axis] = step
-        # The middle of the first voxel, where a voxel's middle is a whole number.
+        # The centre of the first voxel; centres are whole numbers.
         placed[2 - axis, 3] = start * shape[axis] + step / 2 - 0.5
     return fine, placed
 
@@ -237,12 +233,12 @@ def on_grid(
 def heat_maps(
     evidence: Mapping[str, Any], pictures: Sequence[tuple[str, Picture]], findings: Sequence[Finding]
 ) -> tuple[HeatMap, ...]:
-    """The maps that matter, the most probable classes first.
+    """Maps of the relevant classes, the most probable first.
 
     Args:
-        evidence: ``attention_maps`` by name, and ``views`` with what of each picture a map ``covers``.
-        pictures: what each view is called, and the picture, in the order of the views.
-        findings: what is known of each class.
+        evidence: ``attention_maps`` by name, and ``views`` with the part of each picture that a map ``covers``.
+        pictures: title and picture of each view, in order.
+        findings: classes with their probabilities.
     """
     from radweave.inference.explain.maps import choose
 
@@ -251,11 +247,11 @@ def heat_maps(
     covers = [view["covers"] for view in evidence.get("views") or ()]
     note = kind_of(evidence).note
     made = []
-    for name in choose([name for name, found in maps.items() if found is not None], known):
-        found = maps[name]
-        assert found is not None
-        peak = max(float(weights.max()) for weights in found)
-        each = list(zip(found, covers, pictures, strict=False))
+    for name in choose([name for name, layers in maps.items() if layers is not None], known):
+        layers = maps[name]
+        assert layers is not None
+        peak = max(float(weights.max()) for weights in layers)
+        each = list(zip(layers, covers, pictures, strict=False))
         volumes = [(weights, cover, one) for weights, cover, (_, one) in each if isinstance(one, Volume)]
         if volumes:
             made.append(HeatMap(name, peak, placed=_placed(*volumes[0]), note=note))

@@ -1,7 +1,7 @@
-"""The report as pages to read: status, patient, image, sections, what must be looked at, probabilities.
+"""The report as PDF pages: status, patient, images, sections, flagged findings, probabilities.
 
-The same report gives the same bytes. Signs that the font lacks are drawn as a box, and the page says how many; so are
-those of writing from right to left, whose letters would stand in the wrong order.
+The same report gives the same bytes. Characters that the font lacks, and scripts from right to left, are drawn as a
+box; the page states their number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reportlab.platypus import Flowable, Image, Paragraph, SimpleDocTemplate, Sp
 from radweave.workstation import structured_reports
 from radweave.workstation.finished import (
     CAUTION,
-    SAID,
+    STATE_WORDS,
     FinishedReport,
     Picture,
     addendum_lines,
@@ -44,12 +44,12 @@ from radweave.workstation.structured_reports import coded, envelope, file_bytes,
 
 _EDGE, _PADDING = 18 * mm, 6
 _FOOT, _COUNT_WIDTH = 7.5, 15
-"""Size of the foot's letters, and room for the number of pages."""
+"""Font size of the footer, and width of the number of pages."""
 WIDTH: Final = A4[0] - 2 * (_EDGE + _PADDING)
 PICTURE_HEIGHT: Final = 78 * mm
 MOST_PICTURES: Final = 3
 _FROM_RIGHT: Final = ("R", "AL")
-"""Unicode annex 9: Hebrew, Arabic and their like, which need an order and shapes that are not made here."""
+"""Bidirectional classes of Unicode annex 9 that are not laid out here."""
 _PAGES: Final = "pages"
 BOX: Final = "\N{WHITE SQUARE}"
 _RED, _GREY, _LINE = colors.HexColor("#8a1c1c"), colors.HexColor("#555555"), colors.HexColor("#c8c8c8")
@@ -74,7 +74,7 @@ def write_pdf(report: FinishedReport) -> bytes:
 
 @cache
 def _fonts() -> tuple[str, str]:
-    """The names of a regular and a bold font: DejaVu where matplotlib has brought it, else Vera of reportlab."""
+    """Names of a regular and a bold font: DejaVu of matplotlib if installed, else Vera of reportlab."""
     folder, files = Path(reportlab.__file__).parent / "fonts", ("Vera.ttf", "VeraBd.ttf")
     plots = find_spec("matplotlib")
     if plots is not None and plots.origin is not None:
@@ -90,7 +90,7 @@ def _fonts() -> tuple[str, str]:
 
 
 class _Counted(Canvas):  # type: ignore[misc]  # reportlab has no types
-    """Pages that say of how many they are: the number is drawn when the last one is done."""
+    """A canvas whose pages state their total number, drawn after the last one."""
 
     def save(self) -> None:
         self.beginForm(_PAGES)
@@ -102,7 +102,7 @@ class _Counted(Canvas):  # type: ignore[misc]  # reportlab has no types
 
 
 class _Pen:
-    """Paragraphs in a few styles; ``missing`` gathers the signs that could not be drawn."""
+    """Paragraphs in a few styles; ``missing`` collects characters that cannot be drawn."""
 
     def __init__(self, regular: str, bold: str) -> None:
         self.missing: set[str] = set()
@@ -120,11 +120,11 @@ class _Pen:
         }
 
     def line(self, text: str, style: str = "text") -> Paragraph:
-        """Text as it is: nothing in it is read as markup."""
+        """A paragraph of literal text, without markup."""
         return Paragraph("<br/>".join(escape(self.drawable(part)) for part in text.splitlines()), self._styles[style])
 
     def drawable(self, text: str) -> str:
-        """Text with a box for each sign that the font lacks, and without signs that cannot be seen."""
+        """Text with a box for each character that the font lacks, and without invisible ones."""
         shown = []
         for sign in unicodedata.normalize("NFC", text):
             if unicodedata.category(sign) in ("Cc", "Cf", "Cs"):
@@ -197,15 +197,15 @@ def _picture(picture: Picture, width: float) -> Image:
 
 def _evidence(report: FinishedReport, pen: _Pen) -> list[Flowable]:
     story: list[Flowable] = []
-    looks = [f"{row.name}: {row.flag}" for row in report.findings if row.flag]
-    looks += [f"{sentence.text} ({sentence.why})" for sentence in report.flagged]
-    story += _list("To be looked at", looks, pen)
+    flagged = [f"{row.name}: {row.flag}" for row in report.findings if row.flag]
+    flagged += [f"{sentence.text} ({sentence.why})" for sentence in report.flagged]
+    story += _list("To be looked at", flagged, pen)
     rows = [row for row in report.findings if row.probability is not None]
     if rows:
         head = [pen.line(name, "small") for name in ("Finding", "Probability", "Counts from", "In the report")]
         cells = [
             [pen.line(row.name, "cell"), pen.line(f"{row.probability:.2f}", "cell"),
-             pen.line(f"{row.threshold:.2f}", "cell"), pen.line(SAID[row.said], "cell")]
+             pen.line(f"{row.threshold:.2f}", "cell"), pen.line(STATE_WORDS[row.state], "cell")]
             for row in rows
         ]  # fmt: skip
         table = Table([head, *cells], colWidths=[WIDTH - 84 * mm, 28 * mm, 28 * mm, 28 * mm], repeatRows=1)
@@ -230,7 +230,7 @@ def _status(report: FinishedReport) -> str:
 
 
 def _frame(canvas: Any, pages: Any, *, report: FinishedReport, pen: _Pen) -> None:
-    """Head and foot of every page: the caution, the status, whose page it is, its number."""
+    """Draw header and footer: caution, status, notice, patient, page number."""
     regular, bold = _fonts()
     left, right, height = _EDGE + _PADDING, A4[0] - _EDGE - _PADDING, A4[1]
     canvas.saveState()
@@ -248,18 +248,17 @@ def _frame(canvas: Any, pages: Any, *, report: FinishedReport, pen: _Pen) -> Non
     canvas.restoreState()
 
 
-# DICOM Encapsulated PDF (PS3.3 A.45.1): the PDF as an object of the study, for viewers that show no SR.
-
+# DICOM Encapsulated PDF (PS3.3 A.45.1), for viewers that show no SR.
 
 KIND: Final = "pdf-dicom"
 SERIES_NUMBER: Final = 9903
 
 
 def write_encapsulated_pdf(report: FinishedReport) -> bytes:
-    """The report as a file.
+    """The PDF in a DICOM file.
 
     Raises:
-        InputError: if its images do not say whose they are, or of which study.
+        InputError: as ``envelope`` does.
     """
     dataset = envelope(report, EncapsulatedPDFStorage, kind=KIND, modality="DOC", number=SERIES_NUMBER)
     dataset.ConversionType = "WSD"

@@ -1,8 +1,8 @@
-"""The C-STORE receiver: what an allowed peer sends is laid into a folder for each association, unread.
+"""The C-STORE receiver: objects of allowed peers are stored unread, in one folder for each association.
 
-An object is answered with success only when it lies on the disk, so that the sender may forget it. Its bytes are
-parsed later, in the limited process that reads all files. Peers are known by AE title and address, with TLS by
-certificate too. Who may hold a connection for how long is ``connections``.
+Success is answered only after an object lies on the disk. Its bytes are parsed later, in the sandboxed process that
+reads all files. Peers are known by AE title and address, with TLS by certificate too. Limits of connections stand in
+``associations``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 from radweave.core.errors import InputError
 from radweave.core.storage import write_aside
 from radweave.workstation.archive import refuse_full
-from radweave.workstation.associations import GUEST_S, SILENT_S, Connections, Count, Door
+from radweave.workstation.associations import PENDING_S, SILENT_S, AssociationServer, Connections, Count
 from radweave.workstation.hospital_plan import Receive
 from radweave.workstation.sending import server_context
 
 OPEN: Final = ".open"
-"""Ends the name of a folder whose association still lives."""
+"""Suffix of the folder of an open association."""
 LATE_S: Final = 600.0
-"""How long after a C-MOVE what it asked for is still known, and refused."""
+"""Seconds after a C-MOVE in which its late objects are known, and refused."""
 NAME_S: Final = 60.0
-"""How long the addresses of a peer that is given by name are remembered."""
+"""Seconds for which the resolved addresses of a host name are cached."""
 _SUCCESS, _FULL, _NOT_ALLOWED, _FAILED = 0x0000, 0xA700, 0x0124, 0x0110
 # Compressed images come as they are: nothing is decoded here.
 SYNTAXES: Final = (
@@ -44,23 +44,23 @@ SYNTAXES: Final = (
 )  # fmt: skip
 
 
-Hold = Callable[[], AbstractContextManager[Callable[[int], None]]]
+Reserve = Callable[[], AbstractContextManager[Callable[[int], None]]]
 
 
 def _any(size: int) -> None:
-    """There is room for an object of any size."""
+    """Accept an object of any size."""
 
 
 class Receiver:
-    """Listens once it is started; ``count`` is told of objects and of refusals by name.
+    """Listens from ``start`` to ``stop``; ``count`` counts objects and refusals by name.
 
-    ``hold`` takes an object's bytes before it is written, and raises ENOSPC where there is no room.
+    ``reserve`` reserves disk space for an object before it is written, and raises ENOSPC if there is none.
     """
 
-    def __init__(self, plan: Receive, folder: Path, count: Count, hold: Hold = lambda: nullcontext(_any)) -> None:
-        self._plan, self._folder, self._count, self._hold = plan, folder, count, hold
+    def __init__(self, plan: Receive, folder: Path, count: Count, reserve: Reserve = lambda: nullcontext(_any)) -> None:
+        self._plan, self._folder, self._count, self._reserve = plan, folder, count, reserve
         self._places: dict[Any, Path] = {}
-        self._door: Door | None = None
+        self._door: AssociationServer | None = None
         self._connections = Connections(plan.associations, len(plan.peers), count)
         self._addresses: dict[str, tuple[float, frozenset[str]]] = {}
         self._lock = threading.Lock()
@@ -69,10 +69,7 @@ class Receiver:
 
     @contextmanager
     def expecting(self, instances: Sequence[str], folder: Path) -> Iterator[None]:
-        """Lay these instances into ``folder``: a C-MOVE of ours asked for them, and nobody sends them to be drafted.
-
-        What comes after the block is refused, for a while.
-        """
+        """Store these instances of a C-MOVE in ``folder``; after the block late ones are refused for a while."""
         now = time.monotonic()
         with self._lock:
             self._late = {uid: end for uid, end in self._late.items() if end > now}
@@ -86,7 +83,7 @@ class Receiver:
                 self._late |= dict.fromkeys(instances, time.monotonic() + LATE_S)
 
     def _place(self, event: evt.Event) -> Path | None:
-        """The folder of an object; None where it comes too late."""
+        """The folder of an object; None for a late one."""
         name = str(getattr(event.request, "AffectedSOPInstanceUID", ""))
         with self._lock:
             if name in self._expected:
@@ -107,13 +104,13 @@ class Receiver:
         """
         plan = self._plan
         self._folder.mkdir(parents=True, exist_ok=True)
-        for left in self._folder.glob(f"*{OPEN}"):  # a server that was killed: what came is whole
+        for left in self._folder.glob(f"*{OPEN}"):  # of a killed server; its files are whole
             left.rename(left.with_suffix(""))
         entity = AE(ae_title=plan.ae_title)
         entity.require_called_aet = True
         entity.require_calling_aet = list(plan.peers)
-        entity.maximum_associations = 1 << 16  # ``connections`` counts those that were accepted, and no others
-        entity.acse_timeout = GUEST_S
+        entity.maximum_associations = 1 << 16  # limited by ``Connections`` instead
+        entity.acse_timeout = PENDING_S
         entity.dimse_timeout = entity.network_timeout = SILENT_S
         entity.add_supported_context(Verification)
         for context in AllStoragePresentationContexts:
@@ -126,23 +123,23 @@ class Receiver:
         ]  # fmt: skip
         place = (plan.host, plan.port)
         try:
-            self._door = Door(entity, place, self._connections, handlers, tls, self._done, self._count)
+            self._door = AssociationServer(entity, place, self._connections, handlers, tls, self._done, self._count)
         except OSError as error:
             raise InputError(f"cannot listen: {error.strerror}", field="receive.port", got=plan.port) from None
         self._door.start()
 
     def stop(self) -> None:
-        """Cut what is open and listen no more."""
+        """Close all connections and stop listening."""
         if self._door is not None:
             self._door.shutdown()
             self._door = None
 
     def _requested(self, event: evt.Event) -> None:
-        """Refuse strangers and what there is no place for, each with its reason (PS3.8 Table 9-21)."""
-        association, asked = event.assoc, event.assoc.requestor.primitive
-        assert asked is not None, "it is what was requested"
-        caller = str(asked.calling_ae_title).strip()
-        if str(asked.called_ae_title).strip() != self._plan.ae_title:
+        """Reject unknown peers, and known ones without a free slot, each with its reason (PS3.8 Table 9-21)."""
+        association, request = event.assoc, event.assoc.requestor.primitive
+        assert request is not None, "it is what was requested"
+        caller = str(request.calling_ae_title).strip()
+        if str(request.called_ae_title).strip() != self._plan.ae_title:
             self._reject(association, "peers_refused", (0x01, 0x01, 0x07))
         elif not self._is_peer(caller, association.requestor.address):
             self._reject(association, "peers_refused", (0x01, 0x01, 0x03))
@@ -159,7 +156,7 @@ class Receiver:
         return stated is not None and address is not None and _plain(address) in self._addresses_of(stated)
 
     def _addresses_of(self, stated: str) -> frozenset[str]:
-        """The addresses of a peer that is stated as a number or a name."""
+        """The addresses of a peer that is given by address or host name."""
         until, known = self._addresses.get(stated, (0.0, frozenset()))
         if until < time.monotonic():
             try:
@@ -174,7 +171,7 @@ class Receiver:
             self._connections.cut(event.assoc, "objects_too_large")
 
     def _store(self, event: evt.Event) -> int:
-        self._connections.kept(event.assoc)
+        self._connections.object_done(event.assoc)
         if not self._is_peer(event.assoc.requestor.ae_title.strip(), event.assoc.requestor.address):
             return _NOT_ALLOWED
         try:
@@ -184,7 +181,7 @@ class Receiver:
                 self._count("objects_late")
                 return _NOT_ALLOWED
             data = event.encoded_dataset()
-            with self._hold() as take, write_aside(place / f"{uuid.uuid4().hex}.dcm") as partial:
+            with self._reserve() as take, write_aside(place / f"{uuid.uuid4().hex}.dcm") as partial:
                 take(len(data))
                 partial.write_bytes(data)
         except (OSError, InputError) as error:
@@ -197,14 +194,14 @@ class Receiver:
         self._connections.closed(event.assoc)
 
     def _done(self, association: Association) -> None:
-        """Hand on what came. Not when the connection ends: what came last may still be on its way to the disk."""
+        """Release the folder of an ended association; when its connection closes, files may still be written."""
         place = self._places.pop(association, None)
         if place is not None:
             place.rename(place.with_suffix(""))
 
 
 def _plain(address: str) -> str:
-    """An address as it is compared: one of IPv4 may be written as one of IPv6 (RFC 4291, 2.5.5.2)."""
+    """The normal form of an address: IPv4 may be written as IPv6 (RFC 4291, 2.5.5.2)."""
     try:
         number = ipaddress.ip_address(address)
     except ValueError:

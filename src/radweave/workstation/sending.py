@@ -1,7 +1,6 @@
-"""Send an object to an archive, by DICOMweb (STOW-RS) or by C-STORE, and bring back its receipt.
+"""Send an object to an archive, by DICOMweb (STOW-RS) or C-STORE, and return its receipt.
 
-Both say of each object whether it was kept. Nothing is sent to a server whose certificate is not signed by the
-authority that the plan names (or the system knows).
+Nothing is sent to a server whose certificate is not signed by the authority of the plan (or one of the system).
 """
 
 from __future__ import annotations
@@ -24,95 +23,101 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool
 
 from radweave.core.errors import InputError
-from radweave.workstation.archive import CONNECT_S, MOST_BYTES, ROW_BYTES, Asked, NotAnsweredError, cut_late
+from radweave.workstation.archive import (
+    CONNECT_S,
+    MOST_BYTES,
+    ROW_BYTES,
+    NotAnsweredError,
+    QueryLimits,
+    close_at_deadline,
+)
 from radweave.workstation.associations import LONGEST_MESSAGE, bound
 from radweave.workstation.hospital_plan import Dicom, Target, Tls, Web
 
 TIMEOUT_S: Final = 60
-"""How long an archive may say nothing."""
+"""Seconds that an archive may be silent."""
 LONGEST_S: Final = 300.0
-"""How long it may take to send an object."""
+"""Seconds for sending an object."""
 _RECEIPT_ROWS: Final = 64
-"""A receipt may be as long as an answer with so many rows."""
+"""Length limit of a receipt, in rows of an answer."""
 _OBJECTS: Final = 'multipart/related; type="application/dicom"; transfer-syntax=*'
-_KEPT: Final = 0x0000
-_WARNED: Final = (0xB000, 0xB006, 0xB007)
-"""PS3.4 Table B.2-1: kept, with a remark."""
+_STORED: Final = 0x0000
+_STORED_WITH_WARNING: Final = (0xB000, 0xB006, 0xB007)
+"""PS3.4 Table B.2-1: stored with a warning."""
 
 
-class NotKeptError(Exception):
-    """The archive is away, or did not keep the object. ``str`` is for users and names no value of it."""
+class NotStoredError(Exception):
+    """The archive is unreachable, or did not store the object. ``str`` is for users and quotes no value."""
 
 
 def send(target: Target, data: bytes, is_stopped: Callable[[], bool] = bool) -> str:
-    """Send an object; the receipt in words. The connection is cut where it takes too long, or once ``is_stopped``.
+    """Send an object and return the receipt in words. The connection is closed when late, or once ``is_stopped``.
 
     Raises:
-        NotKeptError: if there is no receipt for it.
+        NotKeptError: if the archive sends no receipt.
     """
     dataset = dcmread(io.BytesIO(data))
-    asked = Asked(time.monotonic() + LONGEST_S, _RECEIPT_ROWS, is_stopped)
+    limits = QueryLimits(time.monotonic() + LONGEST_S, _RECEIPT_ROWS, is_stopped)
     try:
         if target.web is not None:
-            return _store_web(target.web, dataset, asked)
+            return _store_web(target.web, dataset, limits)
         assert target.dicom is not None
-        return _store_dicom(target.dicom, dataset, asked)
-    except (NotAnsweredError, NotKeptError) as error:
-        raise NotKeptError(asked.over or str(error)) from None
+        return _store_dicom(target.dicom, dataset, limits)
+    except (NotAnsweredError, NotStoredError) as error:
+        raise NotStoredError(limits.over or str(error)) from None
 
 
 @contextmanager
-def session_for(web: Web, asked: Asked) -> Iterator[requests.Session]:
-    """A session with the plan's credentials, through no proxy of the environment.
+def session_for(web: Web, limits: QueryLimits) -> Iterator[requests.Session]:
+    """A session with the plan's credentials, without a proxy of the environment.
 
-    It follows no redirection, asks for objects as they are kept, and reads no answer longer than may be: neither in
-    bytes nor in seconds.
+    It follows no redirection, accepts any transfer syntax, and bounds the bytes and seconds of each answer.
 
     Raises:
         NotKeptError: if the password cannot be read.
     """
-    with cut_late(asked) as take, _Session(asked) as session:
+    with close_at_deadline(limits) as take, _Session(limits) as session:
         session.trust_env = False
         for scheme in ("http://", "https://"):
-            session.mount(scheme, _Adapter(asked, take))
+            session.mount(scheme, _Adapter(limits, take))
         if web.authority is not None:
             session.verify = str(web.authority)
         if web.user is not None:
             try:
                 password = "" if web.password_file is None else web.password_file.read_text(encoding="utf-8").strip()
             except OSError:
-                raise NotKeptError("the password file cannot be read") from None
+                raise NotStoredError("the password file cannot be read") from None
             session.auth = (web.user, password)
         yield session
 
 
 class _Adapter(HTTPAdapter):
-    """Hands on each connection as soon as it stands."""
+    """Registers each connection with the query's deadline."""
 
-    def __init__(self, asked: Asked, take: Callable[[socket.socket], None]) -> None:
-        self._asked, self._take = asked, take
+    def __init__(self, limits: QueryLimits, take: Callable[[socket.socket], None]) -> None:
+        self._asked, self._take = limits, take
         super().__init__()
 
     def get_connection_with_tls_context(self, *args: Any, **more: Any) -> HTTPConnectionPool:
         pool = super().get_connection_with_tls_context(*args, **more)
-        asked, take = self._asked, self._take
+        limits, take = self._asked, self._take
 
         class Taken(pool.ConnectionCls):  # type: ignore[misc,name-defined]
             def connect(self) -> None:
                 super().connect()
                 take(self.sock)
-                self.sock.settimeout(asked.left_s)  # the limit until now was that of connecting
+                self.sock.settimeout(limits.left_s)  # until here: the limit of connecting
 
         pool.ConnectionCls = Taken
         return pool
 
 
 class _Session(requests.Session):
-    """See ``session_for``."""
+    """The session of ``session_for``."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, limits: QueryLimits) -> None:
         super().__init__()
-        self._asked_for = asked
+        self._asked_for = limits
 
     def request(self, method: str, url: str, **more: Any) -> requests.Response:  # type: ignore[override]
         headers = dict(more.pop("headers", None) or {})
@@ -122,7 +127,7 @@ class _Session(requests.Session):
         left = self._asked_for.left_s
         more |= {"headers": headers, "stream": True, "timeout": (min(CONNECT_S, left), left), "allow_redirects": False}
         answer = super().request(method, url, **more)
-        if answer.is_redirect:  # nothing goes to a place that the plan does not name
+        if answer.is_redirect:  # the plan names the only server
             raise requests.TooManyRedirects
         whole = answer.iter_content
 
@@ -139,33 +144,32 @@ class _Session(requests.Session):
         return answer
 
 
-def _store_web(web: Web, dataset: Dataset, asked: Asked) -> str:
-    with session_for(web, asked) as session:
+def _store_web(web: Web, dataset: Dataset, limits: QueryLimits) -> str:
+    with session_for(web, limits) as session:
         try:
             client = DICOMwebClient(web.url, session=session)
-            client.set_http_retry_params(retry=False)  # the outbox tries again, without holding up other archives
+            client.set_http_retry_params(retry=False)  # the outbox retries without delaying other archives
             answer = client.store_instances([dataset])
         except NotAnsweredError:
             raise
         except requests.HTTPError as error:
             status = error.response.status_code if error.response is not None else "no status"
-            raise NotKeptError(f"the archive answers with HTTP {status}") from None
+            raise NotStoredError(f"the archive answers with HTTP {status}") from None
         except requests.RequestException as error:
-            raise NotKeptError(f"the archive cannot be reached ({type(error).__name__})") from None
-        except Exception as error:  # an answer that is no DICOM may fail in any way
-            raise NotKeptError(f"the archive's answer cannot be read ({type(error).__name__})") from None
-    kept = {str(item.get("ReferencedSOPInstanceUID", "")) for item in answer.get("ReferencedSOPSequence", ())}
-    if str(dataset.SOPInstanceUID) not in kept:
+            raise NotStoredError(f"the archive cannot be reached ({type(error).__name__})") from None
+        except Exception as error:  # an invalid answer may fail in any way
+            raise NotStoredError(f"the archive's answer cannot be read ({type(error).__name__})") from None
+    stored = {str(item.get("ReferencedSOPInstanceUID", "")) for item in answer.get("ReferencedSOPSequence", ())}
+    if str(dataset.SOPInstanceUID) not in stored:
         failed = [item.get("FailureReason") for item in answer.get("FailedSOPSequence", ())]
-        raise NotKeptError(f"the archive did not keep it (reason {failed[0] if failed else 'not stated'})")
+        raise NotStoredError(f"the archive did not keep it (reason {failed[0] if failed else 'not stated'})")
     return "STOW-RS: kept"
 
 
 class _LateHandshake(ssl.SSLContext):
-    """Shakes hands when a connection is read first, by the thread that serves it.
+    """Delays the handshake to the first read, in the connection's own thread.
 
-    pynetdicom would do so in the one that accepts connections, so that who connects and says nothing keeps all others
-    waiting.
+    pynetdicom would shake hands in the accepting thread, where a silent client would block all others.
     """
 
     def wrap_socket(self, sock: socket.socket, server_side: bool = False, **more: Any) -> ssl.SSLSocket:  # type: ignore[override]
@@ -174,7 +178,7 @@ class _LateHandshake(ssl.SSLContext):
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """What a connection of ours is encrypted with, and who may answer it.
+    """The TLS context of outgoing connections, with the authority of the other side.
 
     Raises:
         InputError: if a file is missing or no PEM.
@@ -183,7 +187,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """What connections to us are encrypted with; the other side must bear a certificate too.
+    """The TLS context of incoming connections; clients must present a certificate.
 
     Raises:
         InputError: if a file is missing or no PEM.
@@ -207,18 +211,18 @@ def _loaded(context: ssl.SSLContext, tls: Tls) -> ssl.SSLContext:
 def associated(
     entity: AE,
     peer: Dicom,
-    asked: Asked,
+    limits: QueryLimits,
     most: float,
     *,
     silent_s: float,
     handlers: Sequence[Any] = (),
     roles: Any = None,
 ) -> Iterator[Association]:
-    """What comes of asking ``peer`` for an association, which may be none; it is released, or cut with ``asked``.
+    """Request an association of ``peer``, which may refuse; release it afterwards, or close it at the deadline.
 
-    Not more than ``most`` bytes are read of it.
+    At most ``most`` bytes are read from it.
     """
-    with cut_late(asked) as take:
+    with close_at_deadline(limits) as take:
 
         def connected(event: evt.Event) -> None:
             connection = event.assoc.dul.socket
@@ -227,7 +231,7 @@ def associated(
             take(connection.socket)
             bound(event.assoc, most + LONGEST_MESSAGE)
 
-        left = min(silent_s, asked.left_s)
+        left = min(silent_s, limits.left_s)
         entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = left
         entity.connection_timeout = min(left, CONNECT_S)
         association = entity.associate(
@@ -243,18 +247,18 @@ def associated(
                 association.release()
 
 
-def _store_dicom(peer: Dicom, dataset: Dataset, asked: Asked) -> str:
+def _store_dicom(peer: Dicom, dataset: Dataset, limits: QueryLimits) -> str:
     entity = AE(ae_title=peer.calling)
     entity.add_requested_context(dataset.SOPClassUID, dataset.file_meta.TransferSyntaxUID)
-    with associated(entity, peer, asked, _RECEIPT_ROWS * ROW_BYTES, silent_s=TIMEOUT_S) as association:
+    with associated(entity, peer, limits, _RECEIPT_ROWS * ROW_BYTES, silent_s=TIMEOUT_S) as association:
         if not association.is_established:
             why = "refused the association" if association.is_rejected else "cannot be reached or takes no such kind"
-            raise NotKeptError(f"the archive {why}")
+            raise NotStoredError(f"the archive {why}")
         try:
             status = association.send_c_store(dataset).get("Status")
         except Exception as error:
-            raise NotKeptError(f"the object was not sent ({type(error).__name__})") from None
-    if status != _KEPT and status not in _WARNED:
+            raise NotStoredError(f"the object was not sent ({type(error).__name__})") from None
+    if status != _STORED and status not in _STORED_WITH_WARNING:
         shown = "no status" if status is None else f"status 0x{status:04X}"
-        raise NotKeptError(f"the archive did not keep it ({shown})")
+        raise NotStoredError(f"the archive did not keep it ({shown})")
     return f"C-STORE: status 0x{status:04X}"

@@ -1,4 +1,4 @@
-"""DICOM Basic Text SR (PS3.3 A.35.1, template TID 2000): sections as text, which every archive and viewer shows."""
+"""DICOM structured reports: Basic Text SR (PS3.3 A.35.1, TID 2000) and Comprehensive 3D SR (TID 1500)."""
 
 from __future__ import annotations
 
@@ -44,16 +44,12 @@ from radweave.workstation.finished import (
 )
 from radweave.workstation.identity import KEYWORDS, Identity
 
-# Codes, and where each is from.
-#
-# SNOMED CT codes are those that the DICOM standard itself lists (PS3.16), which DICOM's users may use in DICOM without a
-# licence of their own; they stand in DICOM objects only. Codes of DICOM (DCM) and LOINC are free everywhere. A class
-# that has none of these gets a code of ours, ``99RADWEAVE``; RadLex codes are not used, since no code of a chest finding
-# could be held against a list of them. A test asks the standard's dictionary, as pydicom has it, for each code here.
+# Codes. SNOMED CT codes are those of the DICOM standard (PS3.16), free within DICOM objects and used only there. Codes
+# of DICOM (DCM) and LOINC are free everywhere. Other classes get a private code (99RADWEAVE). RadLex is not used: its
+# codes could not be verified. A test looks up each code in pydicom's dictionary of the standard.
 
-
-OURS: Final = "99RADWEAVE"
-OURS_NAME: Final = "Classes of findings of Radweave's label sets"
+PRIVATE_SCHEME: Final = "99RADWEAVE"
+PRIVATE_SCHEME_NAME: Final = "Classes of findings of Radweave's label sets"
 
 
 class Code(NamedTuple):
@@ -71,7 +67,7 @@ COMPARISON_TEXT: Final = Code("18834-2", "LN", "Previous Findings")
 FINDINGS_TEXT: Final = Code("59776-5", "LN", "Findings")
 IMPRESSION_TEXT: Final = Code("19005-8", "LN", "Impressions")
 ADDENDUM: Final = Code("55107-7", "LN", "Addendum")
-"""Of HL7's fields: LOINC, as PS3.16 CID 7001 lists it for the headings of a diagnostic imaging report."""
+"""Headings in HL7: LOINC codes of PS3.16 CID 7001."""
 INDICATIONS: Final = Code("121109", "DCM", "Indications for Procedure")
 HISTORY: Final = Code("121060", "DCM", "History")
 PROCEDURES: Final = Code("121064", "DCM", "Current Procedure Descriptions")
@@ -103,7 +99,7 @@ PROCESSED_SOURCE: Final = Code("121322", "DCM", "Source image for image processi
 PROCESSING: Final = Code("109102", "DCM", "Processing Equipment")
 CHEST_IMAGING: Final = Code("413815006", "SCT", "Chest imaging")
 PROBABILITY: Final = Code("122157", "DCM", "Probability")
-IN_THE_REPORT: Final = Code("STATED", OURS, "Stated in the report")
+IN_THE_REPORT: Final = Code("STATED", PRIVATE_SCHEME, "Stated in the report")
 NO_UNITS: Final = Code("1", "UCUM", "no units")
 
 _MODALITIES: Final[Mapping[str, str]] = MappingProxyType(
@@ -121,7 +117,7 @@ PRESENCE: Final[Mapping[LabelState, Code]] = MappingProxyType(
         LabelState.POSITIVE: Code("52101004", "SCT", "Present"),
         LabelState.NEGATIVE: Code("272519000", "SCT", "Absent"),
         LabelState.UNCERTAIN: Code("373068000", "SCT", "Undetermined"),
-        LabelState.BLANK: Code("BLANK", OURS, "Not mentioned"),
+        LabelState.BLANK: Code("BLANK", PRIVATE_SCHEME, "Not mentioned"),
     }
 )
 
@@ -148,37 +144,34 @@ _STANDARD: Final[Mapping[str, Code]] = MappingProxyType(
 
 
 def modality(name: str) -> Code:
-    """The code of a value of Modality (0008,0060); of one that is not listed here, that of "other"."""
+    """The code of a value of Modality (0008,0060); unlisted ones are "other"."""
     known = name if name in _MODALITIES else "OT"
     return Code(known, "DCM", _MODALITIES[known])
 
 
 def code_of(name: str) -> Code:
-    """The code of a class of findings: the standard's, or one of ours that follows from the class's name."""
-    return _STANDARD.get(name.lower()) or ours(name)
+    """The code of a class of findings: the standard's, or a private one."""
+    return _STANDARD.get(name.lower()) or private_code(name)
 
 
 def free_code_of(name: str) -> Code:
-    """The code of a class where SNOMED CT needs a licence: DICOM's own, or one of ours."""
+    """The code of a class without SNOMED CT, which needs a licence: DICOM's own, or a private one."""
     code = code_of(name)
-    return ours(name) if code.scheme == "SCT" else code
+    return private_code(name) if code.scheme == "SCT" else code
 
 
-def ours(name: str) -> Code:
-    """A code of at most 16 characters (PS3.5: SH) that follows from the class's name alone.
+def private_code(name: str) -> Code:
+    """A private code of at most 16 characters (PS3.5: SH), derived from the class's name.
 
-    Its meaning (LO: 64 characters) has 64 bytes, since validators and archives count those.
+    Its meaning (LO: 64 characters) has at most 64 bytes, since validators and archives count bytes.
     """
     plain = name.replace("_", " ")
     meaning = plain.encode()[:64].decode(errors="ignore").strip()
-    return Code("RW" + hashlib.sha256(plain.lower().encode()).hexdigest()[:8].upper(), OURS, meaning)
+    return Code("RW" + hashlib.sha256(plain.lower().encode()).hexdigest()[:8].upper(), PRIVATE_SCHEME, meaning)
 
 
-# What every DICOM object of a report has: patient and study as in its images, a series, equipment, UIDs, bytes.
-#
-# Modules of PS3.3: Patient C.7.1.1, General Study C.7.2.1, Patient Study C.7.2.2, General Equipment C.7.5.1, SOP Common
-# C.12.1 with the Contributing Equipment item that IHE's AI Results profile asks for.
-
+# Modules of every DICOM object of a report (PS3.3): Patient C.7.1.1, General Study C.7.2.1, Patient Study C.7.2.2,
+# General Equipment C.7.5.1, SOP Common C.12.1 with the Contributing Equipment item of IHE's AI Results profile.
 
 IMPLEMENTATION: Final = UID("2.25.326905638510708318811312938120560737573")
 _NO_TEXT: Final = ("SQ", "OB", "OW", "OF", "OD", "OL", "UN")
@@ -186,11 +179,11 @@ _TYPE_2: Final = (
     "patient_name", "patient_id", "patient_birth_date", "patient_sex",
     "study_id", "study_date", "study_time", "accession_number", "referring_physician_name",
 )  # fmt: skip
-"""Empty where the images say nothing."""
+"""Empty if the images do not state it."""
 _TYPE_3: Final = (
     "issuer_of_patient_id", "patient_age", "study_description", "patient_identity_removed", "deidentification_method",
 )  # fmt: skip
-"""Absent where the images say nothing."""
+"""Absent if the images do not state it."""
 
 
 def coded(code: Code) -> Dataset:
@@ -201,12 +194,10 @@ def coded(code: Code) -> Dataset:
 
 
 def envelope(report: FinishedReport, sop_class: str, *, kind: str, modality: str, number: int) -> Dataset:
-    """A new object of the report's study, without what its class adds.
-
-    ``kind`` goes into its UIDs; ``number`` is that of its series.
+    """A new object of the report's study with the common modules; ``kind`` goes into its UIDs.
 
     Raises:
-        InputError: if the images do not say whose they are, or of which study.
+        InputError: if the images do not state patient, study and UIDs.
     """
     patient = report.patient
     for field in ("study_instance_uid", "series_instance_uid", "sop_instance_uid", "sop_class_uid"):
@@ -230,13 +221,13 @@ def envelope(report: FinishedReport, sop_class: str, *, kind: str, modality: str
 
 
 def _place(report: FinishedReport) -> int:
-    """The place in the series, by which viewers sort: the draft, what took its place, each addendum."""
+    """The instance number, by which viewers sort: the draft, its replacement, each addendum."""
     is_draft = report.signature is None and report.rejected is None
     return 1 if is_draft else 2 + len(report.addenda)
 
 
 def copy_identity(dataset: Dataset, report: FinishedReport) -> None:
-    """Patient and study as the images have them: a report that says anything else is filed elsewhere."""
+    """Copy patient and study from the images: archives file reports by them."""
     for field in _TYPE_2:
         setattr(dataset, KEYWORDS[field], getattr(report.patient, field))
     for field in _TYPE_3:
@@ -245,13 +236,13 @@ def copy_identity(dataset: Dataset, report: FinishedReport) -> None:
 
 
 def stamp(dataset: Dataset, report: FinishedReport) -> None:
-    """When the report was written or last added to, and the names of our codes."""
+    """Set the time of the report or its last addendum, and the private coding scheme."""
     added = report.released.astimezone(report.written.tzinfo) if report.addenda else report.written
     date, time = added.strftime("%Y%m%d"), added.strftime("%H%M%S")
     dataset.ContentDate, dataset.ContentTime = date, time
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = date, time
     scheme = Dataset()
-    scheme.CodingSchemeDesignator, scheme.CodingSchemeName = OURS, OURS_NAME
+    scheme.CodingSchemeDesignator, scheme.CodingSchemeName = PRIVATE_SCHEME, PRIVATE_SCHEME_NAME
     scheme.CodingSchemeResponsibleOrganization = MAKER
     dataset.CodingSchemeIdentificationSequence = [scheme]
 
@@ -268,7 +259,7 @@ def _equipment(report: FinishedReport) -> Dataset:
 
 
 def evidence_of(report: FinishedReport) -> Dataset:
-    """The images of the report's study, by series: an item of the Hierarchical SOP Instance Reference macro."""
+    """The report's images by series: an item of the Hierarchical SOP Instance Reference macro."""
     study = Dataset()
     study.StudyInstanceUID = report.patient.study_instance_uid
     study.ReferencedSeriesSequence = []
@@ -285,14 +276,14 @@ def evidence_of(report: FinishedReport) -> Dataset:
 
 
 def reference(sop_class: str, sop_instance: str) -> Dataset:
-    """An item that names an instance."""
+    """A reference to an instance."""
     item = Dataset()
     item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = sop_class, sop_instance
     return item
 
 
 def file_bytes(dataset: Dataset) -> bytes:
-    """The object as a file (PS3.10), in UTF-8 where ASCII does not hold what it says."""
+    """The object as a file (PS3.10), in UTF-8 unless ASCII suffices."""
     if not _is_ascii(dataset):
         dataset.SpecificCharacterSet = "ISO_IR 192"
     meta = FileMetaDataset()
@@ -310,8 +301,7 @@ def _is_ascii(dataset: Dataset) -> bool:
     return all(str(item.value).isascii() for item in dataset.iterall() if item.VR not in _NO_TEXT)
 
 
-# Structured reports: the modules that both of ours share (PS3.3 C.17.1 to C.17.3), and items of their trees.
-
+# Modules of structured reports (PS3.3 C.17.1 to C.17.3), and items of their content trees.
 
 Relation = Literal["CONTAINS", "HAS CONCEPT MOD", "HAS OBS CONTEXT", "HAS ACQ CONTEXT"]
 SEPARATE: Final = "SEPARATE"
@@ -320,9 +310,9 @@ SEPARATE: Final = "SEPARATE"
 def document(
     report: FinishedReport, sop_class: str, *, kind: str, number: int, predecessor_class: str | None = None
 ) -> Dataset:
-    """A structured report without its tree: unverified and preliminary until it is signed.
+    """A structured report without its content tree: unverified and preliminary until it is signed.
 
-    ``predecessor_class`` is the SOP class of the predecessor where that is another one.
+    ``predecessor_class`` is the SOP class of the predecessor, if it differs.
 
     Raises:
         InputError: as ``envelope`` does.
@@ -342,7 +332,7 @@ def document(
 
 
 def _predecessor(before: FinishedReport, sop_class: str, kind: str) -> Dataset:
-    """The document whose text this one took over (PS3.3 C.17.2.2): viewers may then hide it."""
+    """The replaced document (PS3.3 C.17.2.2), which viewers may hide."""
     series, study = Dataset(), Dataset()
     series.SeriesInstanceUID = series_uid(before, kind)
     series.ReferencedSOPSequence = [reference(sop_class, instance_uid(before, kind))]
@@ -402,7 +392,7 @@ def image(source: Identity) -> Dataset:
 BASIC_SR: Final = "sr-basic"
 BASIC_SR_SERIES: Final = 9901
 SHOWN_IMAGES: Final = 8
-"""References in the tree; the evidence names all images, of which a scan has hundreds."""
+"""References in the content tree; the evidence names all images, hundreds of a scan."""
 SECTION_CODES: Final[dict[str, tuple[Code, Code]]] = {
     "indication": (INDICATIONS, HISTORY),
     "technique": (PROCEDURES, PROCEDURE),
@@ -416,10 +406,10 @@ SECTION_CODES: Final[dict[str, tuple[Code, Code]]] = {
 def write_basic_sr(
     report: FinishedReport, *, kind: str = BASIC_SR, number: int = BASIC_SR_SERIES, predecessor_class: str | None = None
 ) -> bytes:
-    """The report as a file; its ``kind``, series ``number`` and predecessor are those of another form on request.
+    """The report as a file; ``kind``, ``number`` and predecessor may be those of another format.
 
     Raises:
-        InputError: if its images do not say whose they are, or of which study.
+        InputError: as ``envelope`` does.
     """
     dataset = document(report, BasicTextSRStorage, kind=kind, number=number, predecessor_class=predecessor_class)
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", SEPARATE
@@ -432,7 +422,7 @@ def write_basic_sr(
 
 
 def _context(report: FinishedReport) -> list[Dataset]:
-    """The language, and that a device is the observer (TID 1001 and 1004)."""
+    """The language, and the device as observer (TID 1001 and 1004)."""
     model = report.model
     facts = (
         (DEVICE_NAME, f"{MAKER} {model.version}"),
@@ -461,19 +451,16 @@ def _sections(report: FinishedReport) -> list[Dataset]:
 
 
 def addenda(report: FinishedReport) -> list[Dataset]:
-    """A container of each addendum: who signed it and when, and its text."""
+    """A container for each addendum: signer, time and text."""
     return [
         container(ADDENDUM, [text_item(COMMENT, heading), text_item(ADDENDUM_TEXT, text)])
         for heading, text in addendum_lines(report)
     ]
 
 
-# DICOM Comprehensive 3D SR by TID 1500: findings as codes that programs read, with the images they are about.
-#
-# Of each class one group (TID 1501): whether the report states it, and its probability. IHE's AI Results profile calls
-# these qualitative findings. Names and ids never pass through highdicom, which may quote them in its log: it builds the
-# tree, and what surrounds it is ours.
-
+# Comprehensive 3D SR by TID 1500: one group (TID 1501) for each class with its state in the report and its probability,
+# the qualitative findings of IHE's AI Results profile. highdicom builds the content tree only, since its log may quote
+# names and ids.
 
 TID1500: Final = "sr-tid1500"
 TID1500_SERIES: Final = 9902
@@ -483,9 +470,9 @@ def write_tid1500(report: FinishedReport) -> bytes:
     """The report as a file.
 
     Raises:
-        InputError: if its images do not say whose they are, or of which study, or no class of findings is known.
+        InputError: as ``envelope`` does, or without any class of findings.
     """
-    if report.rejected is not None:  # a notice in words takes the place of the codes
+    if report.rejected is not None:  # a notice in words instead of codes
         return write_basic_sr(report, kind=TID1500, number=TID1500_SERIES, predecessor_class=Comprehensive3DSRStorage)
     if not report.findings:
         raise InputError(
@@ -510,7 +497,7 @@ def write_tid1500(report: FinishedReport) -> bytes:
 
 
 def _separate(item: Dataset) -> None:
-    """Let viewers show each item with its heading: run together, a probability and a word read as one statement."""
+    """Make viewers show each item with its heading, else a probability and a word read as one statement."""
     if "ContinuityOfContent" in item:
         item.ContinuityOfContent = SEPARATE
     for inside in item.get("ContentSequence", ()):
@@ -533,9 +520,9 @@ def _device(report: FinishedReport) -> DeviceObserverIdentifyingAttributes:
 
 
 def _group(finding: Finding, report: FinishedReport, key: tuple[str, ...]) -> MeasurementsAndQualitativeEvaluations:
-    """A class: what the report says of it, its probability, the radiographs. Of a scan the library has the images."""
+    """A class: its state in the report, its probability, the radiographs. Images of a scan stand in the library."""
     name = finding.name
-    evaluation = QualitativeEvaluation(_concept(IN_THE_REPORT), _concept(PRESENCE[finding.said]))
+    evaluation = QualitativeEvaluation(_concept(IN_THE_REPORT), _concept(PRESENCE[finding.state]))
     measurements = []
     if finding.probability is not None:
         probability = Measurement(
@@ -559,7 +546,7 @@ def _images(report: FinishedReport) -> list[SourceImageForMeasurementGroup] | No
 
 
 def _image_library(report: FinishedReport) -> Dataset:
-    """The images that the report is about (TID 1600), by modality."""
+    """The report's images (TID 1600), by modality."""
     groups: dict[str, list[Dataset]] = {}
     for source in report.sources:
         groups.setdefault(source.modality or "OT", []).append(image(source))
@@ -576,7 +563,7 @@ def _image_library(report: FinishedReport) -> Dataset:
 
 
 def _narrative(report: FinishedReport) -> Dataset:
-    """The text, and what a reader must know of it (TID 1500, rows 12 to 14)."""
+    """The text with cautions and evidence (TID 1500, rows 12 to 14)."""
     sections = [text_item(SECTION_CODES[section.kind][0], section.text) for section in report.sections]
     before = [text_item(COMMENT, line) for line in caution_lines(report)]
     after = [text_item(COMMENT, line) for line in evidence_lines(report)]

@@ -434,7 +434,7 @@ class Judged(Protocol):
     @property
     def threshold(self) -> float: ...
     @property
-    def said(self) -> LabelState: ...
+    def state(self) -> LabelState: ...
 
 
 def choose(names: Sequence[str], findings: Mapping[str, Judged]) -> list[str]:
@@ -449,7 +449,7 @@ def choose(names: Sequence[str], findings: Mapping[str, Judged]) -> list[str]:
 
     ranked = sorted((name for name in names if name != NO_FINDING), key=probability, reverse=True)
     stated = (LabelState.POSITIVE, LabelState.UNCERTAIN)
-    wanted = [name for name in ranked if probability(name) >= findings[name].threshold or findings[name].said in stated]
+    wanted = [name for name in ranked if probability(name) >= findings[name].threshold or findings[name].state in stated]
     known = any(probability(name) >= 0 for name in ranked)
     others = [name for name in ranked if name not in wanted]
     wanted += others[: max(0, (FEWEST if known else MOST_WITHOUT_REASON) - len(wanted))]

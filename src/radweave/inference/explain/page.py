@@ -216,7 +216,7 @@ def finding_text(finding: Finding, support: Support, report: Report, banner: Seq
         f"probability {finding.probability:.2f}, taken as there from {finding.threshold:.2f} on"
     ]  # fmt: skip
     known += [finding.experience] if finding.experience else []
-    said = "not mentioned in the draft" if finding.said is LabelState.BLANK else f"{SAID[finding.said]} in the draft"
+    said = "not mentioned in the draft" if finding.state is LabelState.BLANK else f"{SAID[finding.state]} in the draft"
     known += [said, *([finding.flag] if finding.flag else [])]
     quoted = [f'"{lines[number]}"' for number in (*finding.sentences, *finding.otherwise)]
     return "\n".join([f"{finding.name}: {'; '.join(known)}.", *quoted, "", _below(report, banner)])
@@ -390,7 +390,7 @@ def _visible(value: Any) -> Any:
 
 def _rows(support: Support) -> list[Finding]:
     """Classes of which anything is known: the probable first, then by name as the label set has them."""
-    known = [row for row in support.findings if row.probability is not None or row.said is not LabelState.BLANK]
+    known = [row for row in support.findings if row.probability is not None or row.state is not LabelState.BLANK]
     if all(row.probability is None for row in known):
         known = [row for row in known if row.name != NO_FINDING]
     return sorted(known, key=lambda row: -1.0 if row.probability is None else row.probability, reverse=True)
@@ -406,7 +406,7 @@ def _groups(support: Support) -> list[tuple[str | None, bool, list[Recalled]]]:
 
     def matters(name: str | None) -> bool:
         row = findings.get(name) if name is not None else None
-        return row is None or row.said in stated or (row.probability or 0.0) >= row.threshold
+        return row is None or row.state in stated or (row.probability or 0.0) >= row.threshold
 
     return sorted(((name, matters(name), cases) for name, cases in groups.items()), key=lambda group: not group[1])
 

@@ -214,7 +214,7 @@ class Finding:
 
     name: str
     probability: float | None
-    said: LabelState
+    state: LabelState
     flag: str | None
     sentences: tuple[int, ...]
     otherwise: tuple[int, ...]
@@ -443,7 +443,7 @@ def _finding(name: str, whole: Mapping[str, Mention], lines: Sequence[Sentence],
     return Finding(
         name=name,
         probability=probability,
-        said=said,
+        state=said,
         flag=None if probability is None or name not in whole else _flag(name, probability, said, threshold),
         sentences=tuple(line.number for line, claim in claims if claim.state is said),
         otherwise=tuple(line.number for line, claim in claims if claim.state is not said),

@@ -12,7 +12,7 @@ from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.tables import TABLES
 from radweave.methods.experiment import (
-    EYES_STAGE,
+    ENCODER_STAGE,
     R2GENGPT_DECODING,
     SMALL_XRAY,
     TINY_XRAY,
@@ -27,7 +27,7 @@ from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ViTConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -52,7 +52,7 @@ def tiny() -> AmMrgExperiment:
     return AmMrgExperiment(
         data=TINY_XRAY,
         model=AmMrgModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             query_former=QueryFormerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
             word_head=DenseHeadConfig(),
             text_encoder=LsaTextEncoderConfig(),
@@ -63,7 +63,7 @@ def tiny() -> AmMrgExperiment:
             prompt=PLAIN_PROMPT,
         ),
         stages=DiseaseFirstStages(
-            eyes=EYES_STAGE,
+            encoder=ENCODER_STAGE,
             disease=stage(READING_PARTS, DISEASE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
             report=stage(STAGE_TWO | LANGUAGE, REPORT, fast, epochs=8, augment=False),

@@ -32,8 +32,8 @@ from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_b
 from radweave.methods.experiment import BuildContext, DiseaseFirstStages, Experiment, ModelConfig, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    ForwardPass,
     ReportModel,
-    SeenBatch,
     Term,
     ToWrite,
     generation,
@@ -64,7 +64,7 @@ SHOWN_FROM = 0.5
 """A class's map is shown from this probability on; of a study without any, the most probable class's."""
 
 
-class Seen(SeenBatch["AmMrgModel"]):
+class Forward(ForwardPass["AmMrgModel"]):
     """One batch as the model sees it: tokens of its views, disease tokens, what they recall."""
 
     @cached_property
@@ -144,12 +144,12 @@ class Seen(SeenBatch["AmMrgModel"]):
 
 DISEASES = ("vision_encoder", "query_former", "heads")
 MEMORIES = ("text_encoder", "visual_memory", "report_memory")
-TERMS: Mapping[str, Term[Seen]] = {
-    "disease": Term(DISEASES, Seen.disease),
+TERMS: Mapping[str, Term[Forward]] = {
+    "disease": Term(DISEASES, Forward.disease),
     "words": WORDS_TERM,
-    "orthogonality": Term(("query_former",), Seen.orthogonality),
+    "orthogonality": Term(("query_former",), Forward.orthogonality),
     "text": Term(("language_model",), text_loss),
-    "text_in_context": Term(("language_model",), Seen.text_in_context),
+    "text_in_context": Term(("language_model",), Forward.text_in_context),
     # The banks hang on the heads (activation maps) and on the text encoder.
     "report": Term((*DISEASES, *MEMORIES, "connector", "query_projection", "language_model"), report_loss),
 }
@@ -197,11 +197,11 @@ class AmMrgModel(ReportModel):
         ``words`` for encoders that start from nothing. Of small language models: ``text`` and ``text_in_context``. Of
         stage 2: ``report`` (Eq. 12), per token.
         """
-        return losses(TERMS, Seen(self, batch), terms)
+        return losses(TERMS, Forward(self, batch), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
         """What the heads say of each class (B, K)."""
-        logits: Tensor = self.heads(Seen(self, batch).reading.diseases)
+        logits: Tensor = self.heads(Forward(self, batch).reading.diseases)
         return logits
 
     @torch.no_grad()
@@ -213,7 +213,7 @@ class AmMrgModel(ReportModel):
 
     def to_write(self, batch: Batch) -> ToWrite:
         """What the reports of a batch are written after."""
-        seen = Seen(self, batch)
+        seen = Forward(self, batch)
         return ToWrite(Prefixes(*seen.prefix), lambda ids, log_probs: written(ids, log_probs, seen.evidence()))
 
     @torch.no_grad()

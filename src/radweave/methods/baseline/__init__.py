@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig
 from radweave.methods.experiment import (
-    EYES_STAGE,
+    ENCODER_STAGE,
     MANY_FINDINGS,
     R2GENGPT_DECODING,
     SMALL_XRAY,
@@ -25,7 +25,7 @@ from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 R2GENGPT_PROMPT = (
@@ -43,14 +43,14 @@ WORDS, REPORT = {"words": 1.0}, {"report": 1.0}
 def tiny() -> BaselineExperiment:
     """A million and a half weights from nothing; minutes on one CPU core."""
     model = BaselineModelConfig(
-        vision_encoder=EYES,
+        vision_encoder=PHANTOM_ENCODER,
         connector=LinearConnectorConfig(input_norm="batch"),
         language_model=TINY_LLAMA,
         word_head=DenseHeadConfig(),
         prompt="{image}",
     )
     report = stage(READING_PARTS, REPORT, warm(1e-3, 100), epochs=8, augment=False)
-    stages = VisionFirstStages(eyes=EYES_STAGE, report=report)
+    stages = VisionFirstStages(encoder=ENCODER_STAGE, report=report)
     return BaselineExperiment(data=TINY_XRAY, model=model, stages=stages, decoding=DecodingConfig(max_new_tokens=96))
 
 
@@ -110,7 +110,7 @@ FROZEN_WRITER = "pretrained and frozen language model"
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
     FROZEN_WRITER: ["stages.language.epochs=10", "stages.report.finetune.language_model=frozen"],
-    "w/o eyes": ["stages.eyes.epochs=0"],
+    "w/o pretraining": ["stages.encoder.epochs=0"],
     "w/o phantom start": ["model.vision_encoder.start=nothing"],
     "encoder trained on": ["stages.report.finetune.vision_encoder=full"],
     "views averaged": ["model.views=average"],

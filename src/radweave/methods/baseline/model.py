@@ -15,8 +15,8 @@ from radweave.core.config import Prompt
 from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, VisionFirstStages
 from radweave.methods.model import (
     WORDS_TERM,
+    ForwardPass,
     ReportModel,
-    SeenBatch,
     Term,
     ToWrite,
     generation,
@@ -33,7 +33,7 @@ from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
 
 
-class Seen(SeenBatch["BaselineModel"]):
+class Forward(ForwardPass["BaselineModel"]):
     """One batch as the model sees it."""
 
     @cached_property
@@ -48,7 +48,7 @@ class Seen(SeenBatch["BaselineModel"]):
         return self.spliced(model.prompt, {"image": (hidden, mask)})
 
 
-TERMS: Mapping[str, Term[Seen]] = {
+TERMS: Mapping[str, Term[Forward]] = {
     "report": Term(("vision_encoder", "connector", "language_model"), report_loss),
     "words": WORDS_TERM,
     "text": Term(("language_model",), text_loss),
@@ -78,7 +78,7 @@ class BaselineModel(ReportModel):
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token given the image, ``text`` per token without it, ``words`` of the word head."""
-        return losses(TERMS, Seen(self, batch), terms)
+        return losses(TERMS, Forward(self, batch), terms)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
@@ -87,7 +87,7 @@ class BaselineModel(ReportModel):
 
     def to_write(self, batch: Batch) -> ToWrite:
         """The image in the prompt."""
-        return ToWrite(Prefixes(*Seen(self, batch).prefix), written)
+        return ToWrite(Prefixes(*Forward(self, batch).prefix), written)
 
 
 class BaselineModelConfig(ModelConfig):

@@ -9,7 +9,7 @@ from radweave.methods.dast.fusion import DvafConfig
 from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
 from radweave.methods.dast.tables import TABLES
-from radweave.methods.experiment import EYES_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
 from radweave.methods.stage import full
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.heads import DenseHeadConfig
@@ -17,7 +17,7 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, 
 from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -39,7 +39,7 @@ def tiny() -> DastExperiment:
     return DastExperiment(
         data=TINY_XRAY,
         model=DastModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             word_head=DenseHeadConfig(),
             disease_tokens=DiseaseTokensConfig(num_heads=4),
             text_encoder=LsaTextEncoderConfig(width=64),
@@ -51,7 +51,7 @@ def tiny() -> DastExperiment:
             exemplar_prompt="{exemplar}\n",
         ),
         stages=DiseaseFirstStages(
-            eyes=EYES_STAGE,
+            encoder=ENCODER_STAGE,
             disease=stage(READING_SIDE, STAGE_ONE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
             report=stage(FUSION_SIDE | LANGUAGE, REPORT, fast, epochs=8, augment=False),

@@ -29,8 +29,8 @@ from radweave.methods.dast.retrieval import (
 from radweave.methods.experiment import BuildContext, DiseaseFirstStages, Experiment, ModelConfig, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    ForwardPass,
     ReportModel,
-    SeenBatch,
     Term,
     ToWrite,
     generation,
@@ -131,7 +131,7 @@ class Prompts:
         )
 
 
-class Seen(SeenBatch["DastModel"]):
+class Forward(ForwardPass["DastModel"]):
     """One batch as the model sees it: tokens of its views, disease tokens, their fusion, an exemplar."""
 
     @cached_property
@@ -223,12 +223,12 @@ class Seen(SeenBatch["DastModel"]):
         return shown
 
 
-TERMS: Mapping[str, Term[Seen]] = {
+TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
-    "disease": Term(("vision_encoder", "disease_tokens"), Seen.disease),
-    "contrastive": Term(("vision_encoder", "alignment", "text_encoder"), Seen.contrastive),
+    "disease": Term(("vision_encoder", "disease_tokens"), Forward.disease),
+    "contrastive": Term(("vision_encoder", "alignment", "text_encoder"), Forward.contrastive),
     "text": Term(("language_model",), text_loss),
-    "text_in_context": Term(("language_model",), Seen.text_in_context),
+    "text_in_context": Term(("language_model",), Forward.text_in_context),
     "report": Term(
         ("vision_encoder", "disease_tokens", "fusion", "retrieval", "connector", "language_model"), report_loss
     ),
@@ -263,11 +263,11 @@ class DastModel(ReportModel):
         """Losses: ``disease`` (binary cross-entropy) and ``contrastive`` of stage 1, ``report`` of stage 2, and for
         small language models ``text`` (reports alone) and ``text_in_context`` (reports after a context of text).
         """
-        return losses(TERMS, Seen(self, batch), terms)
+        return losses(TERMS, Forward(self, batch), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
         """What the disease tokens say of each class (B, K)."""
-        return Seen(self, batch).reading.logits
+        return Forward(self, batch).reading.logits
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
@@ -278,7 +278,7 @@ class DastModel(ReportModel):
 
     def to_write(self, batch: Batch) -> ToWrite:
         """What the reports of a batch are written after."""
-        seen = Seen(self, batch)
+        seen = Forward(self, batch)
 
         def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
             return written(ids, log_probs, [seen.evidence(row) for row in range(len(batch))])
@@ -302,7 +302,7 @@ class DastModel(ReportModel):
 
     def _studies(self, training: TrainingView) -> Iterator[Banked]:
         for batch in training.batches():
-            seen = Seen(self, batch.to(self.disease_tokens.tokens.device))
+            seen = Forward(self, batch.to(self.disease_tokens.tokens.device))
             yield seen.batch, seen.views.mean(), seen.reading.logits
 
 

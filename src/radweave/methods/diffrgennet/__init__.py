@@ -10,7 +10,7 @@ from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
 from radweave.methods.diffrgennet.tables import ABLATIONS, TABLES
-from radweave.methods.experiment import EYES_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
+from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
 from radweave.methods.stage import OptimizerConfig, StageConfig, full
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
@@ -18,7 +18,7 @@ from radweave.nn.encoder_decoder import BertDecoderConfig, PretrainedBertDecoder
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ResNetConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -39,7 +39,7 @@ def tiny() -> DiffRGenNetExperiment:
     return DiffRGenNetExperiment(
         data=TINY_XRAY,
         model=DiffRGenNetModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             connector=LinearConnectorConfig(input_norm="batch"),
             text_encoder=LsaTextEncoderConfig(width=64),
             diseases=DiseaseStatesConfig(taught=0.5),
@@ -48,7 +48,7 @@ def tiny() -> DiffRGenNetExperiment:
             positions="sine",
         ),
         stages=DiffRGenNetStages(
-            eyes=EYES_STAGE, report=stage(READING_PARTS, LOSSES, warm(1e-3, 100), epochs=8, augment=False)
+            encoder=ENCODER_STAGE, report=stage(READING_PARTS, LOSSES, warm(1e-3, 100), epochs=8, augment=False)
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )

@@ -44,8 +44,18 @@ from radweave.methods.diffrgennet.retrieval import (
     Recalled,
     RetrievalConfig,
 )
-from radweave.methods.experiment import WORDS, BuildContext, Experiment, EyesFirstStages, ModelConfig, Without
-from radweave.methods.model import WORDS_TERM, ReportModel, SeenBatch, Term, ToWrite, generation, given, losses, written
+from radweave.methods.experiment import WORDS, BuildContext, EncoderFirstStages, Experiment, ModelConfig, Without
+from radweave.methods.model import (
+    WORDS_TERM,
+    ForwardPass,
+    ReportModel,
+    Term,
+    ToWrite,
+    generation,
+    given,
+    losses,
+    written,
+)
 from radweave.methods.stage import StageConfig
 from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, connect_views
 from radweave.nn.decoding import DecodingConfig
@@ -153,7 +163,7 @@ def priors_by_row(batch: Batch) -> dict[int, tuple[str, str]]:
 Positions = Literal["none", "sine"]
 
 
-class Seen(SeenBatch["DiffRGenNetModel"]):
+class Forward(ForwardPass["DiffRGenNetModel"]):
     """One batch as the model sees it: its image tokens, its cases, and what they find in the image."""
 
     @cached_property
@@ -207,9 +217,9 @@ class Seen(SeenBatch["DiffRGenNetModel"]):
         """The prior as a case, zero for a study without one."""
         model, mean = self.model, self.image.mean
         report = model.text_encoder.encode(given(priors.reports)).to(mean)
-        looks = Seen(model, priors).image.mean
+        image = Forward(model, priors).image.mean
         tokens = mean.new_zeros(len(self.batch), 1, mean.shape[-1])
-        tokens[list(self.batch.prior_of), 0] = ((model.cases(report[:, None])[:, 0] + looks) / 2).to(tokens.dtype)
+        tokens[list(self.batch.prior_of), 0] = ((model.cases(report[:, None])[:, 0] + image) / 2).to(tokens.dtype)
         return tokens
 
     def reading(self, class_labels: Tensor | None) -> Reading:
@@ -243,11 +253,11 @@ FINDINGS = (
     "aggregation",
     "diseases",
 )
-TERMS: Mapping[str, Term[Seen]] = {
+TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
-    "matching": Term(("vision_encoder", "connector", "text_encoder", "matching"), Seen.matching),
-    "disease": Term(FINDINGS, Seen.disease),
-    "report": Term((*FINDINGS, "difference", "bridge", "language_model"), Seen.report),
+    "matching": Term(("vision_encoder", "connector", "text_encoder", "matching"), Forward.matching),
+    "disease": Term(FINDINGS, Forward.disease),
+    "report": Term((*FINDINGS, "difference", "bridge", "language_model"), Forward.report),
 }
 
 
@@ -282,11 +292,11 @@ class DiffRGenNetModel(ReportModel):
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token, ``disease`` (Eq. 9), ``matching`` (Eq. 8), and ``words`` of the word head."""
-        return losses(TERMS, Seen(self, batch), terms)
+        return losses(TERMS, Forward(self, batch), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
         """The log-odds of each class being stated (B, K)."""
-        return Seen(self, batch).study.log_odds
+        return Forward(self, batch).study.log_odds
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
@@ -297,7 +307,7 @@ class DiffRGenNetModel(ReportModel):
 
     def to_write(self, batch: Batch) -> ToWrite:
         """What the reports of a batch are written after."""
-        seen = Seen(self, batch)
+        seen = Forward(self, batch)
 
         def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
             return written(ids, log_probs, [seen.study.evidence(row, self.classes) for row in range(len(batch))])
@@ -382,7 +392,7 @@ class DiffRGenNetModelConfig(ModelConfig):
         )
 
 
-class DiffRGenNetStages(EyesFirstStages):
+class DiffRGenNetStages(EncoderFirstStages):
     """Words from images (off unless given epochs), then reports with all the method's losses."""
 
     vision: StageConfig = WORDS

@@ -17,7 +17,7 @@ from radweave.methods.diffvp.resampling import ResamplerConfig
 from radweave.methods.diffvp.tables import ABLATIONS, TABLES
 from radweave.methods.experiment import (
     ALL_LINEAR,
-    EYES_STAGE,
+    ENCODER_STAGE,
     MANY_FINDINGS,
     TINY_CT,
     TINY_XRAY,
@@ -37,7 +37,7 @@ from radweave.nn.language_model import (
 )
 from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import ResNet3dConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
@@ -97,8 +97,8 @@ def tiny_xray() -> DiffvpExperiment:
     seen = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
     return DiffvpExperiment(
         data=TINY_XRAY,
-        model=scans.model.model_copy(update={"vision_encoder": EYES, "word_head": DenseHeadConfig()}),
-        stages=scans.stages.model_copy(update=seen | {"eyes": EYES_STAGE}),
+        model=scans.model.model_copy(update={"vision_encoder": PHANTOM_ENCODER, "word_head": DenseHeadConfig()}),
+        stages=scans.stages.model_copy(update=seen | {"encoder": ENCODER_STAGE}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

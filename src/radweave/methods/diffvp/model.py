@@ -40,11 +40,11 @@ from radweave.methods.diffvp.pool import (
     with_priors,
 )
 from radweave.methods.diffvp.resampling import Resampler, ResamplerConfig
-from radweave.methods.experiment import BuildContext, Experiment, EyesFirstStages, ModelConfig, Without
+from radweave.methods.experiment import BuildContext, EncoderFirstStages, Experiment, ModelConfig, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    ForwardPass,
     ReportModel,
-    SeenBatch,
     Term,
     ToWrite,
     generation,
@@ -181,7 +181,7 @@ class ClassHeadConfig(Config):
 # The stages that train the model.
 
 
-class DiffvpStages(EyesFirstStages):
+class DiffvpStages(EncoderFirstStages):
     """An encoder from nothing; E; latents and a language model from nothing (each passed over with 0 epochs); reports.
 
     While reports are learned the encoder must be frozen, since the pool holds its tokens, and so must E.
@@ -233,7 +233,7 @@ HINTED_WORDS = 0.15
 
 
 @dataclass
-class Seen(SeenBatch["DiffvpModel"]):
+class Forward(ForwardPass["DiffvpModel"]):
     """One batch as the model sees it: tokens, latents, E's logits, and how it differs from the references.
 
     ``key`` decides the draw of references.
@@ -328,13 +328,13 @@ class Seen(SeenBatch["DiffvpModel"]):
         return binary_loss(logits, given(self.batch.class_labels), self.model.uncertain)
 
 
-TERMS: Mapping[str, Term[Seen]] = {
+TERMS: Mapping[str, Term[Forward]] = {
     "text": Term(("language_model",), text_loss),
-    "text_in_context": Term(("language_model",), Seen.text_in_context),
-    "disease": Term(("vision_encoder", "vision_head"), Seen.disease),
-    "diagnosis": Term(("vision_encoder", "diagnosis"), Seen.diagnosis),
+    "text_in_context": Term(("language_model",), Forward.text_in_context),
+    "disease": Term(("vision_encoder", "vision_head"), Forward.disease),
+    "diagnosis": Term(("vision_encoder", "diagnosis"), Forward.diagnosis),
     "words": WORDS_TERM,
-    "auxiliary": Term(("vision_encoder", "resampler", "auxiliary_head"), Seen.auxiliary),
+    "auxiliary": Term(("vision_encoder", "resampler", "auxiliary_head"), Forward.auxiliary),
     "report": Term(
         ("vision_encoder", "diagnosis", "pool", "resampler", "difference", "connector", "language_model"), report_loss
     ),
@@ -375,11 +375,11 @@ class DiffvpModel(ReportModel):
         """
         fresh = self.training and self.pool.config.redraw
         key = step_key() if fresh else STUDY_DRAW
-        return losses(TERMS, Seen(self, batch, key), terms)
+        return losses(TERMS, Forward(self, batch, key), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
         """What E says of each class (B, K); without E, the auxiliary head."""
-        seen = Seen(self, batch, STUDY_DRAW)
+        seen = Forward(self, batch, STUDY_DRAW)
         logits: Tensor = seen.logits if seen.logits.shape[1] else self.auxiliary_head(seen.latents.tokens)
         return logits
 
@@ -392,7 +392,7 @@ class DiffvpModel(ReportModel):
 
     def to_write(self, batch: Batch) -> ToWrite:
         """What the reports of a batch are written after."""
-        seen = Seen(self, batch, STUDY_DRAW)
+        seen = Forward(self, batch, STUDY_DRAW)
         return ToWrite(Prefixes(*seen.prefix), lambda ids, log_probs: written(ids, log_probs, seen.evidence()))
 
     @torch.no_grad()

@@ -35,8 +35,8 @@ PRESETS = {"tiny": tiny, "small": small, "paper": tiny}
 TOLD = "told the indication"
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
-    "w/o alignment": ["model.looks.aligned=false"],
-    "w/o style": ["model.looks.style=0"],
+    "w/o alignment": ["model.descriptors.aligned=false"],
+    "w/o style": ["model.descriptors.style=0"],
     "w/o composites": ["decoding.expected_utility.composites=false"],
     "wording alone": ["decoding.expected_utility.findings=0"],
     "a threshold per class": ["decoding.expected_utility.thresholds=per_class"],

@@ -16,10 +16,10 @@ from radweave.core.config import Count
 from radweave.core.errors import InputError
 from radweave.data.tokenizer import encode
 from radweave.drafting.smoothers import Evidence
-from radweave.methods.descriptors import Looks, LooksConfig
+from radweave.methods.descriptors import DescriptorExtractor, DescriptorsConfig
 from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, Stages, Without
 from radweave.methods.model import ReportModel, Term, losses
-from radweave.methods.neighbours import AlikeStudies, alike_columns, fit_alike
+from radweave.methods.neighbours import DescribedStudies, fit_neighbours, neighbour_columns
 from radweave.methods.stage import StageConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.memory.bank import Bank, BankLayout, Owners
@@ -42,11 +42,11 @@ class KernelsModel(ReportModel):
     Deviations: see docs/methods/kernels.md.
     """
 
-    looks: Looks
+    descriptors: DescriptorExtractor
     encode: Callable[[str], list[int]]
     classes: tuple[str, ...]
     max_studies: int
-    alike: AlikeStudies | None = None
+    alike: DescribedStudies | None = None
     owners: Owners | None = None
     rows: tuple[dict[str, Any], ...] = ()
     fitted: list[Evidence] = field(default_factory=list)
@@ -64,14 +64,14 @@ class KernelsModel(ReportModel):
             InputError: if the model has no memory.
         """
         ids, shown = [], []
-        for said, barred in zip(self.testify(batch), self._barred(batch), strict=True):
+        for said, barred in zip(self.evidence_for(batch), self._barred(batch), strict=True):
             weights = np.where(barred, -np.inf, said.weights)
             best = [row for row in np.argsort(-weights, kind="stable")[:RECALLED].tolist() if np.isfinite(weights[row])]
             ids.append(self.encode(self.rows[best[0]]["text"])[: decoding.max_new_tokens] if best else [])
             shown.append({"recalled": [self._shown(row, float(weights[row])) for row in best]})
         return Generation(token_ids=ids, intermediates=shown)
 
-    def testify(self, batch: Batch) -> list[Evidence]:
+    def evidence_for(self, batch: Batch) -> list[Evidence]:
         """What the training studies say of each study; never its own or its patient's.
 
         Raises:
@@ -79,9 +79,9 @@ class KernelsModel(ReportModel):
         """
         barred = self._barred(batch)
         assert self.alike is not None
-        return self.alike.testify(self.looks, batch, barred)
+        return self.alike.evidence_for(self.descriptors, batch, barred)
 
-    def speaks_log_odds(self) -> bool:
+    def scores_are_log_odds(self) -> bool:
         """No: scores are smoothed labels."""
         return False
 
@@ -93,18 +93,18 @@ class KernelsModel(ReportModel):
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
         """Describe the training studies and fit the smoothers to them."""
-        fitted = fit_alike(self.looks, training.spread(self.max_studies))
+        fitted = fit_neighbours(self.descriptors, training.spread(self.max_studies))
         self.fitted = fitted.left_out
         return {STUDIES: Bank(fitted.tensors, fitted.rows)}
 
     def memory_layouts(self) -> Mapping[str, BankLayout]:
         """The training studies, without which the method is nothing."""
-        return {STUDIES: BankLayout(alike_columns(len(self.classes)), texts=True)}
+        return {STUDIES: BankLayout(neighbour_columns(len(self.classes)), texts=True)}
 
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the training studies."""
         bank = banks[STUDIES]
-        self.alike, self.owners, self.rows = AlikeStudies.of(bank), bank.owners(), bank.rows
+        self.alike, self.owners, self.rows = DescribedStudies.of(bank), bank.owners(), bank.rows
 
     def _barred(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.bool_]]:
         owners = self.owners
@@ -124,13 +124,13 @@ class KernelsModelConfig(ModelConfig):
     time grow with their square.
     """
 
-    looks: LooksConfig = LooksConfig()
+    descriptors: DescriptorsConfig = DescriptorsConfig()
     max_studies: Count = 4096
 
     @property
-    def encoder(self) -> LooksConfig:
+    def encoder(self) -> DescriptorsConfig:
         """What reads the images."""
-        return self.looks
+        return self.descriptors
 
     def without_memories(self) -> Without:
         """Impossible.
@@ -142,7 +142,7 @@ class KernelsModelConfig(ModelConfig):
 
     def build(self, context: BuildContext) -> KernelsModel:
         return KernelsModel(
-            looks=self.looks.build(),
+            descriptors=self.descriptors.build(),
             encode=partial(encode, context.tokenizer),
             classes=context.classes,
             max_studies=self.max_studies,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from radweave.methods.experiment import (
     ALL_LINEAR,
-    EYES_STAGE,
+    ENCODER_STAGE,
     SMALL_XRAY,
     TINY_XRAY,
     VisionFirstStages,
@@ -28,7 +28,7 @@ from radweave.nn.language_model import (
     PretrainedLanguageModelConfig,
 )
 from radweave.nn.vision import SwinConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -65,13 +65,13 @@ def tiny() -> VdgenExperiment:
     return VdgenExperiment(
         data=TINY_XRAY,
         model=VdgenModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA.model_copy(update={"lora": LoraConfig(alpha=64, targets=ALL_LINEAR)}),
             word_head=DenseHeadConfig(),
             prompt="{image}",
         ),
-        stages=stages(report, vision=0, language=4).model_copy(update={"eyes": EYES_STAGE}),
+        stages=stages(report, vision=0, language=4).model_copy(update={"encoder": ENCODER_STAGE}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

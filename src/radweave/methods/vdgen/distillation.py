@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from radweave.core.batch import Batch
 from radweave.core.config import Config, Count, Slots
 from radweave.nn.connector import ViewTokens
-from radweave.nn.decoding import position_ids
 from radweave.nn.global_batch import symmetric_info_nce
-from radweave.nn.language_model import CausalLanguageModel, adapters_off
+from radweave.nn.language_model import CausalLanguageModel, adapters_off, position_ids
 from radweave.nn.memory.bank import Bank, BankLayout, Column, patient_code
 from radweave.nn.memory.index import ExactIndex
 from radweave.nn.prompt import SentenceSplitter

@@ -17,8 +17,8 @@ from radweave.core.errors import InputError
 from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, VisionFirstStages, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    ForwardPass,
     ReportModel,
-    SeenBatch,
     Term,
     ToWrite,
     generation,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from radweave.methods.model import TrainingView
 
 
-class Seen(SeenBatch["VdgenModel"]):
+class Forward(ForwardPass["VdgenModel"]):
     """One batch as the model sees it."""
 
     @cached_property
@@ -97,12 +97,12 @@ class Seen(SeenBatch["VdgenModel"]):
 
 
 SIGHT = ("vision_encoder", "vision_norm")
-TERMS: Mapping[str, Term[Seen]] = {
+TERMS: Mapping[str, Term[Forward]] = {
     "text": Term(("language_model",), text_loss),
-    "text_in_context": Term(("language_model",), Seen.text_in_context),
+    "text_in_context": Term(("language_model",), Forward.text_in_context),
     "words": WORDS_TERM,
-    "vse": Term((*SIGHT, "vse"), Seen.vse),
-    "did": Term((*SIGHT, "did", "language_model"), Seen.did),
+    "vse": Term((*SIGHT, "vse"), Forward.vse),
+    "did": Term((*SIGHT, "did", "language_model"), Forward.did),
     "report": Term((*SIGHT, "connector", "language_model"), report_loss),
 }
 
@@ -134,7 +134,7 @@ class VdgenModel(ReportModel):
         """Losses: ``report`` (Eq. 2), ``vse`` (Eq. 3), ``did`` (Eq. 6); ``words``, ``text`` and ``text_in_context``
         (reports after some of their own words, where the image will stand) of the stages before.
         """
-        return losses(TERMS, Seen(self, batch), terms)
+        return losses(TERMS, Forward(self, batch), terms)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
@@ -147,7 +147,7 @@ class VdgenModel(ReportModel):
 
     def to_write(self, batch: Batch) -> ToWrite:
         """What the reports of a batch are written after."""
-        seen = Seen(self, batch)
+        seen = Forward(self, batch)
 
         def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
             return written(ids, log_probs, self.sentences.evidence(self.language_model, seen.views, ids, batch))

@@ -6,7 +6,7 @@ There is no paper. See docs/methods/weave.md.
 from __future__ import annotations
 
 from radweave.methods.experiment import (
-    EYES_STAGE,
+    ENCODER_STAGE,
     MANY_FINDINGS,
     SMALL_XRAY,
     TINY_CT,
@@ -27,7 +27,7 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, LoraConfig, Pret
 from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import ResNetConfig, SwinConfig
-from radweave.nn.vision.pretrained import EYES
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
@@ -35,7 +35,7 @@ __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 HEADS = full("tokens", "difference")
 SOURCES = {"tokens": 1.0, "difference": 1.0}
 WRITING, REPORT = full("connector", "language_model"), {"report": 1.0}
-EYES_PARTS, WORDS = full("vision_encoder", "dense"), {"eyes": 1.0}
+MEMBER_PARTS, WORDS = full("vision_encoder", "dense"), {"dense": 1.0}
 PROMPT = (
     "<Img>{image}</Img> {findings} Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
 )
@@ -55,9 +55,9 @@ def of_members(plain: StageConfig) -> StageConfig:
     return plain.model_copy(update={"optimizer": optimizer})
 
 
-def eyes(plain: StageConfig) -> StageConfig:
+def members_stage(plain: StageConfig) -> StageConfig:
     """The stage that trains the members, of the one that trains an encoder alone."""
-    return of_members(plain.model_copy(update={"finetune": EYES_PARTS, "losses": WORDS}))
+    return of_members(plain.model_copy(update={"finetune": MEMBER_PARTS, "losses": WORDS}))
 
 
 def by_utility(tokens: int, further_findings: int = 0) -> DecodingConfig:
@@ -71,7 +71,7 @@ def tiny() -> WeaveExperiment:
     return WeaveExperiment(
         data=with_priors(TINY_XRAY),
         model=WeaveModelConfig(
-            vision_encoder=EYES,
+            vision_encoder=PHANTOM_ENCODER,
             full_member=True,
             tokens=TokenSourceConfig(tokens=DiseaseTokensConfig(num_heads=4)),
             connector=LinearConnectorConfig(input_norm="batch"),
@@ -81,7 +81,7 @@ def tiny() -> WeaveExperiment:
             recalled_prompt="{recalled}\n",
         ),
         stages=WeaveStages(
-            eyes=eyes(EYES_STAGE),
+            encoder=members_stage(ENCODER_STAGE),
             sources=of_members(stage(HEADS, SOURCES, warm(1e-3, 50), epochs=6, augment=False)),
             report=stage(WRITING, REPORT, warm(2e-3, 50), epochs=8, augment=False),
         ),
@@ -93,12 +93,12 @@ def tiny_ct() -> WeaveExperiment:
     """``tiny`` with 3D encoders, for scans, of which there are no classical descriptors."""
     plain = tiny()
     # Twice the passes of the others' first stage: their encoders go on learning with the reports, members are frozen.
-    words = stage(EYES_PARTS, WORDS, warm(1e-3, 50), epochs=36)
-    seen = eyes(words.model_copy(update={"select": "last"}))
+    words = stage(MEMBER_PARTS, WORDS, warm(1e-3, 50), epochs=36)
+    first = members_stage(words.model_copy(update={"select": "last"}))
     return WeaveExperiment(
         data=with_priors(TINY_CT),
         model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D, "kernels": NoSourceConfig()}),
-        stages=plain.stages.model_copy(update={"eyes": seen}),
+        stages=plain.stages.model_copy(update={"encoder": first}),
         decoding=by_utility(160, MANY_FINDINGS.further_findings),
     )
 
@@ -109,12 +109,12 @@ def small() -> WeaveExperiment:
     schedule, plain = warm(3e-4, 500), tiny()
     data: DataConfig = SMALL_XRAY.model_copy(update={"max_views": TINY_XRAY.max_views})
     changes = {"vision_encoder": encoder, "tokens": TokenSourceConfig(), "language_model": SMALL_LLAMA}
-    words = stage(EYES_PARTS, WORDS, schedule, epochs=15, batch_size=32)
+    words = stage(MEMBER_PARTS, WORDS, schedule, epochs=15, batch_size=32)
     return WeaveExperiment(
         data=with_priors(data),
         model=plain.model.model_copy(update=changes),
         stages=WeaveStages(
-            eyes=eyes(words.model_copy(update={"precision": "auto", "ema": 0.99, "select": "last"})),
+            encoder=members_stage(words.model_copy(update={"precision": "auto", "ema": 0.99, "select": "last"})),
             sources=of_members(stage(HEADS, SOURCES, schedule, epochs=10, batch_size=32, augment=False)),
             report=stage(WRITING, REPORT, schedule, epochs=15, batch_size=32, augment=False),
         ),
@@ -126,7 +126,7 @@ def paper() -> WeaveExperiment:
     """Swin-B members, which the papers that weave's parts are from train, and a 7B language model with adapters."""
     swin, llama = "microsoft/swin-base-patch4-window7-224", "meta-llama/Llama-2-7b-chat-hf"
     schedule = warm(1e-4, 500, final_ratio=0.0)
-    words = stage(EYES_PARTS, WORDS, schedule, epochs=10, batch_size=32, augment=False)
+    words = stage(MEMBER_PARTS, WORDS, schedule, epochs=10, batch_size=32, augment=False)
     return WeaveExperiment(
         data=with_priors(published(max_tokens=100)),
         model=WeaveModelConfig(
@@ -141,7 +141,7 @@ def paper() -> WeaveExperiment:
             prompt_format="chat",
         ),
         stages=WeaveStages(
-            eyes=eyes(words.model_copy(update={"select": "last"})),
+            encoder=members_stage(words.model_copy(update={"select": "last"})),
             sources=of_members(stage(HEADS, SOURCES, schedule, epochs=10, batch_size=64, augment=False)),
             report=stage({**full("connector"), "language_model": "lora"}, REPORT, schedule, epochs=5, augment=False),
         ),

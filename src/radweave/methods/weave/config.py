@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from radweave.core.config import Config, Count, Prompt
 from radweave.core.errors import InputError
 from radweave.data.tokenizer import decode, encode
-from radweave.methods.experiment import BuildContext, Experiment, EyesFirstStages, ModelConfig, Without
+from radweave.methods.experiment import BuildContext, EncoderFirstStages, Experiment, ModelConfig, Without
 from radweave.methods.prior_change import ChangeConfig, ChangeSetting, NoChangeConfig
 from radweave.methods.stage import StageConfig
 from radweave.methods.weave.heads import (
@@ -97,7 +97,7 @@ class WeaveModelConfig(ModelConfig):
     @model_validator(mode="after")
     def _something_is_said(self) -> WeaveModelConfig:
         if not self.sources and isinstance(self.change, NoChangeConfig):
-            raise ValueError("no source speaks: there is no evidence to weigh")
+            raise ValueError("no source is left: there is no evidence to weigh")
         if isinstance(self.memory, NoMemoryConfig):
             for name in ("kernels", "recall", "cases"):
                 if not isinstance(getattr(self, name), NoSourceConfig):
@@ -111,7 +111,7 @@ class WeaveModelConfig(ModelConfig):
         return tuple(
             name
             for name, record in records.items()
-            if not isinstance(record, NoSourceConfig) and getattr(record, "speaks", True)
+            if not isinstance(record, NoSourceConfig) and getattr(record, "is_source", True)
         )
 
     def without_memories(self) -> Without:
@@ -193,13 +193,13 @@ class WeaveModelConfig(ModelConfig):
         )
 
 
-class WeaveStages(EyesFirstStages):
+class WeaveStages(EncoderFirstStages):
     """The members with their dense heads; the other heads on their tokens; then the language model.
 
     The members are frozen after the first: what sources remember are their vectors.
     """
 
-    eyes: StageConfig
+    encoder: StageConfig
     sources: StageConfig
     report: StageConfig
 

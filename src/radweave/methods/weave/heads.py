@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class NoSource(nn.Module):
     """A source that is not there: it says nothing, and its loss is 0."""
 
-    is_there = speaks = False
+    is_there = is_source = False
 
 
 class NoSourceConfig(Config):
@@ -43,12 +43,12 @@ class NoSourceConfig(Config):
 
 
 class DenseSource(nn.Module):
-    """A dense head for each member. Without ``speaks`` it trains the encoder all the same, and is not asked."""
+    """A dense head for each member. Without ``is_source`` it trains the encoder all the same, and is not asked."""
 
-    def __init__(self, heads: Sequence[DenseHead], *, speaks: bool) -> None:
+    def __init__(self, heads: Sequence[DenseHead], *, is_source: bool) -> None:
         super().__init__()
         self.each = nn.ModuleList(heads)
-        self.speaks = speaks
+        self.is_source = is_source
 
     def fit(self, training: TrainingView, folds: Folds) -> None:
         """Words and weights of each head, from the studies that its member trains on."""
@@ -72,21 +72,21 @@ class DenseSource(nn.Module):
 
 
 class DenseSourceConfig(Config):
-    """The head that trains the encoder. ``speaks`` says whether it is evidence too."""
+    """The head that trains the encoder. ``is_source`` says whether it is evidence too."""
 
     kind: Literal["dense"] = "dense"
     head: DenseHeadConfig = DenseHeadConfig()
-    speaks: bool = True
+    is_source: bool = True
 
     def build(self, members: Members, vocab_size: int, num_classes: int) -> DenseSource:
         heads = [self.head.build(members.width, vocab_size, num_classes) for _ in members.each]
-        return DenseSource(heads, speaks=self.speaks)
+        return DenseSource(heads, is_source=self.is_source)
 
 
 class TokenSource(nn.Module):
     """Disease tokens for each member."""
 
-    is_there = speaks = True
+    is_there = is_source = True
 
     def __init__(self, tokens: Sequence[DiseaseTokens]) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class DifferenceSource(nn.Module):
     deviation; of a member those of the studies that it was trained on.
     """
 
-    is_there = speaks = True
+    is_there = is_source = True
     normal: Tensor
     spread: Tensor
 

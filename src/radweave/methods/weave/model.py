@@ -17,10 +17,20 @@ from radweave.core.config import Config
 from radweave.core.errors import InputError
 from radweave.drafting.smoothers import Changes, Evidence, Floats, Mask
 from radweave.labels import NO_FINDING
-from radweave.labels.comparisons import STATES, possible, said_changes
+from radweave.labels.comparisons import STATES, possible, stated_changes
 from radweave.labels.registry import labeler_of
-from radweave.methods.model import ReportModel, SeenBatch, Term, ToWrite, device_of, generation, given, losses, written
-from radweave.methods.neighbours import alike_columns, fit_alike
+from radweave.methods.model import (
+    ForwardPass,
+    ReportModel,
+    Term,
+    ToWrite,
+    device_of,
+    generation,
+    given,
+    losses,
+    written,
+)
+from radweave.methods.neighbours import fit_neighbours, neighbour_columns
 from radweave.methods.prior_change import Change, NoChange, Pairs, only_of_one_patient, there_now
 from radweave.methods.weave.heads import DenseSource, Learned, NoSource
 from radweave.methods.weave.members import Folds, Members, asked_members, cross_fitted, mean_of_asked, voices
@@ -120,7 +130,7 @@ def states_of_reports(training: TrainingView, before: Before) -> tuple[Mask, Mas
     texts = [training.examples[row].report or "" for row in before.rows]
     allowed = np.zeros((len(texts), len(classes), len(STATES)), dtype=bool)
     said = np.zeros_like(allowed)
-    for number, (row, words) in enumerate(zip(before.rows, said_changes(texts, labeler), strict=True)):
+    for number, (row, words) in enumerate(zip(before.rows, stated_changes(texts, labeler), strict=True)):
         for place, name in enumerate(classes):
             there = before.reported[number, place]
             stated = words.get(name, frozenset())
@@ -189,7 +199,7 @@ def learned_scores(model: WeaveModel, views: ViewTokens, asked: Tensor) -> list[
     said = []
     for name in LEARNED:
         source = getattr(model, name)
-        if source.speaks:
+        if source.is_source:
             each = [source.logits(number, model.encoder.of(number, views)) for number in range(len(model.encoder))]
             counted = voices(asked, model.folds.number).to(each[0])
             said.append(mean_of_asked(torch.stack(each), counted).double().cpu().numpy())
@@ -217,7 +227,7 @@ def say(model: WeaveModel, memory: Memory, batch: Batch) -> Iterator[Said]:
         scores = [said[0] for said in learned_scores(model, views, asked[row : row + 1])]
         shares: dict[str, Floats] = {}
         if memory.alike is not None and isinstance(model.kernels, KernelSource):
-            (seen,) = memory.alike.testify(model.kernels.looks, alone, barred[row : row + 1])
+            (seen,) = memory.alike.evidence_for(model.kernels.descriptors, alone, barred[row : row + 1])
             scores.append(seen.scores)
             shares["kernels"] = seen.weights
         vectors, members = vectors_of(model, views)[0], asked[row].numpy()
@@ -273,7 +283,7 @@ def _remember(
         recalled = memory.recalled(vectors, counted, barred)
         if recalled is not None:
             shares["recall"] = recalled.weights
-        if model.recall.speaks:
+        if model.recall.is_source:
             scores.append(nothing if recalled is None else recalled.scores)
     if model.cases.is_there:
         compared = memory.compared(vectors, counted, barred)
@@ -303,7 +313,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     learned, vectors, rows, before, asked_of_each = _look(model, training, folds)
     fitted = None
     if isinstance(model.kernels, KernelSource):
-        fitted = fit_alike(model.kernels.looks, training)
+        fitted = fit_neighbours(model.kernels.descriptors, training)
         tensors |= fitted.tensors
     if model.recall.is_there or model.cases.is_there:
         tensors["vectors"] = torch.from_numpy(vectors).float()
@@ -399,7 +409,7 @@ STUDIES = "studies"
 """Name of the bank."""
 
 
-class Seen(SeenBatch["WeaveModel"]):
+class Forward(ForwardPass["WeaveModel"]):
     """One batch as the model sees it: tokens of all members, what the sources that learned say of it, and a prompt."""
 
     @cached_property
@@ -449,7 +459,7 @@ class Seen(SeenBatch["WeaveModel"]):
 
         return cross_fitted(self.batch, self.folds, list(learner.each), of, encoder.alone)
 
-    def eyes(self) -> Tensor:
+    def dense(self) -> Tensor:
         return self.source_loss(self.model.dense)
 
     def tokens(self) -> Tensor:
@@ -493,11 +503,11 @@ class Seen(SeenBatch["WeaveModel"]):
         return self.model.asserted(log_odds, stack).to(self.views.tokens.device)
 
 
-TERMS: Mapping[str, Term[Seen]] = {
-    "eyes": Term(("vision_encoder", "dense"), Seen.eyes),
-    "tokens": Term(("vision_encoder", "tokens"), Seen.tokens),
-    "difference": Term(("vision_encoder", "difference"), Seen.difference),
-    "report": Term(("vision_encoder", "connector", "language_model", "recall", "bare", *LEARNED), Seen.report),
+TERMS: Mapping[str, Term[Forward]] = {
+    "dense": Term(("vision_encoder", "dense"), Forward.dense),
+    "tokens": Term(("vision_encoder", "tokens"), Forward.tokens),
+    "difference": Term(("vision_encoder", "difference"), Forward.difference),
+    "report": Term(("vision_encoder", "connector", "language_model", "recall", "bare", *LEARNED), Forward.report),
 }
 
 
@@ -505,9 +515,9 @@ TERMS: Mapping[str, Term[Seen]] = {
 class WeaveModel(ReportModel):
     """logit p_c = b_c + sum_s w_sc z_sc over sources s, of which those that learn are K members that each lack a fold.
 
-    Stage ``eyes`` trains the members, ``sources`` the heads on their tokens; before ``report`` all sources are asked of
+    Stage ``encoder`` trains the members, ``sources`` the heads on their tokens; before ``report`` all sources are asked of
     the training studies, each member of its own fold alone, and the stack is fitted to that. ``report`` trains the
-    language model. Drafts are chosen by expected utility (``Witness``) among training reports, composites, and what the
+    language model. Drafts are chosen by expected utility (``EvidenceSource``) among training reports, composites, and what the
     language model writes.
 
     Deviations from the papers: docs/methods/weave.md.
@@ -559,13 +569,13 @@ class WeaveModel(ReportModel):
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources that the stack weighs, in its order."""
-        return tuple(name for name in SOURCES if getattr(self, name).speaks)
+        return tuple(name for name in SOURCES if getattr(self, name).is_source)
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
-        """Losses: ``eyes`` (classes and words, of the members), ``tokens`` and ``difference`` of the sources that
+        """Losses: ``dense`` (classes and words, of the members), ``tokens`` and ``difference`` of the sources that
         learn, ``report`` per token of the language model.
         """
-        return losses(TERMS, Seen(self, batch), terms)
+        return losses(TERMS, Forward(self, batch), terms)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
@@ -578,20 +588,20 @@ class WeaveModel(ReportModel):
         """
         if not isinstance(self.language_model, NoLanguageModel):
             return generation(self, batch, decoding)
-        seen = Seen(self, batch)
+        seen = Forward(self, batch)
         _, shown = self._asserted(seen, batch)
         copies = [self._copied(row)[: decoding.max_new_tokens] for row in seen.nearest]
         return Generation(token_ids=copies, intermediates=shown)
 
     def to_write(self, batch: Batch) -> ToWrite:
         """What the language model is told of each study of a batch."""
-        seen = Seen(self, batch)
+        seen = Forward(self, batch)
         findings, shown = self._asserted(seen, batch)
         return ToWrite(Prefixes(*seen.prefix(findings)), lambda ids, log_probs: written(ids, log_probs, shown))
 
-    def _asserted(self, seen: Seen, batch: Batch) -> tuple[Tensor, list[dict[str, Any]]]:
+    def _asserted(self, seen: Forward, batch: Batch) -> tuple[Tensor, list[dict[str, Any]]]:
         """The findings that the stack asserts (B, C), and the evidence."""
-        said = None if self.memory is None else self.testify(batch)
+        said = None if self.memory is None else self.evidence_for(batch)
         log_odds = seen.log_odds if said is None else np.stack([one.scores for one in said])
         each = self._bare(seen, log_odds) if said is None else said
         shown = [
@@ -600,7 +610,7 @@ class WeaveModel(ReportModel):
         ]
         return seen.asserted(log_odds, self.bare if said is None else self.stack), shown
 
-    def _bare(self, seen: Seen, log_odds: Floats) -> list[Evidence]:
+    def _bare(self, seen: Forward, log_odds: Floats) -> list[Evidence]:
         """What the sources that learned say, where no study is remembered."""
         if not bool(self.bare.fitted):
             return [Evidence(row, row) for row in log_odds]
@@ -614,7 +624,7 @@ class WeaveModel(ReportModel):
         found = (probabilities >= float(stack.threshold)) & np.array([name != NO_FINDING for name in self.classes])
         return torch.from_numpy(found)
 
-    def testify(self, batch: Batch) -> list[Evidence]:
+    def evidence_for(self, batch: Batch) -> list[Evidence]:
         """What all sources together say of each study, as log-odds, and how its report would be worded.
 
         Raises:
@@ -634,7 +644,7 @@ class WeaveModel(ReportModel):
             return Evidence(log_odds, said.weights, shown)
         return Evidence(moved.log_odds, said.weights, {**shown, **moved.shown}, moved.changes)
 
-    def speaks_log_odds(self) -> bool:
+    def scores_are_log_odds(self) -> bool:
         """Yes: scores are those of the stack."""
         return True
 
@@ -648,7 +658,7 @@ class WeaveModel(ReportModel):
         """Before the members learn, their targets; before the heads, what is normal; before reports, all sources are
         asked of the training studies, and the stack and what compares with priors are fitted to what they said.
         """
-        if stage == "eyes":
+        if stage == "encoder":
             self.dense.fit(training, self.folds)
         if stage == "sources":
             for source in (self.tokens, self.difference):
@@ -680,7 +690,7 @@ class WeaveModel(ReportModel):
             return {}
         tensors = {"folds": Column("whole", (1,)), "labels": Column("flag", (len(self.classes),))}
         if self.kernels.is_there:
-            tensors |= alike_columns(len(self.classes))
+            tensors |= neighbour_columns(len(self.classes))
         if self.recall.is_there or self.cases.is_there:
             tensors["vectors"] = Column("float", (len(self.encoder), 2 * self.encoder.width))
         return {STUDIES: BankLayout(tensors, texts=True)}
@@ -713,7 +723,7 @@ class WeaveModel(ReportModel):
             return [[] for _ in said]
         prefixes = []
         for row, one in enumerate(said):
-            seen = Seen(self, batch.only([row]))
+            seen = Forward(self, batch.only([row]))
             prefixes.append(Prefixes(*seen.prefix(seen.asserted(one.scores[None], self.stack))))
         drawn = decoding.model_copy(update={"temperature": self.temperature})
         reports = self.language_model.write_draws(prefixes, drawn, self.samples)

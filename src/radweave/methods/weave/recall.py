@@ -20,8 +20,8 @@ from torch import nn
 
 from radweave.core.config import Config, Count
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats, Mask, squared_distances
-from radweave.methods.descriptors import Looks, LooksConfig
-from radweave.methods.neighbours import AlikeStudies
+from radweave.methods.descriptors import DescriptorExtractor, DescriptorsConfig
+from radweave.methods.neighbours import DescribedStudies
 from radweave.methods.weave.heads import NoSource, NoSourceConfig
 from radweave.nn.memory.bank import Bank, Owners
 
@@ -99,10 +99,10 @@ class CaseDifferences:
 
 
 class RecallConfig(Config):
-    """Smoothers over the members' vectors. Without ``speaks`` they decide the wording alone."""
+    """Smoothers over the members' vectors. Without ``is_source`` they decide the wording alone."""
 
     kind: Literal["smoothers"] = "smoothers"
-    speaks: bool = True
+    is_source: bool = True
 
     def build(self) -> RecallSource:
         return RecallSource(self)
@@ -123,20 +123,20 @@ class KernelsConfig(Config):
     """Classical descriptors of radiographs; scans have none."""
 
     kind: Literal["descriptors"] = "descriptors"
-    looks: LooksConfig = LooksConfig()
+    descriptors: DescriptorsConfig = DescriptorsConfig()
 
     def build(self) -> KernelSource:
-        return KernelSource(self.looks.build())
+        return KernelSource(self.descriptors.build())
 
 
 class KernelSource(nn.Module):
     """Kernel smoothers over how studies look; the studies are in the bank."""
 
-    is_there = speaks = True
+    is_there = is_source = True
 
-    def __init__(self, looks: Looks) -> None:
+    def __init__(self, extractor: DescriptorExtractor) -> None:
         super().__init__()
-        self.looks = looks
+        self.descriptors = extractor
 
 
 class RecallSource(nn.Module):
@@ -146,13 +146,13 @@ class RecallSource(nn.Module):
 
     def __init__(self, config: RecallConfig) -> None:
         super().__init__()
-        self.speaks = config.speaks
+        self.is_source = config.is_source
 
 
 class CasesSource(nn.Module):
     """Differences from similar cases; what they mean is fitted to the bank when it is read."""
 
-    is_there = speaks = True
+    is_there = is_source = True
 
     def __init__(self, config: CasesConfig) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class Memory:
     rows: tuple[dict[str, Any], ...]
     owners: Owners
     folds: NDArray[np.int64]
-    alike: AlikeStudies | None
+    alike: DescribedStudies | None
     members: tuple[MemberMemory | None, ...]
     cases: tuple[CaseDifferences | None, ...]
 
@@ -191,7 +191,7 @@ class Memory:
             else None
             for memory in members
         ]
-        alike = AlikeStudies.of(bank) if "descriptors" in tensors else None
+        alike = DescribedStudies.of(bank) if "descriptors" in tensors else None
         return cls(bank.rows, owners, folds, alike, tuple(members), tuple(compared))
 
     def recalled(self, vectors: Floats, voices: Floats, barred: Mask) -> Evidence | None:
@@ -201,7 +201,7 @@ class Memory:
             memory = self.members[number]
             if memory is None:
                 continue
-            one = memory.studies.testify(vectors[number], barred[memory.rows])
+            one = memory.studies.evidence_for(vectors[number], barred[memory.rows])
             weights = np.zeros(len(self.rows))
             weights[memory.rows] = one.weights
             said.append(Evidence(one.scores, weights))

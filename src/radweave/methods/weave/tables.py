@@ -5,16 +5,16 @@ from __future__ import annotations
 from radweave.methods.tables import Row, Table, parts_table
 
 SILENT = {
-    "dense": "model.dense.speaks=false",
+    "dense": "model.dense.is_source=false",
     "tokens": "model.tokens=none",
     "difference": "model.difference=none",
     "kernels": "model.kernels=none",
-    "recall": "model.recall.speaks=false",
+    "recall": "model.recall.is_source=false",
     "cases": "model.cases=none",
     "change": "model.change=none",
 }
 """How each source is silenced. The dense head trains the members and the recalled studies decide the wording all the
-same. ``change`` speaks of studies with a prior alone, of the others it leaves the frequencies of the classes."""
+same. ``change`` adds evidence to studies with a prior alone, of the others it leaves the frequencies of the classes."""
 
 ALONE = {f"{name} alone": [how for other, how in SILENT.items() if other != name] for name in SILENT}
 WITHOUT = {f"w/o {name}": [how] for name, how in SILENT.items()}

@@ -23,15 +23,15 @@ from radweave.nn.language_model import LoraConfig, LoraSetting, NoLoraConfig, ad
 
 # Start weights that the package brings: an encoder that has seen phantoms, and no patient.
 #
-# ``make eyes`` makes the file again (bench/make_eyes.py); docs/eyes.md says how it was made and what it is worth.
+# ``make encoder`` makes the file again (bench/make_encoder.py); docs/phantom_encoder.md says how it was made and what it is worth.
 
 
 Start = Literal["nothing", "phantom"]
 FIELD: Final = "vision_encoder.start"
-WEIGHTS: Final = Path(__file__).with_name("phantom_eyes.safetensors")
+WEIGHTS: Final = Path(__file__).with_name("phantom_encoder.safetensors")
 SHA256: Final = "db50d84dbedcf6845b83e38ff81696547e036de12839369bb67de9588ba5aeaf"
 STATED: Final = "encoder starts from weights trained on synthetic phantoms (shipped with the package; no patient data)"
-"""What a run says of such a start, in its card and while it trains."""
+"""Statement of such a start in the card and the log of a run."""
 
 
 def load_start(network: nn.Module, path: Path = WEIGHTS, sha256: str = SHA256) -> None:
@@ -46,16 +46,16 @@ def load_start(network: nn.Module, path: Path = WEIGHTS, sha256: str = SHA256) -
         raise InputError(
             "the start weights are not those of this version", file=path, field=FIELD, got="phantom", expected="nothing"
         )
-    given, wanted = load_file(str(path)), network.state_dict()
-    if {name: value.shape for name, value in given.items()} != {name: value.shape for name, value in wanted.items()}:
+    saved, wanted = load_file(str(path)), network.state_dict()
+    if {name: value.shape for name, value in saved.items()} != {name: value.shape for name, value in wanted.items()}:
         raise InputError(
             "the start weights are of another shape", field=FIELD, got="phantom", expected="nothing, for other sizes"
         )
-    network.load_state_dict({name: value.to(wanted[name].dtype) for name, value in given.items()})
+    network.load_state_dict({name: value.to(wanted[name].dtype) for name, value in saved.items()})
 
 
 def is_empty(network: nn.Module) -> bool:
-    """Whether the network has no memory yet: it is only measured."""
+    """Tell if the network is on the meta device, for measurement."""
     return next(network.parameters()).device == torch.device("meta")
 
 
@@ -132,7 +132,7 @@ def _with_weights(path: str, kind: Any, **options: Any) -> Any:
 
 class ResNetConfig(Config):
     """ResNet (He et al., 2016). ``path`` loads a checkpoint; without it the sizes build one, which ``start`` fills with
-    what the package brings for ``EYES``: weights of synthetic phantoms.
+    what the package brings for ``PHANTOM_ENCODER``: weights of synthetic phantoms.
     """
 
     reads: ClassVar[Modality] = "xray"
@@ -170,7 +170,7 @@ class ResNetConfig(Config):
         return _wrap(backbone, config.hidden_sizes[-1], config.num_channels, self.lora)
 
 
-EYES = ResNetConfig(
+PHANTOM_ENCODER = ResNetConfig(
     embedding_size=32, hidden_sizes=(32, 64, 128, 256), depths=(1, 1, 1, 1), layer_type="basic", start="phantom"
 )
 """The encoder of the tiny presets for radiographs: 5 x 5 tokens of a 144 px image, 1.2 million weights.

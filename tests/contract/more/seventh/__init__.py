@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, ReportStages, stage, warm
-from radweave.methods.model import ReportModel, SeenBatch, Term, losses, report_loss, written
+from radweave.methods.model import ForwardPass, ReportModel, Term, losses, report_loss, written
 from radweave.nn.connector import Connector, ConnectorConfig, LinearConnectorConfig
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig, LlamaConfig
 from radweave.nn.prompt import PromptTemplate, Slot, all_there
@@ -12,7 +12,7 @@ from radweave.nn.vision import ResNetConfig, VisionEncoderConfig, VisionPart
 PARTS = dict.fromkeys(("vision_encoder", "connector", "language_model"), "full")
 
 
-class Seen(SeenBatch["SeventhModel"]):
+class Forward(ForwardPass["SeventhModel"]):
     @property
     def prefix(self) -> Slot:
         word = self.model.connector(self.views.mean()[:, None], self.views.view_ids[:, 0])
@@ -28,10 +28,10 @@ class SeventhModel(ReportModel):
     terms = {"report": Term(tuple(PARTS), report_loss)}  # noqa: RUF012
 
     def loss(self, batch, terms):
-        return losses(self.terms, Seen(self, batch), terms)
+        return losses(self.terms, Forward(self, batch), terms)
 
     def generate(self, batch, decoding):
-        return written(*self.language_model.generate(*Seen(self, batch).prefix, decoding))
+        return written(*self.language_model.generate(*Forward(self, batch).prefix, decoding))
 
 
 class SeventhConfig(ModelConfig):
@@ -40,10 +40,10 @@ class SeventhConfig(ModelConfig):
     language_model: LanguageModelConfig = LlamaConfig(hidden_size=32, num_layers=2)
 
     def build(self, context: BuildContext) -> SeventhModel:
-        eyes = context.vision_encoder(self.vision_encoder)
+        encoder = context.vision_encoder(self.vision_encoder)
         words = context.part("language_model", lambda: self.language_model.build(**context.words))
-        connector = context.part("connector", lambda: self.connector.build(eyes.dim, words.width))
-        return SeventhModel(eyes, connector, words, context.prompt("{image}", "plain", "image"))
+        connector = context.part("connector", lambda: self.connector.build(encoder.dim, words.width))
+        return SeventhModel(encoder, connector, words, context.prompt("{image}", "plain", "image"))
 
 
 class SeventhExperiment(Experiment):

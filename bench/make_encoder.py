@@ -1,9 +1,9 @@
 """Make the start weights of the tiny presets' encoder from phantoms: minutes on two cores.
 
-    python bench/make_eyes.py WORK
+    python bench/make_encoder.py WORK
 
-Draws 2,200 phantom studies of a seed that no benchmark uses, trains the stage ``eyes`` of the baseline on them from
-nothing, and writes the encoder in bfloat16 to ``radweave/nn/vision/phantom_eyes.safetensors``. It prints the file's
+Draws 2,200 phantom studies of a seed that no benchmark uses, trains the stage ``encoder`` of the baseline on them from
+nothing, and writes the encoder in bfloat16 to ``radweave/nn/vision/phantom_encoder.safetensors``. It prints the file's
 SHA-256, which goes into ``radweave/nn/vision/pretrained.py``: the file is used only if it has that one.
 """
 
@@ -26,8 +26,8 @@ SEED, STUDIES, EDGE, PASSES = 20_260_722, 2200, 192, 10
 PART = "vision_encoder.backbone."
 OVERRIDES = (
     "model.vision_encoder.start=nothing",
-    "stages.eyes.optimizer.learning_rate=2e-3",  # twice that of a start from something
-    f"stages.eyes.epochs={PASSES}",
+    "stages.encoder.optimizer.learning_rate=2e-3",  # twice that of a start from something
+    f"stages.encoder.epochs={PASSES}",
     "stages.report.epochs=0",
 )
 
