@@ -165,7 +165,7 @@ def test_a_cancelled_study_is_not_drafted_all_the_same_and_shows_nothing(both: t
     admin, station = both
     study = refused(admin, "unlike")
     with station.database.writing() as connection:
-        connection.execute(refusals.update().values(asked_by=1, asked=database.now()))
+        connection.execute(refusals.update().values(asked_by=1, asked_at=database.now()))
         connection.execute(studies.update().values(state="drafting"))
     admin.post(f"/api/v1/studies/{study}/cancel")
     assert admin.get(f"/api/v1/studies/{study}").json()["reason"] == store.CANCELLED
@@ -181,10 +181,10 @@ def test_images_that_come_later_are_not_let_through_with_the_first(both: tuple[T
     assert anyway(admin, study, "unfamiliar").status_code == 202
     wait_for(admin, study, "drafted")
     with station.database.writing() as connection:
-        assert module.allowed(connection, [study]) == {study: "unfamiliar"}
+        assert module.overridden_refusals(connection, [study]) == {study: "unfamiliar"}
         paths = [(path, "film.png") for path in map(type(station.settings.state), store.uploaded(connection, study))]
-        assert store.grow(connection, study, paths, 1)
-        assert module.allowed(connection, [study]) == {}
+        assert store.add_images(connection, study, paths, 1)
+        assert module.overridden_refusals(connection, [study]) == {}
     station.inference.wake()
     found = wait_for(admin, study, "drafted")
     while len(found["warnings"]) < 3:  # the state goes through "drafting" and back

@@ -24,8 +24,8 @@ from radweave.workstation.store import NewStudy
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sender", "arrivals", "poller"):
-        monkeypatch.setattr(f"radweave.workstation.{module}.PAUSE_S", 0.02)
+    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
+        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
 
 
 @pytest.fixture
@@ -126,9 +126,11 @@ def test_a_study_that_cannot_be_drafted_again_keeps_its_draft(url: str, tmp_path
         study = store.add(connection, NewStudy("a", files=((tmp_path / "1", "1"),)), owner=None)
         outbox.arrived(connection, study)
         (_job,) = store.claim(connection, 1)
-        assert not store.grow(connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1)  # being drafted
+        assert not store.add_images(
+            connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1
+        )  # being drafted
         store.finish(connection, study, drafted(study))
-        assert store.grow(connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1)
+        assert store.add_images(connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1)
         (job,) = store.claim(connection, 1)
         assert len(job.files) == 2
         assert not store.refuse(connection, study, "2 cannot be read")
@@ -137,7 +139,7 @@ def test_a_study_that_cannot_be_drafted_again_keeps_its_draft(url: str, tmp_path
         given = drafts.read_evidence(connection, study)
         assert given is not None
         assert any("2 cannot be read" in text for text in given["warnings"])
-        store.grow(connection, study, [(tmp_path / "1", "1")], 1)
+        store.add_images(connection, study, [(tmp_path / "1", "1")], 1)
         store.claim(connection, 1)
         assert store.give_back(connection, [study], tries=1, reason="it took too long") == []
         assert store.counts(connection)["drafted"] == 1

@@ -284,9 +284,9 @@ def test_maps_over_the_interface(settings: Settings, tmp_path: Path) -> None:
 
 
 def test_too_many_who_wait_are_told_to_come_again(tmp_path: Path) -> None:
-    from radweave.workstation.disk import BusyError, Kept
+    from radweave.workstation.disk import BusyError, ImageCache
 
-    kept = Kept(tmp_path, 1 << 20, most_waiting=1, wait_s=0.01)
+    kept = ImageCache(tmp_path, 1 << 20, most_waiting=1, wait_s=0.01)
 
     def nested() -> Any:
         kept.get("one", "other", lambda: ({}, {}))

@@ -19,8 +19,8 @@ from radweave.workstation.settings import Settings
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sender", "arrivals", "poller"):
-        monkeypatch.setattr(f"radweave.workstation.{module}.PAUSE_S", 0.02)
+    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
+        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
     monkeypatch.setattr("radweave.workstation.hospital.FIRST_RETRY_S", 0.1)
 
 
@@ -85,7 +85,7 @@ def test_half_a_study_of_a_killed_server_is_not_drafted(
     settings: Settings, tmp_path: Path, archive: AskedArchive
 ) -> None:
     settings = asking(settings, tmp_path, {"web": {"url": archive.url}})
-    left = settings.asked / "polls" / "archive" / "half"
+    left = settings.retrieved / "polls" / "archive" / "half"
     left.mkdir(parents=True)
     image(left / "1.dcm")
     with running(settings) as (client, _):
@@ -166,7 +166,7 @@ def test_a_prior_that_is_late_is_done_without_and_that_is_said(
 def test_the_worker_gives_a_prior_to_a_run_that_was_trained_with_priors(toy_run: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from radweave.workstation.inference import UNSEEN, InferenceModel
+    from radweave.workstation.inference import PRIOR_NOT_USED, InferenceModel
 
     inference = InferenceModel(toy_run, None, untrained=False)
     inference.predictor = replace(inference.predictor, ood=None)
@@ -176,7 +176,7 @@ def test_the_worker_gives_a_prior_to_a_run_that_was_trained_with_priors(toy_run:
     }  # fmt: skip
     read = inference._read(job)
     assert read.example.prior is None
-    assert UNSEEN in read.warnings
+    assert PRIOR_NOT_USED in read.warnings
     data = inference.run.experiment.data.model_copy(update={"priors": True})
     inference.run = replace(inference.run, experiment=inference.run.experiment.model_copy(update={"data": data}))
     read = inference._read(job)

@@ -31,7 +31,7 @@ from radweave.core.json_files import read_json_object, write_json
 from radweave.core.replacing import FolderKind
 from radweave.core.storage import remove_leftovers, sha256_file, sha256_json, write_folder, write_text
 from radweave.core.study import RESEARCH_ONLY, Record
-from radweave.data.augmentation import PREPROCESSING_VERSION
+from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration, save_calibration
 from radweave.drafting.store import BANK as DRAFTING_BANK

@@ -19,7 +19,7 @@ from radweave.core.json_files import json_text
 from radweave.core.replacing import record_kind
 from radweave.core.storage import refuse_existing, write_folder, write_text
 from radweave.core.study import ImageRef, Report, Study, View
-from radweave.data.cache.images import PixelCache, refuse_other
+from radweave.data.cache.images import PixelCache, refuse_modality
 from radweave.data.ct import CtPreprocessing, preprocess_spaced, to_bytes
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
@@ -56,7 +56,7 @@ def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool
             doubtful and not ``force``.
     """
     modality = run.experiment.data.modality
-    refuse_other(dataset, modality)
+    refuse_modality(dataset, modality)
     study = next((study for study in dataset.studies() if study.study_id == study_id), None)
     if study is None:
         raise InputError("no such study in the data set", file=dataset.path, field="--study", got=study_id)

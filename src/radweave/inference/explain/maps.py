@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from radweave.core.study import LabelState
-from radweave.data.augmentation import covered_by_square, place_in_square
+from radweave.data.square import covered_by_square, place_in_square
 from radweave.inference.explain.support import Finding, Support
 from radweave.labels import NO_FINDING
 
