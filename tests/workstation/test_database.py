@@ -18,7 +18,7 @@ from radweave.workstation.database import log as log_table
 from radweave.workstation.drafts import edit_distance
 from radweave.workstation.users import add_user, by_password, by_session, by_token, first_token, open_session
 
-FOLDED = next(number for number, step in MIGRATIONS.items() if step.__name__ == "_one_name")
+FOLDED = next(number for number, step in MIGRATIONS.items() if step.__name__ == "_add_folded_names")
 
 
 @pytest.fixture
