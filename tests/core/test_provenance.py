@@ -121,7 +121,7 @@ def test_edits_of_denied_and_compiled_files_keep_the_hash(copied: Path) -> None:
 def test_single_packages_have_their_own_hash() -> None:
     reading = code_hash("radweave.io")
     assert reading != code_hash()
-    assert reading != code_hash("radweave.io", "radweave.data.augmentation")
+    assert reading != code_hash("radweave.io", "radweave.data.square")
     assert reading == code_hash("radweave.io", "radweave.data.no_such_module")
 
 
