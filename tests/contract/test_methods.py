@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from fake_device import standing_in
 from radweave import methods
 from radweave.core import map_kinds
 from radweave.core.batch import Batch
@@ -46,7 +47,6 @@ from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.nn.memory.bank import Bank, load_bank, save_bank, write_tensors
-from standin import standing_in
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SEVENTH = "seventh"
