@@ -77,8 +77,8 @@ def test_bins_count_every_case_once_and_ties_stay_together() -> None:
     bins = reliability(said, (said > 0.35).astype(float), num_bins=5)
     assert sum(one.count for one in bins) == 10
     assert bins[0].count >= 6
-    assert bins[0].seen == 0
-    assert bins[-1].seen == 1
+    assert bins[0].frequency == 0
+    assert bins[-1].frequency == 1
     assert reliability(np.array([]), np.array([])) == []
 
 

@@ -138,7 +138,7 @@ def test_a_section_belongs_to_one_study(told: Run, tmp_path: Path) -> None:
     images = [toy_image(tmp_path / f"{name}.png", bright_side="left", seed=1) for name in "ab"]
     groups = group_images(images, one_study=False)
     with pytest.raises(InputError, match=r"field 'indication': a section is of one study"):
-        list(generate_files(Predictor.of(told), groups, force=True, told={"indication": "Cough."}))
+        list(generate_files(Predictor.of(told), groups, force=True, context={"indication": "Cough."}))
 
 
 def test_what_no_study_has_is_neither_learned_nor_told(toy_dataset: Dataset, dataset: Dataset) -> None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 import sqlalchemy as sa
+from fake_workers import CRASH, HANG, IMAGE, REFUSE
 from fastapi.testclient import TestClient
 from httpx2 import Response
-from stand_ins import CRASH, HANG, IMAGE, REFUSE
 from stations import NOTICE, ORIGIN, log_in, one_draft, running, upload, wait_for
 
 from radweave.workstation.database import meta

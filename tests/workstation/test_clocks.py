@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from fake_workers import drafted
 from hospitals import image
-from stand_ins import drafted
 
 from radweave.workstation import database as schema
 from radweave.workstation import hospital, outbox, store, users

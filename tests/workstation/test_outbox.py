@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from stand_ins import drafted
+from fake_workers import drafted
 
 from radweave.core.errors import InputError
 from radweave.workstation import drafts, hospital, outbox, store

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from fake_workers import drafted
 from fastapi.testclient import TestClient
-from stand_ins import drafted
 from stations import one_draft
 
 from command_line import radweave

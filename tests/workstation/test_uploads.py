@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_workers import IMAGE, REFUSE
 from fastapi.testclient import TestClient
-from stand_ins import IMAGE, REFUSE
 from stations import left_behind, running, upload, wait_for
 
 from radweave.workstation.settings import Limits, Settings

@@ -28,7 +28,7 @@ from radweave.engine.run_folder import RunCard, StageFigures
 from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
 from radweave.inference.bulk import generate_split
-from radweave.inference.explain.comparison import SIGNS, hold_beside
+from radweave.inference.explain.comparison import SIGNS, compare_texts
 from radweave.inference.explain.maps import Panel, RadiographSubject, data_uri, grey_png, overlay_png
 from radweave.inference.explain.support import Finding, find_support
 from radweave.inference.predictor import Predictor
@@ -209,7 +209,7 @@ def _study(dataset: Dataset, study: Study, row: dict[str, Any], labeler: Labeler
         "map": name,
         "sentences": evidence.get("sentences", []),
         "findings": _findings(row, labeler),
-        "beside": hold_beside(row["hyp"], row["ref"], labeler),
+        "beside": compare_texts(row["hyp"], row["ref"], labeler),
         "nearest": row["floors"].get("nearest_neighbour", ""),
     }
 

@@ -191,7 +191,7 @@ def _rejection(connection: sa.Connection, row: sa.Row[Any], user: User) -> dict[
 
 
 def _altered_at(connection: sa.Connection, study: str) -> int | None:
-    """Number of the log entry that the stored report contradicts; None if it is as drafts."""
+    """Number of the log entry that the stored report contradicts; None if it is as signed."""
     try:
         drafts.check_signed(connection, study)
     except drafts.AlteredError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from radweave.core.study import LabelState, Report, Study
-from radweave.inference.explain.support import SAID, Claim, Sentence, Support
+from radweave.inference.explain.support import STATE_WORDS, Claim, Sentence, Support
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import words_of_change
 from radweave.workstation.finished import model_facts, writable
@@ -76,13 +76,13 @@ def _storable(report: Report) -> Report:
 
 
 def _finding(finding: Finding, support: Support) -> dict[str, Any]:
-    from radweave.inference.explain.support import SAID
+    from radweave.inference.explain.support import STATE_WORDS
 
     return {
         "name": finding.name, "probability": finding.probability, "threshold": finding.threshold,
-        "calibrated": finding.name in support.calibration.alike, "experience": finding.experience,
+        "calibrated": finding.name in support.calibration.similar, "experience": finding.experience,
         "said": finding.state.value, "flag": finding.flag,
-        "recalled": [{"number": case.number, "says": SAID[case.says(finding.name)]} for case in support.recalled],
+        "recalled": [{"number": case.number, "says": STATE_WORDS[case.says(finding.name)]} for case in support.recalled],
     }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def _sentence(sentence: Sentence, origin: Any, support: Support, prior_states: P
         "details": {
             "checked": list(sentence.checked),
             "not_checked": list(sentence.not_checked),
-            "calibrated": all(name in support.calibration.alike for name in known) if known else None,
+            "calibrated": all(name in support.calibration.similar for name in known) if known else None,
             "claims": [_claim(claim, support, probable) for claim in sentence.claims],
             "prior": prior,
             "verbatim": list(sentence.verbatim),
@@ -124,12 +124,12 @@ def _probability(claim: Claim, probable: Mapping[str, float | None]) -> float | 
 
 
 def _claim(claim: Claim, support: Support, probable: Mapping[str, float | None]) -> dict[str, Any]:
-    from radweave.inference.explain.support import SAID
+    from radweave.inference.explain.support import STATE_WORDS
 
     return {
-        "name": claim.name, "said": SAID[claim.state], "verdict": claim.verdict.value,
+        "name": claim.name, "said": STATE_WORDS[claim.state], "verdict": claim.verdict.value,
         "probability": probable.get(claim.name), "threshold": support.calibration.threshold(claim.name),
-        "calibrated": claim.name in support.calibration.alike, "agree": list(claim.agree), "differ": list(claim.differ),
+        "calibrated": claim.name in support.calibration.similar, "agree": list(claim.agree), "differ": list(claim.differ),
     }  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def _conflict(claim: Claim, words: Sequence[str], prior: LabelState) -> str | No
         return f"calls {claim.name} new, and the prior report affirms it"
     goes_on = [word for word in words if word in _PERSISTING]
     if is_there and goes_on and prior in (LabelState.NEGATIVE, LabelState.BLANK):
-        return f"calls {claim.name} {goes_on[0]}, and in the prior report it is {SAID[prior]}"
+        return f"calls {claim.name} {goes_on[0]}, and in the prior report it is {STATE_WORDS[prior]}"
     if "resolved" in words and prior is LabelState.NEGATIVE:
         return f"calls {claim.name} resolved, and the prior report denies it"
     return None
@@ -182,7 +182,14 @@ def changes_from_prior(support: Support, prior_states: PriorStates) -> list[dict
             continue
         lines = [support.sentences[number - 1] for number in finding.sentences]
         words = [word for line in lines for word in words_of_change("".join(part for part, _ in line.parts))]
-        rows.append({"name": finding.name, "before": SAID[then], "now": SAID[now], "change": _change(then, now, words)})
+        rows.append(
+            {
+                "name": finding.name,
+                "before": STATE_WORDS[then],
+                "now": STATE_WORDS[now],
+                "change": _change(then, now, words),
+            }
+        )
     return rows
 
 

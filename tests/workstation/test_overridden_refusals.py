@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from fake_workers import CRASH, REFUSE, refusing_worker
 from fastapi.testclient import TestClient
 from PIL import Image, PngImagePlugin
-from stand_ins import CRASH, REFUSE, picky
 from stations import PASSWORD, left_behind, running, upload, wait_for
 
 from radweave.workstation import database, store
@@ -32,7 +32,7 @@ def png(word: str) -> bytes:
 
 @pytest.fixture
 def both(settings: Settings) -> Iterator[tuple[TestClient, Station]]:
-    with running(settings, picky) as made:
+    with running(settings, refusing_worker) as made:
         yield made
 
 
@@ -75,9 +75,9 @@ def test_a_refused_study_shows_its_images_and_says_why(word: str, admin: TestCli
 
 
 def test_images_of_a_refused_study_stay_after_a_restart(settings: Settings) -> None:
-    with running(settings, picky) as (client, _):
+    with running(settings, refusing_worker) as (client, _):
         study, token = refused(client, "unlike"), client.headers["Authorization"]
-    with running(settings, picky) as (client, _):
+    with running(settings, refusing_worker) as (client, _):
         client.headers["Authorization"] = token
         assert client.get(f"/api/v1/studies/{study}/images/0/pixels").status_code == 200
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from asked import TODAY, AskedArchive, web
+from fake_workers import drafted
 from hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
 from pydicom import dcmread
-from stand_ins import drafted
+from query_archive import TODAY, QueryArchive, web
 from stations import running
 
 from image_files import save
@@ -96,7 +96,7 @@ def test_images_that_reach_a_polled_archive_later_are_fetched_and_reports_are_no
 ) -> None:
     query = {"name": "archive", "poll": {"every_s": 0.1, "quiet_s": 0, "last_h": 48}}
     first = image(tmp_path / "1.dcm", **TODAY)
-    with web(AskedArchive(first)) as asked:
+    with web(QueryArchive(first)) as asked:
         plan = {"query": [{**query, "web": {"url": asked.url}}]}
         settings = settings.model_copy(update={"hospital": plan_file(tmp_path / "plan.yaml", **plan)})
         with running(settings) as (client, _):
@@ -105,17 +105,17 @@ def test_images_that_reach_a_polled_archive_later_are_fetched_and_reports_are_no
             report = dcmread(first)
             report.Modality, report.SeriesInstanceUID, report.SOPInstanceUID = "SR", "1.2.3", "1.2.3.4"
             asked.files.append(save(report, tmp_path / "report.dcm"))
-            looked = asked.asked["SERIES"]
-            until(lambda: asked.asked["SERIES"] > looked)  # it saw that something came
-            asked_again = asked.asked["STUDY"]
-            until(lambda: asked.asked["STUDY"] > asked_again + 3)
-            assert (asked.asked["WADO"], asked.asked["SERIES"]) == (1, looked + 1)
+            looked = asked.requests["SERIES"]
+            until(lambda: asked.requests["SERIES"] > looked)  # it saw that something came
+            asked_again = asked.requests["STUDY"]
+            until(lambda: asked.requests["STUDY"] > asked_again + 3)
+            assert (asked.requests["WADO"], asked.requests["SERIES"]) == (1, looked + 1)
             own = dcmread(first)
             same = {"StudyInstanceUID": own.StudyInstanceUID, "SeriesInstanceUID": own.SeriesInstanceUID}
             asked.files.append(image(tmp_path / "2.dcm", ViewPosition="LATERAL", **same, **TODAY))
             assert len(version_of(client, study, 2)["files"]) == 2
-            asked_again = asked.asked["STUDY"]
-            until(lambda: asked.asked["STUDY"] > asked_again + 3)
+            asked_again = asked.requests["STUDY"]
+            until(lambda: asked.requests["STUDY"] > asked_again + 3)
             assert (figure(client, "studies_fetched"), figure(client, "studies_grew")) == (2, 1)
             assert version_of(client, study, 2)["version"] == 2
 

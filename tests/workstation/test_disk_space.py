@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_workers import IMAGE
 from hospitals import image, push
-from stand_ins import IMAGE
 from stations import left_behind, one_draft, running, upload
 
 from radweave.workstation.disk import DiskSpace, NoRoomError
