@@ -31,7 +31,8 @@ from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
 from radweave.engine.drafts import set_memories
 from radweave.engine.loop import AveragedWeights
-from radweave.engine.prepare import prepare, refuse_untold
+from radweave.engine.plan import refuse_untold
+from radweave.engine.prepare import prepare
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import hash_files
 from radweave.engine.train import train

@@ -20,6 +20,8 @@ from radweave.core.json_files import read_json_object, write_json
 from radweave.core.storage import remove_leftovers, sha256_file, write_folder
 from radweave.engine.distributed import cut_like, whole_tensor
 
+_MOST_ABSENT = 1_000_000
+"""Numbers without a tensor that may be built, for ``load_weights`` to name them better."""
 OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"
 
 
@@ -55,6 +57,56 @@ def refuse_other_classes(path: Path, classes: Sequence[str]) -> None:
         raise InputError(f"weights cannot be read: {error}", file=path) from None
     if saved != json.dumps(list(classes)):
         raise InputError("weights are of other classes than run.json, or of another order", file=path, field="classes")
+
+
+_FLOATS = ("F32", "F16", "BF16")
+_STORED = {
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), _FLOATS),
+    torch.float64: ("F64",), torch.int64: ("I64",), torch.int32: ("I32",), torch.bool: ("BOOL",),
+}  # fmt: skip
+"""How a tensor may be stored; the three short floats stand for each other."""
+
+
+def refuse_other_shapes(empty: nn.Module, path: Path) -> None:
+    """Compare the header of a weights file with a model that was built on the meta device.
+
+    It comes before a model that has memory: a configuration that asks for far more than its weights hold takes none.
+
+    Raises:
+        InputError: if the file is broken, a tensor has another shape, or many weights have no tensor.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            stored = {name: list(part.get_shape()) for name, part in slices.items()}
+            kinds = {name: str(part.get_dtype()) for name, part in slices.items()}
+    except FileNotFoundError:
+        raise InputError("file is missing", file=path) from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"weights do not fit this model: {error}", file=path) from None
+    names: dict[int, list[str]] = {}
+    sizes: dict[int, int] = {}
+    for name, tensor in empty.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+        sizes[id(tensor)] = tensor.numel()
+        if name in stored and stored[name] != list(tensor.shape):
+            raise InputError(
+                "weights do not fit this model", file=path, field=name, got=stored[name], expected=list(tensor.shape)
+            )
+        # Whole numbers, or yes and no, in the place of weights would be cast without a word.
+        if name in kinds and kinds[name] not in _STORED.get(tensor.dtype, (kinds[name],)):
+            raise InputError(
+                "weights do not fit this model", file=path, field=name, got=kinds[name],
+                expected=" or ".join(_STORED[tensor.dtype]),
+            )  # fmt: skip
+    # Weights that share memory are stored under one of their names.
+    absent = [key for key, group in names.items() if not any(name in stored for name in group)]
+    if sum(sizes[key] for key in absent) > _MOST_ABSENT:
+        raise InputError(
+            f"weights do not fit this model: {len(absent)} have no tensor", file=path, field=names[absent[0]][0]
+        )
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -318,14 +318,13 @@ def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | N
     Raises:
         InputError: for a checkpoint whose shape is not known here, or that does not fit.
     """
-    stand_in = _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
+    words = tokenizer or _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
     with tempfile.TemporaryDirectory() as folder:
         for name, record in experiment.model:
             if getattr(record, "path", None) is not None:
-                _write_shape(record, Path(folder) / name, stand_in)
+                _write_shape(record, Path(folder) / name, words)
         classes = CLASSES[experiment.data.label_set]
         data = experiment.data
-        words = stand_in if tokenizer is None else tokenizer
         context = BuildContext(words, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
         with torch.device("meta"):
             return experiment.model.build(context)

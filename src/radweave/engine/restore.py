@@ -22,11 +22,10 @@ from radweave.data.examples import refuse_shared_images
 from radweave.data.ood import OutOfDistribution, load_ood
 from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration
-from radweave.engine.checkpoint import load_weights, refuse_other_classes
+from radweave.engine.checkpoint import load_weights, refuse_other_classes, refuse_other_shapes
 from radweave.engine.drafts import FOLDER, Drafting, set_memories
 from radweave.engine.prepare import prepare
 from radweave.engine.run_folder import RunCard, read_card
-from radweave.engine.sizes import refuse_other_shapes
 from radweave.methods import load_method
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import ReportModel, TrainingView, Varied

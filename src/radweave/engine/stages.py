@@ -16,7 +16,6 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from radweave.core.devices import default_device
 from radweave.core.errors import CannotWriteError, InputError
 from radweave.core.json_files import read_json, write_json
 from radweave.core.provenance import arithmetic, code_hash, library_versions
@@ -31,7 +30,8 @@ from radweave.data.loader import Example, Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.engine.distributed import Parallel, Ranks
 from radweave.engine.drafts import Drafter, set_memories
-from radweave.engine.loop import Progress, StageTrainer, Watch, Writers, refuse_no_compiler
+from radweave.engine.loop import Progress, StageTrainer, Watch
+from radweave.engine.plan import is_skipped
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import (
     LearnsTargets,
@@ -40,10 +40,8 @@ from radweave.methods.model import (
     device_of,
     encoder_name,
     named_parts,
-    refuse_unknown,
 )
-from radweave.methods.stage import StageConfig, apply_finetune, total_loss
-from radweave.nn.decoding import DecodingConfig, refuse_uncompilable
+from radweave.methods.stage import StageConfig, total_loss
 from radweave.nn.memory.backends import stated_recalls
 from radweave.nn.memory.bank import save_bank
 
@@ -209,33 +207,6 @@ def load_artefact(folder: Path, model: nn.Module) -> dict[str, Any] | None:
     return state
 
 
-# Whether a run can compile the step of its decoding, and on which device it would: found out before it trains.
-
-
-def refuse_uncompiled_decoding(decoding: DecodingConfig, model: ReportModel) -> None:
-    """Refuse to compile a step of decoding on a machine, or for a language model, that it cannot be compiled for.
-
-    Raises:
-        InputError: for the field ``decoding.compile``.
-    """
-    writers = [part for part in named_parts(model).values() if isinstance(part, Writers)]
-    if decoding.compile == "none" or not writers:
-        return
-    for writer in writers:
-        refuse_uncompilable(writer.model, decoding)
-    try:
-        refuse_no_compiler(computes_on(model))
-    except InputError as error:
-        needed = "a C++ compiler, on a GPU Triton; or none"
-        raise InputError(error.reason, field="decoding.compile", got=error.got, expected=needed) from None
-
-
-def computes_on(model: ReportModel) -> torch.device:
-    """The device that a model computes on; that of a dry run has no numbers and would be put on the default one."""
-    device = device_of(model)
-    return default_device() if device.type == "meta" else device
-
-
 # What the model writes of a few validation studies after each epoch, for those who watch a training.
 
 
@@ -319,36 +290,6 @@ class Training:
         return list(self.experiment.named_stages().values())[-1]
 
 
-def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None:
-    """Refuse stages that this model cannot run, and a step of decoding that cannot be compiled, before any stage runs.
-
-    Raises:
-        InputError: naming the field of the stage or of the decoding.
-    """
-    refuse_uncompiled_decoding(experiment.decoding, model)
-    trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    for name, stage in experiment.named_stages().items():
-        if _is_passed_over(experiment, name, stage):
-            continue
-        try:
-            if stage.trained and not stage.losses:
-                raise InputError("there is no loss to train by", field="losses", got="none")
-            refuse_unknown("losses", tuple(stage.losses), model.terms)
-            apply_finetune(model, stage.finetune)
-            if stage.compiled != "nothing":
-                refuse_no_compiler(computes_on(model))
-        except InputError as error:
-            field = f"stages.{name}.{error.field}"
-            raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
-    for parameter, before in trained.items():
-        parameter.requires_grad_(before)
-
-
-def _is_passed_over(experiment: Experiment, name: str, stage: StageConfig) -> bool:
-    """Whether the stage has nothing to do. The last one always runs: it is what a run is."""
-    return (stage.epochs == 0 or stage.max_steps == 0) and name != list(experiment.named_stages())[-1]
-
-
 def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
     """Run every stage of the experiment; return the updates done and the validation figures of each."""
     steps: dict[str, int] = {}
@@ -357,7 +298,7 @@ def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
     for name, stage in stages.items():
         last = name == list(stages)[-1]
         progress = Progress()
-        if not _is_passed_over(training.experiment, name, stage):
+        if not is_skipped(training.experiment, name, stage):
             features = _features(training, stage)
             _build_memories(training, name, features)
             with _kept(training, name, stage, keep=training.experiment.data.keep_stages and not last) as kept:

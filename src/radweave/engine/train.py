@@ -23,13 +23,13 @@ from radweave.data.examples import PreparedSplit, no_usable_study, refuse_leaks,
 from radweave.data.leaks.images import near_copies
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.ood import TrainingPictures, fit_ood, save_ood
-from radweave.data.targets import ContextSections
-from radweave.data.tokenizer import built_tokenizer, save_tokenizer, tokenizer_fingerprint
+from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
 from radweave.engine.drafts import rows_of_memories
 from radweave.engine.loop import use_deterministic_kernels
-from radweave.engine.prepare import _reasons, prepare, refuse_long_reports, refuse_misfit, refuse_unfit, refuse_untold
+from radweave.engine.plan import plan_training, refuse_misfit
+from radweave.engine.prepare import _reasons, prepare
 from radweave.engine.run_directory import (
     Started,
     claimed,
@@ -40,8 +40,7 @@ from radweave.engine.run_directory import (
 )
 from radweave.engine.run_folder import DatasetFacts, RunCard, hash_files, keep_licences, write_card
 from radweave.engine.save_drafting import save_for_drafting
-from radweave.engine.sizes import refuse_giant
-from radweave.engine.stages import Training, TrainingWatch, refuse_impossible_stages, run_stages, training_view
+from radweave.engine.stages import Training, TrainingWatch, run_stages, training_view
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import EvidenceSource, ReportModel, Shaped, Tokenizing, named_parts
@@ -190,15 +189,9 @@ def _prepare(
         refuse_other_options(experiment, config_path)
     else:
         write_text(config_path, to_yaml(experiment))
-    # What is quick to find out comes before the images, which may take hours to decode.
-    refuse_unfit(experiment, dataset)
-    # The tokenizer sees the training split only: nothing else may shape what the model can say.
-    texts = [study.report or "" for study in dataset.studies("train")]
-    context = ContextSections(experiment.data.input_sections)
-    texts += [text for study in dataset.studies("train") if (text := context.of(study))]
-    tokenizer = built_tokenizer(
-        experiment.data.tokenizer, texts, own=experiment.language_checkpoint, dataset=dataset.path
-    )
+    plan = plan_training(experiment, dataset, learn_tokenizer=True)
+    tokenizer = plan.tokenizer
+    assert tokenizer is not None, "it was learned"
     fingerprint = sha256_json(
         {
             "experiment": experiment.model_dump(mode="json"),
@@ -210,14 +203,8 @@ def _prepare(
     refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
     data, classes = experiment.data, CLASSES[experiment.data.label_set]
     context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
-    if not any(getattr(part, "path", None) for _, part in experiment.model):  # a checkpoint bounds its own part
-        with torch.device("meta"):
-            refuse_giant(experiment.model.build(context))
     torch.manual_seed(experiment.seed)
     model = experiment.model.build(context).to(default_device())
-    refuse_impossible_stages(experiment, model)
-    refuse_long_reports(experiment, model)
-    refuse_untold(experiment, model)
     if ranks.is_first:
         with write_folder(out / "tokenizer", overwrite=True) as partial:
             save_tokenizer(tokenizer, partial)
