@@ -34,7 +34,8 @@ def estimate(
     found = estimate_memory(method, preset, overrides or [], prompt_tokens=prompt_tokens, ranks=ranks)
     if as_json:
         totals = {name: getattr(found, name) for name in ("parameters", "trainable", *NAMES)}
-        typer.echo(json.dumps({**dataclasses.asdict(found), **totals}, indent=2))
+        values = dataclasses.asdict(found)
+        typer.echo(json.dumps({**values, "kept": values.pop("saved"), **totals}, indent=2))
         return
     print_memory(found)
 
@@ -45,7 +46,7 @@ def print_memory(found: Estimate) -> None:
         typer.echo(
             f"{name:18} {part.parameters:>15,} parameters, {part.trainable:>13,} train, GB: "
             f"{part.weight_bytes / 1e9:.2f} weights, {(part.gradients + part.optimizer) / 1e9:.2f} gradients and "
-            f"optimizer, {found.kept.get(name, 0) / 1e9:.2f} activations"
+            f"optimizer, {found.saved.get(name, 0) / 1e9:.2f} activations"
         )
     typer.echo(f"{'all':18} {found.parameters:>15,} parameters, {found.trainable:>13,} train")
     over = f" over {found.ranks} ranks; on each," if found.ranks > 1 else ";"
@@ -66,7 +67,7 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     """
     from radweave.data.dataset import Dataset
     from radweave.engine.plan import plan_training
-    from radweave.engine.run_directory import found_by_resume, refuse_place
+    from radweave.engine.run_directory import state_to_resume, refuse_place
     from radweave.methods import resolve
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)

@@ -21,14 +21,14 @@ from radweave.core.storage import remove_leftovers, sha256_file, write_folder
 from radweave.engine.distributed import cut_like, whole_tensor
 
 _MOST_ABSENT = 1_000_000
-"""Numbers without a tensor that may be built, for ``load_weights`` to name them better."""
+"""Numbers without a stored tensor that may still be built, so that ``load_weights`` names them."""
 OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"
 
 
 def save_weights(model: nn.Module, path: Path, classes: Sequence[str] = ()) -> None:
     """Write every parameter and persistent buffer; tensors that share memory are stored once.
 
-    ``classes`` are named in the file: which output is which finding is part of what the weights mean.
+    ``classes`` are named in the file, since they give the outputs their meaning.
 
     Raises:
         InputError: if the disk is full or the file cannot be written.
@@ -64,13 +64,11 @@ _STORED = {
     **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), _FLOATS),
     torch.float64: ("F64",), torch.int64: ("I64",), torch.int32: ("I32",), torch.bool: ("BOOL",),
 }  # fmt: skip
-"""How a tensor may be stored; the three short floats stand for each other."""
+"""Stored types of a tensor; the three short floats are interchangeable."""
 
 
 def refuse_other_shapes(empty: nn.Module, path: Path) -> None:
-    """Compare the header of a weights file with a model that was built on the meta device.
-
-    It comes before a model that has memory: a configuration that asks for far more than its weights hold takes none.
+    """Compare the header of a weights file with a model on the meta device, before the model takes memory.
 
     Raises:
         InputError: if the file is broken, a tensor has another shape, or many weights have no tensor.
@@ -95,7 +93,7 @@ def refuse_other_shapes(empty: nn.Module, path: Path) -> None:
             raise InputError(
                 "weights do not fit this model", file=path, field=name, got=stored[name], expected=list(tensor.shape)
             )
-        # Whole numbers, or yes and no, in the place of weights would be cast without a word.
+        # Integers or booleans in the place of weights would be cast silently.
         if name in kinds and kinds[name] not in _STORED.get(tensor.dtype, (kinds[name],)):
             raise InputError(
                 "weights do not fit this model", file=path, field=name, got=kinds[name],
@@ -182,7 +180,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def load_average(folder: Path) -> dict[str, Tensor]:
-    """The averaged weights of a checkpoint that ``load_checkpoint`` has looked through.
+    """The averaged weights of a checkpoint that ``load_checkpoint`` has verified.
 
     Raises:
         InputError: if it has none.
@@ -196,9 +194,9 @@ def load_average(folder: Path) -> dict[str, Tensor]:
 
 
 def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:
-    """Refuse to go on where checkpoints of another configuration, data set or version lie; damaged ones do not count.
+    """Refuse checkpoints of another configuration, data set or version; damaged ones do not count.
 
-    ``fingerprint`` is the part of theirs that is known before images are read, up to its dash.
+    ``fingerprint`` is its part before the dash, known before images are read.
 
     Raises:
         InputError: naming the first one.
@@ -213,7 +211,7 @@ def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:
 
 
 def keep_newest(folder: Path, count: int) -> None:
-    """Remove all but the newest ``count`` step checkpoints, and what killed writers left."""
+    """Remove all but the newest ``count`` step checkpoints, and leftovers of killed writers."""
     for path in sorted(folder.glob("step-*"), reverse=True)[count:]:
         shutil.rmtree(path)
     remove_leftovers(folder)

@@ -93,7 +93,7 @@ def plan_training(experiment: Experiment, dataset: Dataset, *, learn_tokenizer: 
         refuse_giant(model)
     refuse_impossible_stages(experiment, model)
     refuse_long_reports(experiment, model)
-    refuse_untold(experiment, model)
+    refuse_unread_context(experiment, model)
     return TrainingPlan(experiment, dataset, model, tokenizer)
 
 
@@ -144,9 +144,9 @@ def refuse_misfit(experiment: Experiment, dataset: Dataset) -> None:
     label_set = LABEL_SETS[data.label_set]
     if label_set.modality == modality:
         return
-    found = {name for study in dataset.studies("train") for name in study.labels}
-    if data.label_set not in found:
-        fitting = sorted(found) or [fit.name for fit in sets_for(modality)]
+    label_sets = {name for study in dataset.studies("train") for name in study.labels}
+    if data.label_set not in label_sets:
+        fitting = sorted(label_sets) or [fit.name for fit in sets_for(modality)]
         raise InputError(
             f"no study has labels of this set, which is for {NAMES[label_set.modality]}",
             file=dataset.path,
@@ -164,9 +164,9 @@ def refuse_missing_sections(experiment: Experiment, dataset: Dataset) -> None:
     """
     data = experiment.data
     wanted = (*data.input_sections, *(["report"] if data.target != "as_imported" else []))
-    found = {name for study in dataset.studies("train") for name in wanted if getattr(study, name)}
+    present = {name for study in dataset.studies("train") for name in wanted if getattr(study, name)}
     for name in wanted:
-        if name not in found:
+        if name not in present:
             is_text = name == "report"
             raise InputError(
                 f"no training study has {'the sections of this text' if is_text else 'this section'}",
@@ -207,12 +207,12 @@ def refuse_unknown_sets(experiment: Experiment, dataset: Dataset) -> None:
     splits: tuple[Split, ...] = ("train", "val")
     known = set.intersection(*({study.origin for study in dataset.studies(split)} for split in splits))
     for name, stage in experiment.named_stages().items():
-        for asked in stage.mixture:
-            if asked not in known:
+        for origin in stage.mixture:
+            if origin not in known:
                 raise InputError(
                     "no such data set with training and validation studies",
                     field=f"stages.{name}.mixture",
-                    got=asked,
+                    got=origin,
                     expected=", ".join(sorted(filter(None, known))) or "a mixture, see 'radweave data mix'",
                 )
 
@@ -312,7 +312,7 @@ def refuse_long_reports(experiment: Experiment, model: ReportModel) -> None:
             refuse_too_long(part.architecture, experiment.decoding.max_new_tokens, "decoding.max_new_tokens")
 
 
-def refuse_untold(experiment: Experiment, model: ReportModel) -> None:
+def refuse_unread_context(experiment: Experiment, model: ReportModel) -> None:
     """Refuse sections to tell where neither a language model nor smoothers over training studies read them.
 
     Raises:

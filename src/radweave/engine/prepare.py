@@ -1,4 +1,4 @@
-"""The studies of a data set, as an experiment wants them."""
+"""Prepare the studies of a data set for an experiment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prepare(
     *,
     need_text: bool,
 ) -> PreparedSplit:
-    """Examples of one split, or of all studies, as this experiment wants them: its text to learn, and what it tells."""
+    """Examples of one split, or of all studies, with the experiment's target and context."""
     data = experiment.data
     dataset = dataset.aimed(data.target)
     labeler, classes = get_labeler(data.label_set), LABEL_SETS[data.label_set].classes
