@@ -67,15 +67,15 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     """
     from radweave.data.dataset import Dataset
     from radweave.engine.plan import plan_training
-    from radweave.engine.run_directory import state_to_resume, refuse_place
+    from radweave.engine.run_directory import refuse_place, state_to_resume
     from radweave.methods import resolve
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
     dataset = Dataset.open(started.dataset, limit=experiment.data.limit).aimed(experiment.data.target)
     if to is not None:
-        found = found_by_resume(to, experiment, dataset, overwrite=overwrite) if resume else "other"
-        if found != "finished":
-            refuse_place(to, overwrite=overwrite, resume=found == "unfinished")
+        state = state_to_resume(to, experiment, dataset, overwrite=overwrite) if resume else "other"
+        if state != "finished":
+            refuse_place(to, overwrite=overwrite, resume=state == "unfinished")
     plan = plan_training(experiment, dataset, learn_tokenizer=False)
     studies = {split: sum(1 for _ in dataset.studies(split)) for split in ("train", "val")}
     typer.echo(f"{started.method} on {studies['train']:,} training and {studies['val']:,} validation studies\n")

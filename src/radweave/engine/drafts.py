@@ -40,6 +40,8 @@ from radweave.nn.decoding import DecodingConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from radweave.engine.expected_utility import Drafting
+
 COMPARISONS_REMOVED = "comparisons_removed"
 """The key in a report's evidence: a list of {``was``, ``now``}, ``now`` null for a sentence that was left out."""
 MARKS_REMOVED = "marks_removed"

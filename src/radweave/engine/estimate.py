@@ -204,8 +204,9 @@ class PartSize:
 class Estimate:
     """Bytes on each of ``ranks`` processes in the last stage of a method.
 
-    ``saved`` is saved for the backward pass by the vision encoder and the language model, without the parts between. With several ranks the model is sharded as ``--parallel fsdp`` does it: each holds
-    the whole weights once and its shard of weights, gradients and optimiser state, and has its share of the batch.
+    ``saved`` is saved for the backward pass by the vision encoder and the language model, without the parts between.
+    With several ranks the model is sharded as ``--parallel fsdp`` does it: each holds the whole weights once and its
+    shard of weights, gradients and optimiser state, and has its share of the batch.
     """
 
     parts: dict[str, PartSize]

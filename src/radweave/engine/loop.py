@@ -207,11 +207,11 @@ class Update:
 class StageTrainer:
     """Trains one stage of a model by ``run()``.
 
-    The children of ``model`` are the parts that ``stage.finetune`` may name. The run ``folder`` receives checkpoints and
-    ``metrics.jsonl``, from which an interrupted stage resumes. ``validate`` returns figures, among them the one that the
-    stage selects by. ``fingerprint`` is a hash of configuration and data; other checkpoints are refused. With several
-    ``ranks`` each trains on its slice of every batch, all hold the same weights, and the first one writes. ``validate``
-    is called on all ranks and returns the same on all.
+    The children of ``model`` are the parts that ``stage.finetune`` may name. The run ``folder`` receives checkpoints
+    and ``metrics.jsonl``, from which an interrupted stage resumes. ``validate`` returns figures, among them the one
+    that the stage selects by. ``fingerprint`` is a hash of configuration and data; other checkpoints are refused. With
+    several ``ranks`` each trains on its slice of every batch, all hold the same weights, and the first one writes.
+    ``validate`` is called on all ranks and returns the same on all.
     """
 
     model: ReportModel

@@ -84,10 +84,11 @@ class StageFigures(Record):
 
 
 class RunCard(Record):
-    """``run.json``. ``trained_steps`` has the updates of each stage, in order; ``fitted`` marks a method without training.
-    ``starts_from`` names packaged weights of the encoder. ``memories`` has the rows of each bank in ``memories/``, and
-    of ``drafting``. ``without`` lists parts that an export left out. ``cautions`` are warnings from the end of training,
-    ``sources`` figures of sources of evidence (``ReportModel.figures``); empty ones are absent, as in older cards.
+    """``run.json``. ``trained_steps`` has the updates of each stage, in order; ``fitted`` marks a method without
+    training. ``starts_from`` names packaged weights of the encoder. ``memories`` has the rows of each bank in
+    ``memories/``, and of ``drafting``. ``without`` lists parts that an export left out. ``cautions`` are warnings from
+    the end of training, ``sources`` figures of sources of evidence (``ReportModel.figures``); empty ones are absent, as
+    in older cards.
     """
 
     format: str = FORMAT

@@ -91,8 +91,8 @@ def build_features(
 ) -> Features:
     """Open the cached features of the examples' images under this encoder, or compute them.
 
-    ``folder`` is the data set's cache; ``identity`` identifies the images and their preparation. ``note`` gets a line if
-    the cache is damaged or cannot be written.
+    ``folder`` is the data set's cache; ``identity`` identifies the images and their preparation. ``note`` gets a line
+    if the cache is damaged or cannot be written.
     """
     rows = sorted({row for example in examples for row in example.rows})
     key = sha256_json({**identity, "weights": weights_hash(encoder), "rows": rows})[:16]

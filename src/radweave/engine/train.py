@@ -104,10 +104,10 @@ def train(
     """Train a method on a dataset folder and write a run folder.
 
     With ``resume`` an interrupted run of the same configuration and data goes on from its last checkpoint; a finished
-    one is unchanged. Under torchrun every process calls this; ``parallel`` replicates or shards the model, and the first
-    process writes. ``config`` is a YAML file of differences from the preset; overrides come after it. With ``overwrite``
-    an older run stays until the new one is finished (``radweave.engine.run_directory``); with both, an interrupted one
-    is resumed. A failed start leaves nothing behind.
+    one is unchanged. Under torchrun every process calls this; ``parallel`` replicates or shards the model, and the
+    first process writes. ``config`` is a YAML file of differences from the preset; overrides come after it. With
+    ``overwrite`` an older run stays until the new one is finished (``radweave.engine.run_directory``); with both, an
+    interrupted one is resumed. A failed start leaves nothing behind.
 
     Raises:
         InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
