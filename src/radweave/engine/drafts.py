@@ -25,7 +25,7 @@ from radweave.core.study import (
 )
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
-from radweave.drafting.writer import Written
+from radweave.drafting.writer import UtilityDraft
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.labels.comparisons import Edit, remove_comparisons, without_marks
 from radweave.labels.contradictions import contradictions_of
@@ -53,7 +53,7 @@ ABOUT_SENTENCES = ("sentences", "sentence_fit")
 EMPTY = "the draft is empty: the model wrote nothing, which says nothing about the study"
 
 
-def without_comparisons(draft: Written, modality: Modality) -> Written:
+def without_comparisons(draft: UtilityDraft, modality: Modality) -> UtilityDraft:
     """Remove comparisons with a prior from a draft and its evidence, with a warning."""
     labeler = get_labeler(LABELER_OF[modality])
     rows = draft.evidence.get("sentences") or [{"text": draft.text}]
@@ -68,7 +68,7 @@ def without_comparisons(draft: Written, modality: Modality) -> Written:
     about = _edited_rows(evidence, lambda sentence: remove_comparisons(sentence, labeler)[0])
     taken = [{"was": edit.was, "now": edit.now} for edit in edits]
     evidence = {**evidence, **about, COMPARISONS_REMOVED: taken}
-    return Written(text, evidence, (*draft.warnings, _comparison_warning(edits, labeler)))
+    return UtilityDraft(text, evidence, (*draft.warnings, _comparison_warning(edits, labeler)))
 
 
 def _comparison_warning(edits: list[Edit], labeler: Labeler) -> str:
@@ -88,7 +88,7 @@ def _names_a_finding(mentions: Mapping[str, Mention]) -> bool:
     return any(name != NO_FINDING and mention.state in stated for name, mention in mentions.items())
 
 
-def without_marked_sentences(draft: Written) -> Written:
+def without_marked_sentences(draft: UtilityDraft) -> UtilityDraft:
     """Remove sentences with de-identification marks from a draft and its evidence, with a warning."""
     text, removed = without_marks(draft.text)
     if not removed:
@@ -99,7 +99,7 @@ def without_marked_sentences(draft: Written) -> Written:
         f"{sentences} of the draft held marks of de-identification (XXXX, ___) and"
         f" {were} left out (see {MARKS_REMOVED} in the evidence)"
     )
-    return Written(text, {**draft.evidence, **about, MARKS_REMOVED: removed}, (*draft.warnings, warning))
+    return UtilityDraft(text, {**draft.evidence, **about, MARKS_REMOVED: removed}, (*draft.warnings, warning))
 
 
 def _edited_rows(evidence: Mapping[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
@@ -112,14 +112,14 @@ def _edited_rows(evidence: Mapping[str, Any], edit: Callable[[str], str]) -> dic
     return edited
 
 
-def with_contradictions(draft: Written) -> Written:
+def with_contradictions(draft: UtilityDraft) -> UtilityDraft:
     """Add sentences that cannot all be true to the evidence, with a warning."""
     rows = [{"states": states, "denies": denies} for states, denies in contradictions_of(draft.text)]
     if not rows:
         return draft
     pairs = "a sentence denies" if len(rows) == 1 else f"{len(rows)} times a sentence denies"
     warning = f"the draft contradicts itself: {pairs} what another one states (see {CONTRADICTIONS} in the evidence)"
-    return Written(draft.text, {**draft.evidence, CONTRADICTIONS: rows}, (*draft.warnings, warning))
+    return UtilityDraft(draft.text, {**draft.evidence, CONTRADICTIONS: rows}, (*draft.warnings, warning))
 
 
 DIGITS = 4
@@ -205,22 +205,22 @@ class Drafter:
             begun.append((chunk, collate(chunk, pad_id=pad_id).to(device)))
             yield begun[-1][1]
 
-    def _decoded(self, generation: Generation, batch: Batch) -> list[Written]:
+    def _decoded(self, generation: Generation, batch: Batch) -> list[UtilityDraft]:
         """Drafts of the method's own decoder, with calibrated classes once the run has a calibration."""
         classes = [] if self.drafting is None else self.drafting.classes(batch, self.decoding)
         each = zip(generation.token_ids, generation.intermediates, strict=True)
         written = [(decode(self.tokenizer, ids), self._evidence(ids, values)) for ids, values in each]
         return [
-            Written(text, {**evidence, **json_value(own)})
+            UtilityDraft(text, {**evidence, **json_value(own)})
             for (text, evidence), own in zip(written, classes or [{}] * len(written), strict=True)
         ]
 
-    def _by_expected_utility(self, batch: Batch) -> list[Written]:
+    def _by_expected_utility(self, batch: Batch) -> list[UtilityDraft]:
         assert self.drafting is not None, "a restored run has it"
         written = self.drafting.write(batch, self.decoding)
         return [replace(draft, evidence=json_value(draft.evidence)) for draft in written]
 
-    def _edited(self, raw: Written, example: Example) -> Written:
+    def _edited(self, raw: UtilityDraft, example: Example) -> UtilityDraft:
         """The draft with headings, without marks and unprompted comparisons, and with warnings."""
         draft = self._in_sections(raw)
         if self.decoding.deidentification_marks != "keep":
@@ -235,7 +235,7 @@ class Drafter:
         # A raw draft with warnings states itself why it is empty.
         return draft if draft.text or raw.warnings else replace(draft, warnings=(*draft.warnings, EMPTY))
 
-    def _in_sections(self, draft: Written) -> Written:
+    def _in_sections(self, draft: UtilityDraft) -> UtilityDraft:
         """A draft of two parts with our headings in the text, and sentences by section in the evidence."""
         parts = split_sections(draft.text) if self.target == "both" else {}
         if not parts:

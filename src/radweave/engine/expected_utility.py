@@ -17,15 +17,15 @@ from radweave.data.loader import Example, StudyLoader
 from radweave.drafting.calibration import RunCalibration, Source, save_calibration
 from radweave.drafting.candidates import (
     CandidatePool,
+    affirmed_classes,
     bleu_point,
     candidate_options,
-    stated,
     utilities,
-    wording_options,
+    utility_options,
 )
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor, load_drafting, save_drafting
-from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter, Written
+from radweave.drafting.writer import MOST_IN_PAIRS, UtilityDraft, UtilityWriter
 from radweave.labels import Labeler, get_labeler
 from radweave.methods.model import (
     Classifying,
@@ -112,7 +112,7 @@ class Drafting:
     _opened: Opened | None = None
     _writers: dict[tuple[ExpectedUtilityConfig, bool], UtilityWriter] = field(default_factory=dict)
 
-    def write(self, batch: Batch, decoding: DecodingConfig) -> Iterator[Written]:
+    def write(self, batch: Batch, decoding: DecodingConfig) -> Iterator[UtilityDraft]:
         """A draft for each study of a batch.
 
         Raises:
@@ -217,7 +217,7 @@ def save_for_drafting(training: Training, view: TrainingView) -> None:
     """
     labeler = get_labeler(training.experiment.data.label_set)
     studies = _drafting_studies(training.model, view, labeler)
-    labels = stated([example.report or "" for example in studies.examples], labeler)
+    labels = affirmed_classes([example.report or "" for example in studies.examples], labeler)
     calibration = _calibrated(training, studies, labels, labeler)
     save_calibration(calibration, training.folder)
     try:
@@ -245,7 +245,7 @@ def _store(training: Training, studies: DraftingStudies, labels: Floats, source:
         bleu_matches=point.matches if point else (),
         bleu_candidates=point.candidates if point else (),
         bleu_reference=point.reference if point else 0.0,
-        wording=wording_options(config),
+        wording=utility_options(config),
         candidates=candidate_options(config, marks=marks),
     )
     # Precomputed for runs that draft by expected utility; others compute them on demand.
@@ -280,7 +280,7 @@ def _drafting_studies(model: ReportModel, view: TrainingView, labeler: Labeler) 
         return DraftingStudies(view.spread(len(evidence)).examples, evidence, None)
     view = view.spread(MOST_STUDIES)
     rows = np.concatenate([embed(model, batch.to(device_of(model))) for batch in view.batches()])
-    studies = EmbeddedStudies.fit(rows, stated(view.reports, labeler))
+    studies = EmbeddedStudies.fit(rows, affirmed_classes(view.reports, labeler))
     patients = np.array([example.patient_id for example in view.examples])
     evidence = [studies.evidence_for(row, patients == patient) for row, patient in zip(rows, patients, strict=True)]
     return DraftingStudies(view.examples, evidence, rows)
@@ -296,5 +296,5 @@ def _calibrated(training: Training, studies: DraftingStudies, labels: Floats, la
     prepared = training.splits["val"].of(training.last_stage.mixture)
     batches = StudyLoader(prepared.examples, 32, training.pad_id).epoch()
     logits = np.concatenate([class_scores(model, batch.to(device_of(training.model))) for batch in batches])
-    truth = stated([example.report or "" for example in prepared.examples], labeler)
+    truth = affirmed_classes([example.report or "" for example in prepared.examples], labeler)
     return RunCalibration.fit("heads", "val", labeler.classes, logits, truth)

@@ -15,11 +15,11 @@ from radweave.core.errors import InputError
 from radweave.core.foreign_models import refuse_unusable_weights
 from radweave.core.ontology import CLASSES
 from radweave.core.study import Split
-from radweave.data.augmentation import PREPROCESSING_VERSION
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import refuse_shared_images
 from radweave.data.ood import OutOfDistribution, load_ood
+from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration
 from radweave.engine.checkpoint import load_weights, refuse_other_classes, refuse_other_shapes

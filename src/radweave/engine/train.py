@@ -16,13 +16,13 @@ from radweave.core.ontology import CLASSES
 from radweave.core.provenance import library_versions
 from radweave.core.storage import sha256_json, write_aside, write_folder, write_text
 from radweave.core.study import Split
-from radweave.data.augmentation import PREPROCESSING_VERSION
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, no_usable_study, refuse_leaks, refuse_same_pixels
 from radweave.data.leaks.images import near_copies
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.ood import TrainingPictures, fit_ood, save_ood
+from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
