@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from radweave.core.errors import InputError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imports and checks of data sets need no torch
     import torch
 
 VARIABLE = "RADWEAVE_DEVICE"
