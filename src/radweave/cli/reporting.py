@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from radweave.cli.options import FIELDS_TO_CHANGE, MAX_SEED, MAX_STUDIES, Out, Overwrite
-from radweave.core.errors import printable
+from radweave.core.errors import InputError, printable
 from radweave.core.study import RESEARCH_ONLY
 
 
@@ -17,7 +17,10 @@ def methods() -> None:
     from radweave.methods import method_names, method_summary
 
     for name in method_names():
-        typer.echo(f"{name:14} {method_summary(name)}")
+        try:
+            typer.echo(f"{name:14} {method_summary(name)}")
+        except InputError as error:
+            typer.echo(f"{name:14} {error}")
 
 
 def demo(

@@ -205,6 +205,7 @@ def _prepare(
             "dataset": dataset.fingerprint(),
             "tokenizer": tokenizer_fingerprint(tokenizer),
             "version": library_versions()["radweave"],
+            **({"outside": outside} if (outside := experiment.outside_code()) else {}),
         }
     )
     refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
@@ -212,9 +213,9 @@ def _prepare(
     context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
     if not any(getattr(part, "path", None) for _, part in experiment.model):  # a checkpoint bounds its own part
         with torch.device("meta"):
-            refuse_giant(experiment.model.build(context))
+            refuse_giant(experiment.build(context))
     torch.manual_seed(experiment.seed)
-    model = experiment.model.build(context).to(default_device())
+    model = experiment.build(context).to(default_device())
     refuse_impossible_stages(experiment, model)
     refuse_long_reports(experiment, model)
     refuse_untold(experiment, model)
@@ -270,7 +271,7 @@ def _views(prepared: PreparedSplit) -> dict[str, int]:
 def _card(
     training: Training, preset: str, overrides: tuple[str, ...], steps: dict[str, int], validation: dict[str, Any]
 ) -> RunCard:
-    card = training.dataset.card
+    card, outside = training.dataset.card, training.experiment.outside_code().values()
     return RunCard(
         method=training.experiment.method,
         preset=preset,
@@ -296,6 +297,6 @@ def _card(
             target=card.target,
             cleaning=card.cleaning,
         ),
-        versions=library_versions(),
+        versions={**library_versions(), **{code["package"]: code["version"] for code in outside if "package" in code}},
         files=hash_files(training.folder),
     )
