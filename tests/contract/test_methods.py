@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from fake_device import standing_in
 from radweave import methods
 from radweave.core import map_kinds
 from radweave.core.batch import Batch
@@ -35,7 +36,7 @@ from radweave.engine.prepare import prepare, refuse_untold
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import hash_files
 from radweave.engine.train import train
-from radweave.inference.export import export, held
+from radweave.inference.export import export, training_content
 from radweave.inference.features import build_feature_bank
 from radweave.inference.predictor import Predictor
 from radweave.methods import load_method, method_names, method_summary, resolve
@@ -46,7 +47,6 @@ from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.nn.memory.bank import Bank, load_bank, save_bank, write_tensors
-from standin import standing_in
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SEVENTH = "seventh"
@@ -795,7 +795,7 @@ def test_an_export_without_its_bank_says_so_or_is_refused(dataset: Dataset, run:
     bare = restore(export(run, out, bank=False))
     assert not (out / "memories").exists()
     assert not (out / "drafting").exists()
-    assert held(out).studies == 0
+    assert training_content(out).studies == 0
     assert "holds no report" in (out / "README.md").read_text()
     images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies())).images]
     report = Predictor.of(bare, decoding=["max_new_tokens=3", "num_beams=1"]).report(images)
@@ -806,7 +806,7 @@ def test_an_export_without_its_bank_says_so_or_is_refused(dataset: Dataset, run:
     for lost in bare.card.without:
         assert lost in (out / "README.md").read_text()
     whole = export(run, tmp_path / "whole")
-    assert f"holds {held(whole).reports} training reports of " in (whole / "README.md").read_text()
+    assert f"holds {training_content(whole).reports} training reports of " in (whole / "README.md").read_text()
     again = export(out, tmp_path / "again")
     assert restore(again).card.without == bare.card.without, "an export of an export still says it"
 

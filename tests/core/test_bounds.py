@@ -49,7 +49,7 @@ def bounded(bounds: tuple[Any, ...]) -> bool:
     return any(isinstance(mark, (Le, Lt)) for mark in bounds) and any(isinstance(mark, (Ge, Gt)) for mark in bounds)
 
 
-def test_every_whole_number_and_every_ratio_of_every_record_has_bounds() -> None:
+def test_every_integer_and_ratio_field_has_bounds() -> None:
     import_all()
     seen, open_ended = 0, []
     for config in (kind for kind in configs(Config) if kind.__module__.startswith("radweave.")):
@@ -84,14 +84,14 @@ def test_every_whole_number_and_every_ratio_of_every_record_has_bounds() -> None
         "seed=-1",
     ],
 )
-def test_a_size_out_of_reach_is_one_clear_line(change: str) -> None:
+def test_a_size_out_of_bounds_is_refused_in_one_line(change: str) -> None:
     field = change.split("=")[0]
     with pytest.raises(InputError, match=rf"{field}.*(less|greater) than or equal to|{field}.*less than") as caught:
         resolve("baseline", "tiny", [change])
     assert "\n" not in str(caught.value)
 
 
-def test_a_least_length_above_the_greatest_names_both() -> None:
+def test_a_minimum_length_above_the_maximum_names_both() -> None:
     with pytest.raises(InputError, match=r"min_new_tokens 200 is above max_new_tokens 96") as caught:
         resolve("baseline", "tiny", ["decoding.min_new_tokens=200"])
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Records as YAML."""
+"""Configuration records as YAML."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Literal
 
 import pytest
 
-from radweave.core.config import Config, from_yaml, read_yaml, to_yaml
+from radweave.core.config import Config, explained_yaml, from_yaml, parse_yaml, read_yaml, to_yaml
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
+from radweave.methods import load_method, method_names
 
 
 class Part(Config):
@@ -49,14 +50,14 @@ def test_a_yaml_file_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
         ("l0: &l0 [1, 1]\n" + "".join(f"l{n}: &l{n} [{f'*l{n - 1}, ' * 9}]\n" for n in range(1, 9)), "more than"),
     ],
 )
-def test_references_that_never_end_are_one_clear_error(text: str, reason: str, tmp_path: Path) -> None:
+def test_endless_references_are_refused(text: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=f"not valid YAML: {reason}"):
         read_yaml(path)
 
 
-def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
     for read in (read_yaml, read_json):
         with pytest.raises(InputError, match=r"^/dev/null: is no plain file$"):  # else a pipe would be waited for
             read(Path("/dev/null"))
@@ -64,3 +65,20 @@ def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
     for read in (read_yaml, read_json):
         with pytest.raises(InputError, match="is no plain file"):
             read(tmp_path / "pipe")
+
+
+PRESETS = [(method, preset) for method in method_names() for preset in load_method(method).PRESETS]
+
+
+@pytest.mark.parametrize(("method", "preset"), PRESETS)
+def test_explained_yaml_reads_back_as_the_record(method: str, preset: str) -> None:
+    experiment = load_method(method).PRESETS[preset]()
+    assert type(experiment).model_validate(parse_yaml(explained_yaml(experiment))) == experiment
+
+
+def test_explained_yaml_describes_components_and_names_changed_defaults() -> None:
+    lines = explained_yaml(load_method("baseline").PRESETS["tiny"]()).splitlines()
+    place = lines.index("  language_model:")
+    assert "# A Llama-type decoder built from nothing" in lines[place - 4]
+    assert "    hidden_size: 128  # default 256" in lines
+    assert "    max_positions: 2048" in lines

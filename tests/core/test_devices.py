@@ -1,24 +1,28 @@
-"""The device that models run on."""
+"""Devices of models, and freed pages of the heap."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
+from fake_device import crossings, standing_in
 from radweave.core.devices import VARIABLE, default_device, use_device
 from radweave.core.errors import InputError
 from radweave.core.provenance import arithmetic
-from standin import crossings, standing_in
 
 
-def test_the_device_that_was_asked_for_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_device_sets_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     use_device("cpu")
     assert default_device() == torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "gpu", "xpu", "cuda:", "meta", "cpu:1"])
-def test_a_device_that_is_not_here_is_refused_with_those_that_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_device_is_refused_with_the_available_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     with pytest.raises(InputError, match=r"--device.*no such device.*cpu"):
         use_device(name)
@@ -27,7 +31,7 @@ def test_a_device_that_is_not_here_is_refused_with_those_that_are(name: str, mon
         default_device()
 
 
-def test_a_device_that_another_package_brings_is_found_and_has_an_arithmetic_of_its_own(
+def test_a_device_of_another_package_has_its_own_arithmetic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Seen to share kept stages with the CPU before: ``--device cpu`` and ``cuda`` on one machine had one key."""
@@ -41,7 +45,7 @@ def test_a_device_that_another_package_brings_is_found_and_has_an_arithmetic_of_
             use_device("standin:1")
 
 
-def test_the_stand_in_refuses_what_cuda_refuses() -> None:
+def test_the_stand_in_device_refuses_mixed_devices_like_cuda() -> None:
     """Else what passes on it would say nothing."""
     with standing_in() as device:
         there, here = torch.arange(4.0, device=device), torch.ones(4)
@@ -64,3 +68,42 @@ def test_the_stand_in_refuses_what_cuda_refuses() -> None:
         assert there[[1, 2]].cpu().equal(torch.tensor([1.0, 2.0]))
         assert float(there.sum()) == 6
         assert crossings["aten::_local_scalar_dense"] == 1
+
+
+FAULTS = """
+import resource, sys
+import torch
+from radweave.core.devices import keep_freed_pages
+
+def step():
+    held = [torch.ones(2 << 20) for _ in range(12)]
+
+kept = keep_freed_pages() if sys.argv[1] == "kept" else False
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(way: str) -> tuple[str, int]:
+    """Of a process that starts with glibc's first threshold, above which a block is mapped and given back by itself.
+
+    Left to itself glibc moves it, and whether the heap's end is given back hangs on what happens to lie there.
+    """
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
+    line = [sys.executable, "-c", FAULTS, way]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, env=environment)
+    kept, faults = done.stdout.split()
+    return kept, int(faults)
+
+
+def test_keep_freed_pages_avoids_page_faults() -> None:
+    kept, faults = page_faults("kept")
+    if kept == "False":
+        pytest.skip("this system's libc has no mallopt")
+    _, without = page_faults("given back")
+    assert without >= 10 * 12 * 4, "each block of 8 MB anew, in pages of 2 MB at most"
+    assert faults < without / 10

@@ -68,7 +68,7 @@ def names_of(node: ast.AST) -> Iterable[str]:
     return []
 
 
-def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+def test_imports_and_declared_dependencies_agree() -> None:
     found = imported()
     needed = {package(line) for line in PROJECT["dependencies"]}
     extras = {package(line) for extra, lines in PROJECT["optional-dependencies"].items() for line in lines
@@ -82,7 +82,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     )
 
 
-def test_each_extra_is_listed_as_pyproject_has_it() -> None:
+def test_extras_equal_those_of_pyproject() -> None:
     declared = {
         extra: tuple(module(package(line)) for line in lines)
         for extra, lines in PROJECT["optional-dependencies"].items()
@@ -92,9 +92,7 @@ def test_each_extra_is_listed_as_pyproject_has_it() -> None:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_a_missing_extra_is_one_sentence_with_the_line_that_installs_it(
-    extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra_is_refused_with_its_install_command(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.core.extras.find_spec", lambda name: None if name == EXTRAS[extra][-1] else object())
     assert missing(extra) == EXTRAS[extra][-1:]
     with pytest.raises(InputError) as refused:
@@ -106,7 +104,7 @@ def test_a_missing_extra_is_one_sentence_with_the_line_that_installs_it(
     refuse_without(extra, "the thing")
 
 
-def test_whatever_misses_an_extra_says_its_line() -> None:
+def test_every_extra_has_a_refusal() -> None:
     asks = {"refuse_without", "not_installed", "install_line"}
     said = {
         node.args[0].value
@@ -119,13 +117,13 @@ def test_whatever_misses_an_extra_says_its_line() -> None:
     assert said | set(get_args(BoardKind)) == set(EXTRAS)
 
 
-def test_a_database_server_without_its_driver_is_refused_by_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgres_without_its_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.core.extras.find_spec", lambda name: None if name == "psycopg" else object())
     with pytest.raises(InputError, match=r"--database.*needs psycopg.*pip install 'radweave\[postgres\]'"):
         Database("postgresql+psycopg://nobody@127.0.0.1/nothing")
 
 
-def test_nobody_else_writes_the_line_or_looks_for_packages() -> None:
+def test_install_commands_are_written_in_one_module() -> None:
     others = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "src/radweave").rglob("*.py")

@@ -29,7 +29,7 @@ def rows(out: Path) -> dict[str, Any]:
     return {part["name"]: part for part in json.loads((out / "gpu.json").read_text())["parts"]}
 
 
-def test_a_part_that_fails_is_written_down_and_the_others_go_on(
+def test_a_failing_part_is_recorded_and_the_others_run(
     program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks(job: Any) -> dict[str, Any]:
@@ -53,13 +53,13 @@ def test_a_part_that_fails_is_written_down_and_the_others_go_on(
     assert "too far" in (tmp_path / "gpu.md").read_text()
 
 
-def test_what_there_was_no_time_for_is_a_failure(program: Any, tmp_path: Path) -> None:
+def test_parts_without_time_left_count_as_failures(program: Any, tmp_path: Path) -> None:
     arguments = ["--device", "standin", "--methods", "kernels", "--minutes", "0", "--out", str(tmp_path)]
     assert program.main(arguments) == 1
     assert all("not run" in row["failed"] for row in rows(tmp_path).values())
 
 
-def test_curves_apart_are_seen(program: Any) -> None:
+def test_distance_of_loss_curves(program: Any) -> None:
     assert program.apart({"report": [1.0, 2.0]}, {"report": [1.0, 2.0]}) == 0
     assert program.apart({"report": [1.0, 2.2]}, {"report": [1.0, 2.0]}) == pytest.approx(0.1)
     assert program.apart({"report": [1.0]}, {"report": [1.0, 2.0]}) == float("inf")
@@ -67,7 +67,7 @@ def test_curves_apart_are_seen(program: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_program_ends_well_on_the_stand_in(program: Any, tmp_path: Path) -> None:
+def test_the_program_succeeds_on_the_stand_in_device(program: Any, tmp_path: Path) -> None:
     """All methods: each trains there and on the CPU, in both precisions, is restored there, writes and explains."""
     arguments = ["--device", "standin", "--minutes", "60", "--out", str(tmp_path)]
     assert program.main(arguments) == 0, {name: row["failed"] for name, row in rows(tmp_path).items()}

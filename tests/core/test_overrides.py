@@ -49,7 +49,7 @@ class Experiment(Config):
     weights: dict[str, float] = Field(default={"report": 1.0})
 
 
-def test_a_value_deep_inside_is_replaced_and_the_rest_kept() -> None:
+def test_a_nested_value_is_replaced() -> None:
     changed = override(Experiment(), ["part.size=7", "rate=0.5"])
     assert changed == Experiment(part=Small(size=7), rate=0.5)
 
@@ -59,13 +59,13 @@ def test_a_bare_word_swaps_the_component_with_its_own_defaults() -> None:
     assert changed.part == Large(size=100, depth=9)
 
 
-def test_a_dict_entry_can_be_changed_but_not_invented() -> None:
+def test_a_dict_entry_can_be_changed_but_not_added() -> None:
     assert override(Experiment(), ["weights.report=0.5"]).weights == {"report": 0.5}
     with pytest.raises(InputError, match=r"no field 'reprot'.*report"):
         override(Experiment(), ["weights.reprot=0.5"])
 
 
-def test_a_stage_may_be_told_of_a_part_that_it_does_not_name_yet() -> None:
+def test_an_open_mapping_accepts_new_names() -> None:
     """Parts that a stage does not name are frozen; the model refuses names that it does not have."""
     changed = override(StageConfig(finetune={"a": "full"}, losses={}), ["finetune.b=lora"])
     assert changed.trained == {"a": "full", "b": "lora"}
@@ -84,7 +84,7 @@ def test_a_stage_may_be_told_of_a_part_that_it_does_not_name_yet() -> None:
         ("rate", ["key=value"]),
     ],
 )
-def test_a_mistake_is_named_with_what_exists_there(assignment: str, words: list[str]) -> None:
+def test_a_typing_error_is_answered_with_the_known_names(assignment: str, words: list[str]) -> None:
     with pytest.raises(InputError) as caught:
         override(Experiment(), [assignment])
     for word in words:
@@ -94,42 +94,42 @@ def test_a_mistake_is_named_with_what_exists_there(assignment: str, words: list[
 @pytest.mark.parametrize(
     "assignments", [["part=file", "part.path=x"], ["part.path=x", "part=file"], ["part={kind: file, path: x}"]]
 )
-def test_a_kind_and_what_it_cannot_be_without_may_come_in_either_order(assignments: list[str]) -> None:
+def test_a_kind_and_its_required_field_may_come_in_either_order(assignments: list[str]) -> None:
     assert override(Experiment(), assignments).part == FromFile(path="x")
 
 
-def test_a_record_may_stand_for_several_kinds() -> None:
+def test_one_record_may_have_several_kinds() -> None:
     assert override(Experiment(), ["part=round"]).part == Plain(kind="round")
 
 
-def test_what_was_set_before_a_swap_holds_after_it_where_the_new_kind_has_it() -> None:
+def test_a_field_set_before_a_swap_applies_to_the_new_kind() -> None:
     assert override(Experiment(), ["part.size=7", "part=large"]).part == Large(size=7)
     assert override(Experiment(part=Large()), ["part.depth=9", "part=small"]).part == Small()
     with pytest.raises(InputError, match="no field 'dept'"):
         override(Experiment(part=Large()), ["part.dept=9", "part=small"])
 
 
-def test_a_component_written_out_replaces_all_that_was_set_before() -> None:
+def test_a_component_as_a_mapping_replaces_earlier_fields() -> None:
     assert override(Experiment(), ["part.size=7", "part={kind: large, depth: 2}"]).part == Large(depth=2)
 
 
-def test_of_two_that_say_the_same_the_later_holds() -> None:
+def test_the_later_assignment_wins() -> None:
     assert override(Experiment(), ["part=large", "rate=0.2", "part=small", "rate=0.3"]) == Experiment(rate=0.3)
 
 
-def test_a_lack_is_laid_to_the_assignment_that_made_it() -> None:
+def test_a_validation_error_names_its_assignment() -> None:
     with pytest.raises(InputError, match=r"override 'part=file'.*path.*required"):
         override(Experiment(), ["part=file", "rate=0.2"])
     with pytest.raises(InputError, match=r"override 'part\.size=big'"):
         override(Experiment(), ["rate=0.2", "part.size=big", "weights.report=1"])
 
 
-def test_a_star_stands_for_every_name() -> None:
+def test_a_wildcard_matches_every_name() -> None:
     start = Experiment(weights={"report": 1.0, "words": 2.0})
     assert override(start, ["weights.*=0.5", "weights.words=3"]).weights == {"report": 0.5, "words": 3.0}
 
 
-def test_a_file_comes_before_the_overrides() -> None:
+def test_changes_of_a_file_precede_overrides() -> None:
     changes = {"part": {"kind": "large", "depth": 8}, "rate": 0.4, "weights": {"report": 7}}
     changed = override(Experiment(), ["part.size=1", "rate=0.5"], changes)
     assert changed == Experiment(part=Large(size=1, depth=8), rate=0.5, weights={"report": 7.0})
@@ -138,5 +138,5 @@ def test_a_file_comes_before_the_overrides() -> None:
         override(Experiment(), [], {"part": {"kind": "large", "dept": 8}})
 
 
-def test_the_fields_that_were_set_are_known() -> None:
+def test_fields_set() -> None:
     assert fields_set(["part.size=7"], {"weights": {"report": 1}}) == {"part", "part.size", "weights", "weights.report"}

@@ -48,14 +48,14 @@ def rooms_of(name: str) -> set[str]:
     return {".".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
 
 
-def test_training_imports_no_denied_room(graph: grimp.ImportGraph) -> None:
+def test_training_imports_no_denied_package(graph: grimp.ImportGraph) -> None:
     wrong = {name for name in reached(graph, ENTRIES) if rooms_of(name) & set(DENIED)}
     assert wrong == set()
     # The same search finds what a denied room holds, or it would find nothing anywhere.
     assert {"radweave.cli", "radweave.engine.train"} <= reached(graph, ("radweave.cli.reporting",))
 
 
-def test_every_denied_room_exists_and_has_its_reason(graph: grimp.ImportGraph) -> None:
+def test_every_denied_package_exists_and_has_a_reason(graph: grimp.ImportGraph) -> None:
     root = Path(radweave.__file__).parent
     page = (Path(__file__).parents[2] / "docs" / "engine.md").read_text(encoding="utf-8")
     for room, reason in DENIED.items():
@@ -82,7 +82,7 @@ def hash_in_a_child(place: Path) -> str:
 @pytest.mark.parametrize(
     "name", ["labels/rules.py", "core/ontology.py", "data/loader.py", "engine/stages.py", "new/room.py"]
 )
-def test_an_edit_of_what_training_reads_gives_another_hash(copied: Path, name: str) -> None:
+def test_an_edit_of_training_code_changes_the_hash(copied: Path, name: str) -> None:
     file = copied / "radweave" / name
     before = file.read_bytes() if file.exists() else None
     file.parent.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ def test_an_edit_of_what_training_reads_gives_another_hash(copied: Path, name: s
         file.unlink() if before is None else file.write_bytes(before)
 
 
-def test_an_edit_that_keeps_the_size_gives_another_hash(copied: Path) -> None:
+def test_an_edit_of_equal_size_changes_the_hash(copied: Path) -> None:
     file = copied / "radweave" / "labels" / "rules.py"
     before = file.read_bytes()
     file.write_bytes(before.replace(b"12", b"13", 1))
@@ -104,7 +104,7 @@ def test_an_edit_that_keeps_the_size_gives_another_hash(copied: Path) -> None:
         file.write_bytes(before)
 
 
-def test_an_edit_of_a_denied_file_and_compiled_files_keep_it(copied: Path) -> None:
+def test_edits_of_denied_and_compiled_files_keep_the_hash(copied: Path) -> None:
     for name in (
         "cli/reporting.py",
         "templates/explain.html.j2",
@@ -118,20 +118,20 @@ def test_an_edit_of_a_denied_file_and_compiled_files_keep_it(copied: Path) -> No
     assert hash_in_a_child(copied) == code_hash()
 
 
-def test_some_rooms_have_a_hash_of_their_own() -> None:
+def test_single_packages_have_their_own_hash() -> None:
     reading = code_hash("radweave.io")
     assert reading != code_hash()
-    assert reading != code_hash("radweave.io", "radweave.data.augmentation")
+    assert reading != code_hash("radweave.io", "radweave.data.square")
     assert reading == code_hash("radweave.io", "radweave.data.no_such_module")
 
 
-def test_versions_are_of_all_that_computes() -> None:
+def test_versions_cover_all_libraries_that_compute() -> None:
     versions = library_versions()
     assert {"python", "radweave", "torch", "numpy", "scipy", "nibabel", "pillow"} <= set(versions)
     assert not {"rich", "typer", "pytest"} & set(versions)
 
 
-def test_the_number_of_threads_is_part_of_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arithmetic_includes_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     before = arithmetic()

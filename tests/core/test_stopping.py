@@ -16,7 +16,7 @@ def send(number: int) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_stop_at_once_cleans_up_and_has_the_code_of_the_signal(number: signal.Signals, code: int) -> None:
+def test_stopped_at_once_unwinds_and_has_the_exit_code_of_the_signal(number: signal.Signals, code: int) -> None:
     before = [signal.getsignal(each) for each in STOP_SIGNALS]
     cleaned = []
     with pytest.raises(StoppedError) as stop, stopped_at_once():
@@ -31,11 +31,11 @@ def test_a_stop_at_once_cleans_up_and_has_the_code_of_the_signal(number: signal.
     assert [signal.getsignal(each) for each in STOP_SIGNALS] == before
 
 
-def test_work_that_goes_on_after_a_failed_study_does_not_after_a_stop() -> None:
+def test_stopped_error_is_no_exception() -> None:
     assert not issubclass(StoppedError, Exception)
 
 
-def test_who_asks_is_told_and_a_second_interrupt_does_not_wait() -> None:
+def test_asked_to_stop_returns_the_signal_and_a_second_interrupt_raises() -> None:
     with asked_to_stop() as asked:
         assert asked() == 0
         send(signal.SIGTERM)
@@ -51,7 +51,7 @@ def test_who_asks_is_told_and_a_second_interrupt_does_not_wait() -> None:
         send(signal.SIGINT)
 
 
-def test_another_thread_leaves_signals_alone() -> None:
+def test_other_threads_leave_signal_handlers_unchanged() -> None:
     before, seen = signal.getsignal(signal.SIGTERM), []
 
     def work() -> None:

@@ -1,11 +1,14 @@
-"""What pages, docstrings and comments name is there: modules, files, pages and their headings."""
+"""Existence of modules, files, pages and headings named in pages, docstrings and comments."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import radweave
 from toys import ROOT
 
 SOURCE = ROOT / "src" / "radweave"
@@ -27,8 +30,8 @@ def lines(paths: list[Path]) -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(ROOT)}:{number}", line
 
 
-def is_there(dotted: str) -> bool:
-    """Whether ``.room.module.name`` is a module, or stands in the text of one."""
+def exists(dotted: str) -> bool:
+    """True if ``.package.module.name`` is a module, or a word in one."""
     place = SOURCE
     names = dotted.strip(".").split(".")
     while names and (place / names[0]).is_dir():
@@ -37,15 +40,15 @@ def is_there(dotted: str) -> bool:
     return not names or re.search(rf"\b{names[0]}\b", file.read_text(encoding="utf-8")) is not None
 
 
-def test_modules_that_are_named_exist() -> None:
+def test_named_modules_exist() -> None:
     found = [(where, name) for where, line in lines([*PAGES, *CODE]) for name in DOTTED.findall(line)]
     assert len(found) > 1000
-    assert [(where, name) for where, name in found if not is_there(name)] == []
-    assert not is_there(".base.storage.sha256_file")
-    assert not is_there(".serve.predictor")
+    assert [(where, name) for where, name in found if not exists(name)] == []
+    assert not exists(".core.storage.sha256_files")
+    assert not exists(".inference.no_such_module")
 
 
-def test_files_that_are_named_exist() -> None:
+def test_named_files_exist() -> None:
     tops = (ROOT, SOURCE, SOURCE.parent, ROOT / "docs")
     found = [(where, name) for where, line in lines([*PAGES, *CODE]) for name in FILE.findall(line)]
     assert len(found) > 100
@@ -53,7 +56,7 @@ def test_files_that_are_named_exist() -> None:
     assert {name for _, name in missing} == set(ELSEWHERE), missing
 
 
-def test_the_page_of_the_house_has_every_room() -> None:
+def test_the_architecture_page_lists_every_package() -> None:
     table = [line for line in (ROOT / "docs" / "architecture.md").read_text().splitlines() if line.startswith("|")]
     named = [room for line in table for room in ROOM.findall(line)]
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and list(path.glob("*.py"))}
@@ -66,7 +69,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_resolve() -> None:
     for page in PAGES:
         for link in LINK.findall(page.read_text(encoding="utf-8")):
             if "://" in link:
@@ -75,3 +78,9 @@ def test_links_between_pages_lead_somewhere() -> None:
             target = page.parent / name if name else page
             assert target.exists(), (page.name, link)
             assert not anchor or anchor in anchors(target), (page.name, link)
+
+
+def test_child_processes_import_the_package_under_test(tmp_path: Path) -> None:
+    code = "import radweave, toys; print(radweave.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.strip() == radweave.__file__

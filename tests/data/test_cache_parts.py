@@ -20,7 +20,7 @@ from radweave.core.errors import InputError
 from radweave.data.cache import ct, squares
 from radweave.data.cache import parts as unfinished
 from radweave.data.cache.images import build_cache, build_part, cache_key
-from radweave.data.cache.parts import Part, parts_of
+from radweave.data.cache.parts import Part, parts_folder
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 from radweave.engine import train as training
@@ -113,7 +113,7 @@ def test_what_parts_lack_is_read(dataset: Dataset, monkeypatch: pytest.MonkeyPat
     read = counted(monkeypatch)
     again = build_cache(dataset, size=SIZE)
     assert np.array_equal(again.pixels, whole.pixels)
-    own = len(PARTS[0].cut(range(len(whole.rows) + 1)))
+    own = len(PARTS[0].select(range(len(whole.rows) + 1)))
     assert 4 <= len(read) < len(whole.rows) + 1 - own + 3
     assert first in read
 
@@ -180,7 +180,7 @@ def test_a_part_that_is_none_is_refused(text: str) -> None:
 
 def test_every_image_is_in_one_part() -> None:
     for count in (1, 2, 3, 7, 20):
-        parts = [Part(number, count).cut(range(10)) for number in range(1, count + 1)]
+        parts = [Part(number, count).select(range(10)) for number in range(1, count + 1)]
         assert [item for part in parts for item in part] == list(range(10))
 
 
@@ -220,18 +220,18 @@ def test_the_whole_leaves_a_part_that_is_being_made(tmp_path: Path, modality: st
     """It removes the finished part; the other one ends as if it were alone, and removes itself."""
     scans = SCANS if modality == "ct" else None
     data = dataset if scans is None else scans_in(tmp_path / "scans")
-    parts = parts_of(data.path / ".cache" / cache_key(data, SIZE, scans))
+    parts = parts_folder(data.path / ".cache" / cache_key(data, SIZE, scans))
     with under_way(data, PARTS[1], scans) as end:
         build_part(data, PARTS[0], size=SIZE, ct=scans)
         cache = build_cache(data, size=SIZE, ct=scans)
         assert {path.stem for path in parts.iterdir()} == {"2-of-3"}
-        assert end() == len(PARTS[1].cut(range(len(cache.rows) + len(cache.unreadable))))
+        assert end() == len(PARTS[1].select(range(len(cache.rows) + len(cache.unreadable))))
     assert not parts.exists()
 
 
 def test_a_part_that_was_killed_beside_the_whole_goes_when_the_cache_is_opened(dataset: Dataset) -> None:
     build_cache(dataset, size=SIZE)
-    parts = parts_of(dataset.path / ".cache" / cache_key(dataset, SIZE, None))
+    parts = parts_folder(dataset.path / ".cache" / cache_key(dataset, SIZE, None))
     (parts / "2-of-3.building").mkdir(parents=True)
     (parts / "2-of-3.lock").touch()
     build_cache(dataset, size=SIZE)

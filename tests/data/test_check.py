@@ -23,7 +23,7 @@ from radweave.core.study import ImageRef, Study, View
 from radweave.data.cache.arrays import in_order
 from radweave.data.check import IN_A_CIRCLE, NOT_EARLIER, OF_ANOTHER_PATIENT, CheckReport, check_dataset, prior_faults
 from radweave.data.dataset import DatasetCard, DatasetWriter
-from radweave.data.leaks.images import Copy, PictureIndex, descriptor, thumbnail
+from radweave.data.leaks.images import Copy, ImageIndex, descriptor, thumbnail
 from radweave.data.leaks.texts import TextIndex, normalised
 
 Rows = list[dict[str, Any]]
@@ -368,7 +368,7 @@ def test_the_shared_data_set_is_free_of_leaks(shared_data: Path, tmp_path: Path)
 def test_thumbnails_of_a_picture_saved_anew_agree_and_others_do_not() -> None:
     pixels = picture(1, 200).astype(np.float32) / 255
     darker = np.asarray(Image.fromarray(picture(1, 200)).resize((90, 110))).astype(np.float32) / 510 + 0.1
-    index = PictureIndex()
+    index = ImageIndex()
     index.add(0, "train", pixels)
     index.add(1, "train", picture(2).astype(np.float32) / 255)
     index.add(2, "test", darker)
@@ -534,7 +534,7 @@ def test_pictures_are_paired_by_their_own_numbers_whatever_the_chunks(monkeypatc
     rng = np.random.default_rng(0)
     pictures = [ndimage.zoom(rng.random((9, 7)), (12, 16), order=1).astype(np.float32) for _ in range(7)]
     theirs = [5, 0, 6, 2, 4]
-    index = PictureIndex()
+    index = ImageIndex()
     for number, picture in enumerate(pictures):
         index.add(number, "train", picture)
     for number in theirs:

@@ -130,14 +130,14 @@ def test_cache_key_follows_content_and_options(tmp_path: Path) -> None:
     paths = write_series(tmp_path / "s")
     options = CtPreprocessing(size=(8, 8, 8), fit="resize")
     cache = CtCache(tmp_path / "cache", options)
-    place = cache.place(tmp_path / "s")
-    assert place != CtCache(tmp_path / "cache", options, depth="uint8").place(tmp_path / "s")
+    place = cache.path_of(tmp_path / "s")
+    assert place != CtCache(tmp_path / "cache", options, depth="uint8").path_of(tmp_path / "s")
     other = options.model_copy(update={"crop": "body"})
-    assert place != CtCache(tmp_path / "cache", other).place(tmp_path / "s")
+    assert place != CtCache(tmp_path / "cache", other).path_of(tmp_path / "s")
     paths[0].rename(tmp_path / "s" / "renamed.dcm")
-    assert place == cache.place(tmp_path / "s")
+    assert place == cache.path_of(tmp_path / "s")
     edit(tmp_path / "s" / "renamed.dcm", RescaleIntercept=-1000)
-    assert place != cache.place(tmp_path / "s")
+    assert place != cache.path_of(tmp_path / "s")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_damaged_cache_file_is_made_anew(tmp_path: Path, damage: Callable[[byt
     write_series(tmp_path / "s")
     cache = CtCache(tmp_path / "cache", CtPreprocessing(size=(8, 8, 8), fit="resize"))
     whole = np.array(cache.get(tmp_path / "s"))
-    place = cache.place(tmp_path / "s")
+    place = cache.path_of(tmp_path / "s")
     place.write_bytes(damage(place.read_bytes()))
     np.testing.assert_array_equal(cache.get(tmp_path / "s"), whole)
 
@@ -163,7 +163,7 @@ def test_two_writers_leave_one_whole_file(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     files = [name for _, _, names in os.walk(tmp_path / "cache") for name in names]
-    assert files == [cache.place(tmp_path / "s").name]
+    assert files == [cache.path_of(tmp_path / "s").name]
 
 
 @pytest.mark.parametrize("is_put_back", [False, True])

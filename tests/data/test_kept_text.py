@@ -110,7 +110,7 @@ def test_numbers_of_another_kind_are_no_ids(tmp_path: Path) -> None:
 
 def test_only_files_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another program laid there stays."""
-    monkeypatch.setattr(kept_text, "KEPT", 2)
+    monkeypatch.setattr(kept_text, "MAX_FILES", 2)
     made, cache = CONFIG.build(TEXTS), tmp_path / ".cache"
     cache.mkdir()
     (cache / "ids-mine.npy").write_bytes(b"")

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from radweave.core.batch import Batch
 from radweave.core.study import ImageRef, LabelState, View
-from radweave.data.augmentation import LightAugmentation, to_square
+from radweave.data.augmentation import LightAugmentation
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import Example, StudyLoader, _drop_view, collate, ordered_views
+from radweave.data.square import to_square
 from toys import write_toy_dataset
 
 

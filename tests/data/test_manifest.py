@@ -91,7 +91,7 @@ def test_a_manifest_too_large_to_keep_is_streamed(
 ) -> None:
     opened = Dataset.open(dataset)
     whole = list(opened.studies("val"))
-    monkeypatch.setattr(manifest, "MAX_KEPT_BYTES", 100)
+    monkeypatch.setattr(manifest, "MAX_CACHED_BYTES", 100)
     other = Dataset.open(Path(shutil.copytree(dataset, dataset.with_name("large"))))
     del passes[:]
     for _ in range(2):

@@ -42,13 +42,13 @@ from radweave.experiments.bench_suite import (
     UPDATES,
     check_sets,
     checked_methods,
-    given,
     lacks_pace,
     overrides_of,
     pace_task,
     plan_set,
     preset_for,
     printed,
+    settings_of,
 )
 from radweave.experiments.bench_tables import comparison_tables, trust_table
 from radweave.experiments.one_run import REUSED, Task, finished_scores, named_statistics, take_over
@@ -474,7 +474,7 @@ def test_tiny_presets_have_equal_passes() -> None:
         ("ct", "18 for the encoder, 8 for reports", {"weave": of_weave}),
     ):
         found = {
-            method: given(experiment)["passes over the images"]
+            method: settings_of(experiment)["passes over the images"]
             for method in method_names()
             if (preset := preset_for(method, "tiny", modality, []))  # type: ignore[arg-type]
             and (experiment := resolve(method, preset, [])).named_stages()["report"].losses  # kernels trains nothing

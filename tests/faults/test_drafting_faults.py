@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radweave.drafting.calibration import PlattCalibration, pays_off_from
-from radweave.drafting.candidates import CandidatePool, bleu_point, build_candidates, stated, utilities
+from radweave.drafting.calibration import PlattCalibration, f1_threshold
+from radweave.drafting.candidates import CandidatePool, affirmed_classes, bleu_point, build_candidates, utilities
 from radweave.drafting.choice import ExpectedUtility, NearbyUtility
 from radweave.drafting.smoothers import EmbeddedStudies
 from radweave.labels import get_labeler
@@ -20,14 +20,14 @@ NORMAL = ["The heart is normal in size. The lungs are clear.", "The lungs are cl
 
 def drafted(reports: list[str]) -> tuple[str, tuple[str, ...]]:
     """The draft of a study that looks like the first one, and what it asserts."""
-    labels = stated(reports, LABELER)
+    labels = affirmed_classes(reports, LABELER)
     vectors = np.random.default_rng(0).normal(size=(len(reports), 4))
     studies = EmbeddedStudies.fit(vectors, labels)
     barred = np.zeros(len(reports), dtype=bool)
     said = studies.evidence_for(vectors[0] + 0.01, barred)
     scores = np.stack([studies.evidence_for(vector, barred).scores for vector in vectors])
     calibration = PlattCalibration.fit(scores, labels)
-    threshold = pays_off_from(calibration(scores), labels)
+    threshold = f1_threshold(calibration(scores), labels)
     pool = CandidatePool.build(reports, LABELER, CONFIG)
     point = bleu_point(pool.candidates, reports, list(range(len(reports))))
     worth = utilities(pool.candidates, reports, CONFIG, point)
@@ -55,7 +55,7 @@ def test_a_class_that_was_never_seen_is_never_asserted() -> None:
     scores = np.stack([labels[:, 0], np.linspace(0, 1, 8)], axis=1)
     said = PlattCalibration.fit(scores, labels)(np.array([[1.0, 1e6]]))
     assert np.isfinite(said).all()
-    assert pays_off_from(said[:, 1], np.zeros(1)) == 1.0
+    assert f1_threshold(said[:, 1], np.zeros(1)) == 1.0
     assert said[0, 1] < 0.1, "its score says nothing"
 
 

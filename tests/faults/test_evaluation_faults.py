@@ -24,14 +24,13 @@ from radweave.metrics.commands import (
 from radweave.metrics.meteor import (
     MAX_WORDS,
     JavaTools,
-    MeteorScores,
-    Unavailable,
     find_java_tools,
     meteor_statistics,
     one_line,
     ptb_tokenize,
     score_line,
 )
+from radweave.metrics.statistics import ExternalScores, Unavailable
 
 PLAIN = Options(meteor=False, floors=False, resamples=0)
 GOOD = {"study_id": "a", "hyp": "clear lungs", "ref": "the lungs are clear"}
@@ -371,5 +370,5 @@ def test_meteor_survives_line_breaks_and_bars() -> None:
         pytest.skip("Java or pycocoevalcap is not here")
     texts = ["no acute\n\ndisease ||| here", "lungs\u2028clear", "", "..."]
     found = meteor_statistics(texts, [["no acute disease here"], ["lungs clear"], ["heart normal"], ["effusion"]])
-    assert isinstance(found, MeteorScores)
+    assert isinstance(found, ExternalScores)
     assert found.statistics["METEOR"].per_study.tolist() == [1.0, 1.0, 0.0, 0.0]

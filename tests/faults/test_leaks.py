@@ -198,9 +198,9 @@ def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeyp
     cache = build_cache(dataset, size=96)
     (line,) = images.near_copies(dataset, cache)
     assert line.startswith("1 images of 'test' seem to be changed copies of images of 'train'")
-    monkeypatch.setattr(images, "_found", lambda *_: pytest.fail("compared again"))
+    monkeypatch.setattr(images, "_copies_across_splits", lambda *_: pytest.fail("compared again"))
     assert images.near_copies(dataset, cache) == [line]
-    monkeypatch.setattr(images, "_found", lambda *_: ["compared again"])
+    monkeypatch.setattr(images, "_copies_across_splits", lambda *_: ["compared again"])
     as_image(chest(3)).save(tmp_path / "data" / "images" / "2.png")  # the manifest is as it was, the pixels are not
     assert images.near_copies(dataset, build_cache(dataset, size=96)) == ["compared again"]
     assert images.near_copies(dataset, build_cache(dataset, size=32)) == []
@@ -235,7 +235,7 @@ def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
 
 
 def test_where_patients_look_alike_only_copies_saved_anew_count(tmp_path: Path) -> None:
-    from radweave.data.leaks.images import SAME_WEAKEST, PictureIndex
+    from radweave.data.leaks.images import SAME_WEAKEST
 
     index = PictureIndex()
     shared = chest(0)
@@ -244,7 +244,7 @@ def test_where_patients_look_alike_only_copies_saved_anew_count(tmp_path: Path) 
     index.add(20, "test", shared + 0.05 * chest(50))
     index.add(21, "test", 1.1 - (shared + 0.05 * chest(3)))
     assert {copy.item for copy in index.pairs_across("test", "train")} == {20, 21}
-    weakest = index.least_likeness(lambda item: item)
+    weakest = index.least_similarity(lambda item: item)
     assert weakest > SAME_WEAKEST
     assert [(copy.item, copy.other) for copy in index.pairs_across("test", "train", weakest=weakest)] == [(21, 2)]
 

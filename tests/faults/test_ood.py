@@ -16,7 +16,6 @@ from scipy import ndimage
 from radweave.cli import main
 from radweave.core.errors import InputError
 from radweave.core.study import Report
-from radweave.data.augmentation import to_square
 from radweave.data.dataset import Dataset
 from radweave.data.ood import (
     OutOfDistribution,
@@ -28,6 +27,7 @@ from radweave.data.ood import (
     xray_outliers,
 )
 from radweave.data.ood.xray_outliers import KINDS, make_outlier
+from radweave.data.square import to_square
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import hash_files, read_card, write_card
 from radweave.inference.bulk import FileGroup, generate_files, generate_split, group_images
@@ -182,7 +182,7 @@ def test_images_of_one_patient_are_held_out_together(monkeypatch: pytest.MonkeyP
 def test_what_is_held_out_is_in_nothing_that_is_learned_from() -> None:
     """Neither the picture, nor its copies, nor an outlier that is made with it, as the first or the second."""
     pictures = [np.full((16, 16), 20 * number, np.uint8) for number in range(5)]
-    table = detector._described(pictures, xray_outliers, np.random.default_rng(0))
+    table = detector._make_table(pictures, xray_outliers, np.random.default_rng(0))
     marked = dataclasses.replace(
         table,
         plain=np.arange(5.0)[:, None],

@@ -128,20 +128,20 @@ def test_every_model_of_others_comes_through_one_door() -> None:
         r"\.(from_pretrained|from_config|from_json_file|for_model)\(|snapshot_download|hf_hub_download|torch\.hub"
         r"|\bAuto(Config|Model\w*|Tokenizer\w*|Processor|ImageProcessor)\b|apply_chat_template|trust_remote_code"
     )
-    beside = [
+    others = [
         f"{path.relative_to(SOURCE)}: {line.strip()}"
         for path in SOURCE.rglob("*.py")
-        if path != SOURCE / "outside" / "models.py"
+        if path != SOURCE / "core" / "foreign_models.py"
         for line in path.read_text(encoding="utf-8").splitlines()
         if calls.search(line)
     ]
-    assert beside == []
-    door = (SOURCE / "outside" / "models.py").read_text(encoding="utf-8")
-    opened = door.count(".from_pretrained(")
-    assert opened == door.count("local_files_only=True, trust_remote_code=False") + door.count(
+    assert others == []
+    text = (SOURCE / "core" / "foreign_models.py").read_text(encoding="utf-8")
+    reads = text.count(".from_pretrained(")
+    assert reads == text.count("local_files_only=True, trust_remote_code=False") + text.count(
         "local_files_only=True,\n            trust_remote_code=False"
     )
-    assert door.count("trust_remote_code=False") == opened + door.count(".from_config(")
+    assert text.count("trust_remote_code=False") == reads + text.count(".from_config(")
 
 
 def test_what_a_configuration_names_elsewhere_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

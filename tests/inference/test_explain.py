@@ -24,7 +24,7 @@ from radweave.cli import main
 from radweave.core.errors import InputError
 from radweave.core.json_files import json_text
 from radweave.core.study import RESEARCH_ONLY, LabelState, Report
-from radweave.data.augmentation import place_in_square, to_square
+from radweave.data.square import place_in_square, to_square
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.engine.drafts import json_value
@@ -300,7 +300,7 @@ def test_what_was_recalled_for_another_class_is_no_witness() -> None:
 def test_a_draft_that_speaks_against_itself_lists_both_sentences_apart() -> None:
     support = support_of("The heart is enlarged. The heart is normal in size.")
     (finding,) = [finding for finding in support.findings if finding.name == "Cardiomegaly"]
-    assert (finding.said, finding.sentences, finding.otherwise) == (LabelState.POSITIVE, (1,), (2,))
+    assert (finding.state, finding.sentences, finding.otherwise) == (LabelState.POSITIVE, (1,), (2,))
 
 
 def test_a_report_without_confidences_is_cut_into_sentences() -> None:

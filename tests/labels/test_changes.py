@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from radweave.labels import get_labeler
-from radweave.labels.comparisons import GOES_ON, STATES, THERE, possible, said_changes
+from radweave.labels.comparisons import GOES_ON, PRESENT, STATES, possible, stated_changes
 from radweave.phantom.report import write_report
 from radweave.phantom.study import course_of, slot_of
 
@@ -30,7 +30,7 @@ NOTHING: frozenset[str] = frozenset()
 def test_a_change_is_said_of_what_is_affirmed_and_resolved_of_what_is_denied(
     text: str, said: dict[str, set[str]]
 ) -> None:
-    (found,) = said_changes([text], LABELER)
+    (found,) = stated_changes([text], LABELER)
     assert {name: set(states) for name, states in found.items()} == said
 
 
@@ -52,7 +52,7 @@ def test_what_phantom_reports_say_is_what_became_of_the_findings() -> None:
                     if names.count(one.name) == 1 and one.certainty == "definite" and one.name != "Support Devices"
                 }
             )
-    read = said_changes(texts, LABELER)
+    read = stated_changes(texts, LABELER)
     pairs = [(truth[name], said.get(name, NOTHING)) for truth, said in zip(truths, read, strict=True) for name in truth]
     assert len(pairs) > 100
     # Pneumonia is also an opacity, of which another sentence may say otherwise.
@@ -65,9 +65,9 @@ def test_what_a_report_says_decides_and_else_what_both_affirm() -> None:
     assert possible(False, True, frozenset({"unchanged"})) == {"unchanged"}, "said, whatever the prior's report has"
     assert possible(True, True, frozenset()) == GOES_ON
     assert possible(False, True, frozenset()) == {"new"}
-    assert possible(None, True, frozenset()) == THERE
+    assert possible(None, True, frozenset()) == PRESENT
     assert possible(True, False, frozenset()) == {"resolved"}
     assert possible(False, False, frozenset({"resolved"})) == {"resolved"}
     assert possible(False, False, frozenset()) == {"absent"}
     assert possible(None, False, frozenset()) == {"absent", "resolved"}
-    assert {*STATES} == {*THERE, "absent", "resolved"}
+    assert {*STATES} == {*PRESENT, "absent", "resolved"}

@@ -10,7 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from radweave.core.errors import InputError
-from radweave.labels.comparisons import STATES, THERE
+from radweave.labels.comparisons import PRESENT, STATES
 from radweave.methods.prior_change import (
     FEWEST,
     Change,
@@ -37,7 +37,7 @@ class Followed:
         before, shape = rng.random((studies, CLASSES)) < 0.4, (studies, CLASSES)
         goes_on = rng.choice([2, 3, 4, 5], shape, p=[0.25, 0.25, 0.25, 0.25])
         self.state = np.where(before, goes_on, np.where(rng.random(shape) < 0.2, 1, 0))
-        there = np.isin(self.state, [STATES.index(state) for state in THERE])
+        there = np.isin(self.state, [STATES.index(state) for state in PRESENT])
         turn = np.array([0, 1, 1, 0, -1, -1])[self.state]
         seen_before = rng.normal(size=(studies, MEMBERS, WIDTH))
         moved = (turn @ rng.normal(size=(CLASSES, WIDTH)))[:, None] + 0.5 * rng.normal(size=seen_before.shape)

@@ -11,8 +11,9 @@ import pytest
 from radweave.metrics import Options, Pair, evaluate_pairs
 from radweave.metrics.evaluate import Evaluation
 from radweave.metrics.language import cider
-from radweave.metrics.meteor import MeteorScores, find_java_tools, meteor_statistics
+from radweave.metrics.meteor import find_java_tools, meteor_statistics
 from radweave.metrics.ngrams import PairedTexts, count_pairs
+from radweave.metrics.statistics import ExternalScores
 
 # Corpus values are given in full precision, values per report rounded to 8 digits: both far inside the 1e-6 asked for.
 CORPUS_TOLERANCE = 1e-9
@@ -74,7 +75,7 @@ def test_iu_meteor(shared_data: Path, system: str) -> None:
     expected = read(shared_data, "iu_expected_scores.json")[system]
     pairs = iu_pairs(shared_data, system)
     found = meteor_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs])
-    assert isinstance(found, MeteorScores)
+    assert isinstance(found, ExternalScores)
     meteor = found.statistics["METEOR"]
     assert meteor.corpus() == pytest.approx(expected["corpus"]["METEOR"], abs=CORPUS_TOLERANCE)
     for pair, score in zip(pairs, meteor.per_study, strict=True):
@@ -151,5 +152,5 @@ def test_nlgeval_cider_where_it_is_defined(shared_data: Path) -> None:
 def test_nlgeval_meteor(shared_data: Path) -> None:
     for _, expected, example in nlgeval(shared_data)[:2]:
         found = meteor_statistics(example["hypotheses"], example["references"])
-        assert isinstance(found, MeteorScores)
+        assert isinstance(found, ExternalScores)
         assert found.statistics["METEOR"].corpus() == pytest.approx(expected["METEOR"], abs=1e-6)

@@ -65,8 +65,8 @@ def test_the_begin_token_stands_before_a_prompt_and_never_before_a_chat_template
     tokenizer = BpeTokenizerConfig(vocab_size=300).build(["Describe the turn."] * 4)
     tokenizer.chat_template = template
     found = PromptTemplate.for_tokenizer("See {image}", tokenizer, how, slots=("image",))
-    for pieces in (found.pieces, found.told):
+    for pieces in (found.pieces, found.with_context):
         words = [token for piece in pieces if not isinstance(piece, str) for token in piece]
         assert words.count(tokenizer.bos_token_id) == int(begins)
         assert tokenizer.decode(words, skip_special_tokens=True).startswith("See" if begins else "<turn>")
-    assert [piece for piece in found.told if isinstance(piece, str)] == ["told", "image"]
+    assert [piece for piece in found.with_context if isinstance(piece, str)] == ["context", "image"]

@@ -95,7 +95,7 @@ def deidentify(
         done = deidentify_folder(source, out, secret, burned_in=burned_in, overwrite=overwrite, progress=progress)
     typer.echo(
         f"{printable(out)}: {done.images} images, {len(done.studies)} studies, {len(done.patients)} patients"
-        + (f", {done.again} files were there twice" if done.again else "")
+        + (f", {done.duplicates} files were there twice" if done.duplicates else "")
     )
     typer.echo("Pixels show what they showed: look at them before you give them away.", err=True)
     for path, _, reason in done.refused[:_SHOWN]:

@@ -28,13 +28,14 @@ from radweave.engine.run_folder import RunCard, StageFigures
 from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
 from radweave.inference.bulk import generate_split
-from radweave.inference.explain.comparison import SIGNS, hold_beside
+from radweave.inference.explain.comparison import SIGNS, compare_texts
 from radweave.inference.explain.maps import Panel, RadiographSubject, data_uri, grey_png, overlay_png
 from radweave.inference.explain.support import Finding, find_support
 from radweave.inference.predictor import Predictor
 from radweave.io.images import read_radiograph
 from radweave.labels import NO_FINDING, Labeler, get_labeler
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.metrics.catalogue import METRICS, SHORT_METRICS
 from radweave.metrics.evaluate import MODEL, finding_f1, score_systems
 from radweave.metrics.records import Estimate
 from radweave.metrics.tables import reliability_plot
@@ -108,8 +109,6 @@ def curve_plot(stages: Mapping[str, StageFigures]) -> bytes | None:
 # The demo's page: pictures with drafts and evidence first, then plots, then tables. One file without scripts.
 
 
-METRICS = {"BLEU_1": "BLEU-1 (0 to 1)", "BLEU_4": "BLEU-4 (0 to 1)", "ROUGE_L": "ROUGE-L (0 to 1)",
-           "CIDEr": "CIDEr (0 to 10)"}  # fmt: skip
 FINDING_F1 = "finding F1, micro (0 to 1)"
 PLOTTED = ("finding_f1", "CIDEr", "BLEU_4", "ROUGE_L")
 STUDIES_SHOWN = 16
@@ -142,7 +141,7 @@ def demo_page(
     rows = [row for _, row in islice(read_jsonl(predictions), STUDIES_SHOWN)]
     studies = {study.study_id: study for study in dataset.studies("test")}
     systems = _score_rows(predictions, labeler)
-    titles = {"finding_f1": FINDING_F1, **METRICS}
+    titles = {"finding_f1": FINDING_F1, **{metric: METRICS[metric].axis for metric in SHORT_METRICS}}
     environment = Environment(loader=PackageLoader("radweave", "templates"), autoescape=True, trim_blocks=True)
     kinds = [kind_of(row["evidence"]) for row in rows if row["evidence"].get("attention_maps")]
     return environment.get_template("demo.html.j2").render(
@@ -171,7 +170,7 @@ def _score_rows(predictions: Path, labeler: Labeler) -> list[ScoreRow]:
     return [
         ScoreRow(
             "the model" if name == MODEL else f"floor: {name}",
-            {"finding_f1": finding_f1(scores), **{metric: scores.corpus[metric].estimate for metric in METRICS}},
+            {"finding_f1": finding_f1(scores), **{metric: scores.corpus[metric].estimate for metric in SHORT_METRICS}},
         )
         for name, scores in systems.items()
     ]
@@ -210,7 +209,7 @@ def _study(dataset: Dataset, study: Study, row: dict[str, Any], labeler: Labeler
         "map": name,
         "sentences": evidence.get("sentences", []),
         "findings": _findings(row, labeler),
-        "beside": hold_beside(row["hyp"], row["ref"], labeler),
+        "beside": compare_texts(row["hyp"], row["ref"], labeler),
         "nearest": row["floors"].get("nearest_neighbour", ""),
     }
 

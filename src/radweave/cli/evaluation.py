@@ -27,7 +27,9 @@ def evaluate(
         list[Path], typer.Argument(help="Pairs files (study_id, hyp, ref or refs), one per run: .csv, .json or .jsonl.")
     ],
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
-    beside: Annotated[str, typer.Option(help="A second protocol to show beside; 'none' for none.")] = "auto",
+    second: Annotated[
+        str, typer.Option("--beside", help="A second protocol to show beside; 'none' for none.")
+    ] = "auto",
     ontology: Ontology = "auto",
     weights: Weights = None,
     train: Annotated[Path | None, typer.Option(help="Dataset folder whose training reports make baselines.")] = None,

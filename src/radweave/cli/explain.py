@@ -70,12 +70,12 @@ def export(
     """Write a trained run as one self-contained folder that opens on a machine without the data."""
     from radweave.cli.options import console
     from radweave.inference.export import export as export_run
-    from radweave.inference.export import held
+    from radweave.inference.export import training_content
 
     folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
-    holds = held(folder)
+    holds = training_content(folder)
     console.print(holds.sentence, style="yellow" if holds.studies else None)
     if holds.studies and not no_bank:
         console.print("--no-bank leaves them out, where the method can do without")

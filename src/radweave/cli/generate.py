@@ -95,7 +95,7 @@ def generate(
     from radweave.engine.distributed import Ranks
     from radweave.inference.bulk import DRAFTS, draft_row, generate_files, generate_split, group_images
     from radweave.inference.pictures import stated_view
-    from radweave.inference.shards import held
+    from radweave.inference.shards import locked_output
 
     views = [stated_view(text) for text in view or []]
     restored, predictor = _opened(run, decoding or [], untrained=untrained)
@@ -115,8 +115,8 @@ def generate(
         return
     groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
     rows = []
-    with held(out, Ranks(), overwrite=overwrite, ours=DRAFTS) if out is not None else nullcontext():
-        for result in generate_files(predictor, groups, force=force, told=told):
+    with locked_output(out, Ranks(), overwrite=overwrite, kind=DRAFTS) if out is not None else nullcontext():
+        for result in generate_files(predictor, groups, force=force, context=told):
             rows.append(draft_row(result))
             _say(result, text=out is None and not as_json, warnings=not as_json)
         _finish(rows, out, as_json=as_json)
@@ -259,7 +259,7 @@ def write_finished(
         )
     (group,) = groups
     seen, warnings = predictor.read_views(group.images, force=force, stated=group.views)
-    report = predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force, told=told)
+    report = predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force, context=told)
     finished = finished_report(run, predictor, report, seen)
     write_report(finished, chosen, out)
     for warning in finished.warnings:

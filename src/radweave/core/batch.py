@@ -1,4 +1,4 @@
-"""What a report model sees of a batch of studies, and what it gives back."""
+"""Batches of studies as report models read them, and what models return."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Batch:
-    """What a report model sees. Tensors have the batch axis first.
+    """The input of a report model. Tensors have the batch axis first.
 
     ``pixel_values`` (B, V, C, H, W) holds radiographs or ``volume`` (B, C, D, H, W) a CT scan; padded views are False
     in ``view_mask`` (B, V); ``view_ids`` (B, V) is 0 unknown, 1 frontal, 2 lateral. ``input_ids`` (B, T) and
     ``labels`` (B, T) hold the target report, right-padded, -100 where no loss is taken; both are None at inference.
     ``reports`` are the same reports as text. ``class_labels`` (B, K) holds label states as integers (0 blank,
     1 positive, 2 negative, 3 uncertain, -1 throughout for a study without labels). ``patient_ids`` let a retrieval
-    leave out the query's own patient. ``vision_tokens`` (B, V, S, D) over ``vision_grid`` are given instead of pixels
-    where a frozen encoder has read the images before. ``priors`` holds the earlier studies of those patients that have
-    one, with their reports, and ``prior_of`` the row of this batch that each belongs to. ``context_ids`` (B, I) holds the
-    clinical context of each study as tokens, where ``context_mask`` (B, I) is True; None for a model without context.
+    leave out the query's own patient. ``vision_tokens`` (B, V, S, D) over ``vision_grid`` replace the pixels where
+    the features of a frozen encoder are cached. ``priors`` holds the earlier studies of those patients that have
+    one, with their reports, and ``prior_of`` the row of this batch that each belongs to. ``context_ids`` (B, I)
+    holds the clinical context of each study as tokens, where ``context_mask`` (B, I) is True; None for a model
+    without context.
     """
 
     study_ids: list[str]
@@ -47,33 +48,33 @@ class Batch:
         return len(self.study_ids)
 
     def to(self, device: Any) -> Batch:
-        """The batch there. What goes to a CUDA device goes through pinned memory, and nothing waits for it."""
-        return Batch(**{name: _moved(getattr(self, name), device) for name in self.__slots__})
+        """The batch on a device. Copies to a CUDA device go through pinned memory and are asynchronous."""
+        return Batch(**{name: _move(getattr(self, name), device) for name in self.__slots__})
 
     def only(self, rows: Sequence[int]) -> Batch:
-        """Some of the studies, in this order, with those of their priors that they have."""
-        place = {row: number for number, row in enumerate(rows)}
-        kept = [number for number, row in enumerate(self.prior_of) if row in place]
+        """Some of the studies, in this order, with their priors."""
+        position = {row: number for number, row in enumerate(rows)}
+        priors = [number for number, row in enumerate(self.prior_of) if row in position]
 
-        def picked(value: Any) -> Any:
+        def pick(value: Any) -> Any:
             if hasattr(value, "index_select"):
                 return value[list(rows)]
             return [value[row] for row in rows] if isinstance(value, list) else value
 
-        values = {name: picked(getattr(self, name)) for name in self.__slots__ if name not in ("priors", "prior_of")}
+        values = {name: pick(getattr(self, name)) for name in self.__slots__ if name not in ("priors", "prior_of")}
         return Batch(
             **values,
-            priors=None if self.priors is None or not kept else self.priors.only(kept),
-            prior_of=tuple(place[self.prior_of[number]] for number in kept),
+            priors=None if self.priors is None or not priors else self.priors.only(priors),
+            prior_of=tuple(position[self.prior_of[number]] for number in priors),
         )
 
 
-def _moved(value: Any, device: Any) -> Any:
+def _move(value: Any, device: Any) -> Any:
     if isinstance(value, Batch):
         return value.to(device)
     if not hasattr(value, "to"):
         return value
-    # The device's stream holds the copy and all that reads it, in order; the pinned memory is kept until it is through.
+    # The copy and its readers run in order on the device's stream, which keeps the pinned memory until the copy ends.
     if getattr(device, "type", str(device)).startswith("cuda") and value.device.type == "cpu":
         return value.pin_memory().to(device, non_blocking=True)
     return value.to(device)
@@ -81,7 +82,7 @@ def _moved(value: Any, device: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One process's studies of a global batch: ``count`` of ``total``, from number ``first`` on."""
+    """One process's studies of a global batch: ``count`` of ``total``, from index ``first``."""
 
     first: int
     count: int
@@ -91,7 +92,7 @@ class Slice:
     def of(cls, total: int, rank: int, size: int) -> Slice:
         """The slice of process ``rank`` of ``size``: contiguous, sizes differ by one at most.
 
-        A batch with fewer studies than processes is not cut: every process has the whole of it.
+        A batch with fewer studies than processes is not cut: every process gets all of it.
         """
         if total < size:
             return cls(0, total, total)
@@ -109,10 +110,10 @@ class Slice:
 
 @dataclass(slots=True)
 class Generation:
-    """What ``generate`` returns: token ids per study, and named intermediates per study.
+    """The output of ``generate``: token ids and named intermediates per study.
 
-    ``token_ids`` holds no prompt, padding or end token. ``intermediates[i]`` is the evidence for study i: values that
-    JSON can hold, or arrays; everything users see as evidence comes through here.
+    ``token_ids`` holds no prompt, padding or end token. ``intermediates[i]`` is the evidence for study i: JSON values
+    or arrays; all evidence that users see comes from here.
     """
 
     token_ids: list[list[int]]

@@ -1,11 +1,16 @@
-"""The base of every configuration record, the bounds of sizes, and records as YAML."""
+"""Configuration records: the base class, bounds of sizes, YAML in both directions, and one-line overrides.
+
+experiment = from_yaml(Experiment, path)
+changed = override(experiment, ["model.language_model.hidden_size=256", "model.vision_encoder=resnet"])
+path.write_text(explained_yaml(changed))
+"""
 
 from __future__ import annotations
 
 import difflib
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -18,8 +23,8 @@ from radweave.core.json_files import refuse_large
 
 C = TypeVar("C", bound="Config")
 
-# Bounds of sizes, far above what anybody trains and below what no machine can hold: a slip of the finger, or a
-# configuration from elsewhere, is answered in one line and takes no memory.
+# Bounds of sizes: above any trained model and below the memory of a machine, so that a typing error or a foreign
+# configuration is refused in one line before memory is allocated.
 MAX_TOKENS = 131_072
 MAX_STEPS = 1_000_000_000
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -30,25 +35,25 @@ Depths = Annotated[tuple[Layers, ...], Field(min_length=1, max_length=16)]
 Ratio = Annotated[float, Field(gt=0, le=64)]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Prompt = Annotated[str, Field(max_length=10_000)]
-"""Text around what a language model is shown."""
+"""Prompt text around the inputs of a language model."""
 Slots = Annotated[int, Field(ge=1, le=4096)]
-"""What stands beside each other: prompts, latents, cases."""
+"""Parallel items: prompts, latents, cases."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-"""Of rows; what the data hold is the tighter bound."""
+"""Rows; the size of the data is the tighter bound."""
 Views = Annotated[int, Field(ge=1, le=16)]
 Channels = Annotated[int, Field(ge=1, le=64)]
 Pixels = Annotated[int, Field(ge=1, le=2048)]
-"""Of a patch, a window, a cell."""
+"""Side of a patch, a window or a cell."""
 Grid = Annotated[int, Field(ge=1, le=256)]
 Voxels = Annotated[int, Field(ge=1, le=1024)]
 Hounsfield = Annotated[int, Field(ge=-32_768, le=32_767)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
-"""What numpy, scikit-learn and torch all take."""
-
+"""The range that numpy, scikit-learn and torch share."""
 
 _MAX_DEPTH, _MAX_VALUES = 100, 200_000
 MAX_YAML_BYTES = 1 << 20
-"""Of a configuration: a resolved experiment has some 10 kB, and a megabyte takes seconds to parse."""
+"""Largest configuration file: a resolved experiment has some 10 kB, and a megabyte takes seconds to parse."""
+_LINE_WIDTH = 116
 
 
 class Config(BaseModel):
@@ -58,33 +63,30 @@ class Config(BaseModel):
 
 
 class Open:
-    """Marks a mapping whose names its reader checks: overrides may give it new ones (``Annotated[dict, Open()]``)."""
+    """Mark of a mapping to which overrides may add names, which its reader checks (``Annotated[dict, Open()]``)."""
 
 
 def first_problem(error: ValidationError) -> str:
-    """One line for the first problem pydantic found: place, message, and the offending value if it is short."""
+    """One line for pydantic's first problem: field, message, and the offending value if it is short."""
     problem = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    text = f"'{place}': {problem['msg']}" if place else str(problem["msg"])
-    given = problem.get("input")
-    if isinstance(given, (str, int, float, bool)) and len(str(given)) < 40:
-        text += f", got {given!r}"
+    field = ".".join(str(part) for part in problem["loc"])
+    text = f"'{field}': {problem['msg']}" if field else str(problem["msg"])
+    value = problem.get("input")
+    if isinstance(value, (str, int, float, bool)) and len(str(value)) < 40:
+        text += f", got {value!r}"
     return text
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """The safe loader, whose constructors let errors of Python through: ``2001-99-99``, ``!!int xyz``.
-
-    A key that comes twice is refused: which of the two holds would be a matter of the reader.
-    """
+    """The safe loader, which also refuses repeated keys and turns Python's errors (``2001-99-99``) into YAML's."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
+                if key.value in keys:
                     raise yaml.constructor.ConstructorError(None, None, "a key comes twice", key.start_mark)
-                seen.add(key.value)
+                keys.add(key.value)
         return super().construct_mapping(node, deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -96,10 +98,10 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:
-    """Read plain values written as YAML.
+    """Parse YAML of plain values.
 
     Raises:
-        ValueError: for whatever cannot be read, in one line.
+        ValueError: one line for any text that cannot be parsed.
     """
     try:
         value = yaml.load(text, _PlainLoader)
@@ -112,22 +114,18 @@ def parse_yaml(text: str) -> Any:
 
 
 def _refuse_endless(value: Any) -> None:
-    """Refuse what references make endless: a value inside itself, or one that is there a million times.
-
-    Raises:
-        ValueError: saying which.
-    """
-    waiting, seen = [(value, 0)], 0
+    """Refuse values that references make endless: nested in themselves, or repeated a million times."""
+    waiting, count = [(value, 0)], 0
     while waiting:
         item, depth = waiting.pop()
-        seen += 1
+        count += 1
         if depth > _MAX_DEPTH:
             raise ValueError("nested too deeply")
-        if seen > _MAX_VALUES:
+        if count > _MAX_VALUES:
             raise ValueError(f"more than {_MAX_VALUES} values")
         if isinstance(item, (dict, list, tuple, set)):
             inner = [*item.keys(), *item.values()] if isinstance(item, dict) else item
-            waiting.extend((one, depth + 1) for one in inner)
+            waiting.extend((child, depth + 1) for child in inner)
 
 
 def to_yaml(config: Config) -> str:
@@ -135,10 +133,10 @@ def to_yaml(config: Config) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a file of plain values by name.
+    """Read a YAML mapping of plain values.
 
     Raises:
-        InputError: if the file is missing, too large, not YAML, or holds another value.
+        InputError: if the file is missing, too large, not YAML, or not a mapping.
     """
     try:
         refuse_large(path, MAX_YAML_BYTES)
@@ -160,26 +158,20 @@ def from_yaml(kind: type[C], path: Path) -> C:
     Raises:
         InputError: if the file is missing, not YAML, or does not fit the record.
     """
-    data = read_yaml(path)
     try:
-        return kind.model_validate(data)
+        return kind.model_validate(read_yaml(path))
     except ValidationError as error:
         raise InputError(first_problem(error), file=path) from None
 
 
-# One-line overrides of a configuration record.
-#
-# override(experiment, ["model.language_model.hidden_size=256", "model.vision_encoder=resnet"])
-#
-# A value is read as YAML. Assigning a bare word to a component swaps it for the kind of that name, with that kind's
-# defaults. All assignments are made before the record is validated, and a swap comes before the fields that are set
-# inside it: ``model.encoder.path=F model.encoder=vit`` is ``model.encoder=vit model.encoder.path=F``. A name that does
-# not exist is answered with the names that do.
+# Overrides. Values are YAML. A bare word assigned to a component swaps it for the kind of that name with its defaults.
+# All assignments precede validation, and a swap precedes assignments inside the component:
+# ``model.encoder.path=F model.encoder=vit`` equals ``model.encoder=vit model.encoder.path=F``.
 
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """``path.to.field=value``; ``late`` if a swap of the component around it was typed after it."""
+    """``path.to.field=value``; ``late`` if its component is swapped by a later assignment."""
 
     text: str
     keys: tuple[str, ...]
@@ -194,32 +186,32 @@ class _Assignment:
 def override(config: C, assignments: Sequence[str], changes: Mapping[str, Any] | None = None) -> C:
     """Return a copy of ``config`` with ``changes`` and then ``path.to.field=value`` assignments applied.
 
-    Of two that say the same field the later holds. A field that was set before its component was swapped is set in the
-    new component where that has it. ``*`` for a name stands for all names there: ``stages.*.epochs=3``. ``changes`` is
-    a nested mapping of the same fields, as a YAML file holds it.
+    The later of two assignments to a field wins. A field assigned before the swap of its component applies to the new
+    component if that has the field. ``*`` matches all names: ``stages.*.epochs=3``. ``changes`` is a nested mapping of
+    fields, as in a YAML file.
 
     Raises:
-        InputError: for a field that does not exist (with those that do) or a value that does not fit.
+        InputError: for an unknown field (with the known ones) or an invalid value.
     """
     data = config.model_dump(mode="json")
-    typed = [*_written_out(changes or {}, data), *(_parsed(text) for text in assignments)]
-    made = _in_order([one for assignment in typed for one in _spread(assignment, data)])
-    lost: set[str] = set()
-    for assignment in made:
-        _assign(data, type(config), assignment, lost)
+    typed = [*_flatten(changes or {}, data), *map(_parse_assignment, assignments)]
+    ordered = _swaps_first([each for assignment in typed for each in _expand_wildcards(assignment, data)])
+    removed: set[str] = set()
+    for assignment in ordered:
+        _assign(data, type(config), assignment, removed)
     try:
         return type(config).model_validate(data)
     except ValidationError as error:
-        raise InputError(f"override '{_culprit(error, made)}': {first_problem(error)}") from None
+        raise InputError(f"override '{_failing_assignment(error, ordered)}': {first_problem(error)}") from None
 
 
 def fields_set(assignments: Sequence[str], changes: Mapping[str, Any]) -> frozenset[str]:
-    """The dotted names of all fields that assignments and changes set, and of the components around them."""
-    typed = [*_written_out(changes, {}), *(_parsed(text) for text in assignments)]
-    return frozenset(".".join(one.keys[:length]) for one in typed for length in range(1, len(one.keys) + 1))
+    """Dotted names of all assigned fields and of the components around them."""
+    typed = [*_flatten(changes, {}), *map(_parse_assignment, assignments)]
+    return frozenset(".".join(each.keys[: end + 1]) for each in typed for end in range(len(each.keys)))
 
 
-def _parsed(text: str) -> _Assignment:
+def _parse_assignment(text: str) -> _Assignment:
     path, equals, value = text.partition("=")
     if not equals or not path:
         raise InputError(f"override '{text}' is not of the form key=value")
@@ -229,10 +221,10 @@ def _parsed(text: str) -> _Assignment:
         raise InputError(f"override '{text}': the value is not valid YAML") from None
 
 
-def _written_out(changes: Mapping[str, Any], data: Any, above: tuple[str, ...] = ()) -> Iterator[_Assignment]:
-    """A nested mapping as assignments of its leaves; a component of another kind is swapped for it."""
+def _flatten(changes: Mapping[str, Any], data: Any, parents: tuple[str, ...] = ()) -> Iterator[_Assignment]:
+    """Assignments of the leaves of a nested mapping, preceded by a swap where a component's kind changes."""
     for key, value in changes.items():
-        keys = (*above, str(key))
+        keys = (*parents, str(key))
         old = data.get(str(key)) if isinstance(data, dict) else None
         if not isinstance(value, Mapping):
             yield _Assignment(".".join(keys), keys, value)
@@ -241,48 +233,45 @@ def _written_out(changes: Mapping[str, Any], data: Any, above: tuple[str, ...] =
         if isinstance(old, dict) and kind is not None and kind != old.get("kind"):
             yield _Assignment(".".join(keys), keys, kind)
             old = None
-        inner = {name: inside for name, inside in value.items() if name != "kind"}
-        yield from _written_out(inner, old, keys)
+        yield from _flatten({name: field for name, field in value.items() if name != "kind"}, old, keys)
 
 
-def _spread(assignment: _Assignment, data: Any) -> Iterator[_Assignment]:
-    """The assignments that one with ``*`` in its path stands for."""
+def _expand_wildcards(assignment: _Assignment, data: Any) -> Iterator[_Assignment]:
     if "*" not in assignment.keys:
         yield assignment
         return
-    place = assignment.keys.index("*")
+    star = assignment.keys.index("*")
     node = data
-    for key in assignment.keys[:place]:
+    for key in assignment.keys[:star]:
         node = node.get(key) if isinstance(node, dict) else None
     for name in node if isinstance(node, dict) else ():
-        keys = (*assignment.keys[:place], name, *assignment.keys[place + 1 :])
-        yield from _spread(_Assignment(assignment.text, keys, assignment.value), data)
+        keys = (*assignment.keys[:star], name, *assignment.keys[star + 1 :])
+        yield from _expand_wildcards(replace(assignment, keys=keys), data)
 
 
-def _in_order(typed: Sequence[_Assignment]) -> list[_Assignment]:
-    """As they were typed, but fields of a component after the last swap of it by a bare word."""
+def _swaps_first(typed: Sequence[_Assignment]) -> list[_Assignment]:
+    """Assignments in their order, except that those inside a component follow its last swap by a bare word."""
     waiting: dict[int, list[_Assignment]] = {}
     ordered: list[_Assignment] = []
-    for place, assignment in enumerate(typed):
+    for index, assignment in enumerate(typed):
         swaps = [
             later
-            for later in range(place + 1, len(typed))
+            for later in range(index + 1, len(typed))
             if isinstance(typed[later].value, str)
             and typed[later].keys == assignment.keys[: len(typed[later].keys)]
             and len(typed[later].keys) < len(assignment.keys)
         ]
         if swaps:
-            late = _Assignment(assignment.text, assignment.keys, assignment.value, late=True)
-            waiting.setdefault(swaps[-1], []).append(late)
+            waiting.setdefault(swaps[-1], []).append(replace(assignment, late=True))
         else:
-            ordered += [assignment, *waiting.pop(place, [])]
+            ordered += [assignment, *waiting.pop(index, [])]
     return ordered
 
 
-def _assign(data: dict[str, Any], kind: type[BaseModel], assignment: _Assignment, lost: set[str]) -> None:
+def _assign(data: dict[str, Any], kind: type[BaseModel], assignment: _Assignment, removed: set[str]) -> None:
     """Set a field of ``data``, a dump of a record of type ``kind``.
 
-    ``lost`` are the fields of components that were swapped away: what was set there before the swap is passed over.
+    ``removed`` holds fields of components that were swapped away; late assignments to them are skipped.
     """
     node: Any = data
     records: tuple[type[BaseModel], ...] = (kind,)
@@ -294,23 +283,23 @@ def _assign(data: dict[str, Any], kind: type[BaseModel], assignment: _Assignment
         fields = record.model_fields if record else {}
         last = depth == len(keys) - 1
         if key not in node and key not in fields and not (last and _is_open(data, kind, keys[:depth])):
-            if assignment.late and path in lost:
+            if assignment.late and path in removed:
                 return
-            _refuse_name(path, keys[:depth], key, sorted({*node, *fields}))
+            _refuse_field(path, keys[:depth], key, sorted({*node, *fields}))
         records = record_types(fields.get(key))
         if last:
-            node[key] = _settled(node.get(key), records, assignment, lost)
+            node[key] = _dumped_value(node.get(key), records, assignment, removed)
         else:
             node = node.setdefault(key, {})
 
 
-def _settled(old: Any, records: tuple[type[BaseModel], ...], assignment: _Assignment, lost: set[str]) -> Any:
-    """The value as it is put into the dump: the defaults of a kind where a bare word names one."""
+def _dumped_value(old: Any, records: tuple[type[BaseModel], ...], assignment: _Assignment, removed: set[str]) -> Any:
+    """The assigned value as a dump: the defaults of a kind if the value is its name."""
     kinds = _kinds(records)
     if not kinds or not isinstance(assignment.value, str):
         return assignment.value
     if isinstance(old, dict):
-        lost |= {f"{assignment.path}.{name}" for name in old}
+        removed |= {f"{assignment.path}.{name}" for name in old}
     elif assignment.value not in kinds:
         return assignment.value
     if assignment.value not in kinds:
@@ -318,19 +307,19 @@ def _settled(old: Any, records: tuple[type[BaseModel], ...], assignment: _Assign
             f"override '{assignment.text}': no such kind", field=assignment.path, expected=f"one of {', '.join(kinds)}"
         )
     chosen = kinds[assignment.value]
-    given = {name for name, field in chosen.model_fields.items() if not field.is_required()}
-    return {**chosen.model_construct().model_dump(mode="json", include=given), "kind": assignment.value}
+    optional = {name for name, field in chosen.model_fields.items() if not field.is_required()}
+    return {**chosen.model_construct().model_dump(mode="json", include=optional), "kind": assignment.value}
 
 
-def _refuse_name(path: str, place: Sequence[str], key: str, known: Sequence[str]) -> None:
+def _refuse_field(path: str, parents: Sequence[str], key: str, known: Sequence[str]) -> None:
     close = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
-    where = f"'{'.'.join(place)}'" if place else "the experiment"
-    raise InputError(f"override '{path}': {where} has no field '{key}'{hint}", expected=f"one of {', '.join(known)}")
+    parent = f"'{'.'.join(parents)}'" if parents else "the experiment"
+    raise InputError(f"override '{path}': {parent} has no field '{key}'{hint}", expected=f"one of {', '.join(known)}")
 
 
 def _record_of(node: dict[str, Any], records: tuple[type[BaseModel], ...]) -> type[BaseModel] | None:
-    """The record that a node of the dump is of."""
+    """The record type of a node of a dump."""
     if "kind" in node:
         return _kinds(records).get(str(node["kind"]))
     return records[0] if len(records) == 1 else None
@@ -346,80 +335,66 @@ def _kinds(records: tuple[type[BaseModel], ...]) -> dict[str, type[BaseModel]]:
 
 
 def record_types(annotation: Any) -> tuple[type[BaseModel], ...]:
-    """The record types in a field's annotation: alternatives of a union, values of a mapping."""
+    """Record types in a field's annotation: members of a union, values of a mapping."""
     if isinstance(annotation, FieldInfo):
         annotation = annotation.annotation
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return (annotation,) if issubclass(annotation, BaseModel) else ()
-    found: dict[type[BaseModel], None] = {}
-    for part in get_args(annotation):
-        found.update(dict.fromkeys(record_types(part)))
-    return tuple(found)
+    return tuple(dict.fromkeys(record for part in get_args(annotation) for record in record_types(part)))
 
 
 def _is_open(data: Any, kind: type[BaseModel], keys: Sequence[str]) -> bool:
-    """Whether the mapping at ``keys`` takes new names."""
+    """True if the mapping at ``keys`` accepts new names."""
     node: Any = data
     records: tuple[type[BaseModel], ...] = (kind,)
-    opened = False
+    is_open = False
     for key in keys:
         record = _record_of(node, records) if isinstance(node, dict) else None
         field = record.model_fields.get(key) if record else None
-        opened = field is not None and any(isinstance(mark, Open) for mark in field.metadata)
+        is_open = field is not None and any(isinstance(mark, Open) for mark in field.metadata)
         records, node = record_types(field), node[key]
-    return opened
+    return is_open
 
 
-def _culprit(error: ValidationError, made: Sequence[_Assignment]) -> str:
-    """The assignment that a problem lies nearest to: the longest common way from the top, the latest of several."""
-    place = [str(part) for part in error.errors(include_url=False)[0]["loc"]]
-    best, found = -1, made[-1].text if made else ""
-    for assignment in made:
-        # Pydantic puts the kind of a component into the place of a problem, behind the component's name.
-        way, common = iter(place), 0
+def _failing_assignment(error: ValidationError, assignments: Sequence[_Assignment]) -> str:
+    """The assignment with the longest common path with the first problem; the last of several."""
+    location = [str(part) for part in error.errors(include_url=False)[0]["loc"]]
+    longest, text = -1, assignments[-1].text if assignments else ""
+    for assignment in assignments:
+        # Pydantic puts the kind of a component into the location, behind the component's name.
+        rest, common = iter(location), 0
         for key in assignment.keys:
-            if key not in way:
+            if key not in rest:
                 break
             common += 1
-        if common >= best:
-            best, found = common, assignment.text
-    return found
-
-
-# A configuration as YAML that explains itself: what each component is, and the default of what differs from it.
-
-
-WIDTH = 116
+        if common >= longest:
+            longest, text = common, assignment.text
+    return text
 
 
 def explained_yaml(record: BaseModel) -> str:
-    """YAML that reads back as the record. A comment above a component says what it is, one behind a value its default
-    where the value is another one."""
-    return "\n".join(_lines(record, "")) + "\n"
+    """YAML of a record with comments: the docstring above each component, the default behind each changed value."""
+    return "\n".join(_explained_lines(record, "")) + "\n"
 
 
-def _lines(record: BaseModel, indent: str) -> Iterator[str]:
+def _explained_lines(record: BaseModel, indent: str) -> Iterator[str]:
     for name, field in type(record).model_fields.items():
         value = getattr(record, name)
         if isinstance(value, BaseModel):
             yield from _comment(type(value), indent)
             yield f"{indent}{name}:" + ("" if type(value).model_fields else " {}")
-            yield from _lines(value, indent + "  ")
+            yield from _explained_lines(value, indent + "  ")
             continue
-        text = _plain(record.model_dump(mode="json", include={name})[name])
-        default = None if field.is_required() else _plain(_dumped(record, name, _default(field)))
+        text = _one_line(record, name)
+        default = None
+        if not field.is_required():
+            value = field.get_default(call_default_factory=True, validated_data={})
+            default = _one_line(type(record).model_construct(**{name: value}), name)
         yield f"{indent}{name}: {text}" + (f"  # default {default}" if default not in (None, text) else "")
 
 
-def _default(field: FieldInfo) -> Any:
-    return field.get_default(call_default_factory=True, validated_data={})
-
-
-def _dumped(record: BaseModel, name: str, default: Any) -> Any:
-    return type(record).model_construct(**{name: default}).model_dump(mode="json", include={name})[name]
-
-
-def _plain(value: Any) -> str:
+def _one_line(record: BaseModel, field: str) -> str:
+    value = record.model_dump(mode="json", include={field})[field]
     return yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True).removesuffix("...\n").strip()
 
 
@@ -428,5 +403,5 @@ def _comment(kind: type[BaseModel], indent: str) -> Iterator[str]:
     text = textwrap.dedent((kind.__doc__ or "").strip()).replace("``", "'")
     for paragraph in text.split("\n\n"):
         yield from textwrap.wrap(
-            " ".join(paragraph.split()), WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+            " ".join(paragraph.split()), _LINE_WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
         )

@@ -1,4 +1,4 @@
-"""The device that models run on: the one that was asked for, or the first CUDA device, or the CPU."""
+"""Processors and memory of this process: the models' device, usable cores, the heap."""
 
 from __future__ import annotations
 
@@ -11,81 +11,69 @@ import torch
 from radweave.core.errors import InputError
 
 VARIABLE = "RADWEAVE_DEVICE"
-"""The environment variable that names it; processes that are started inherit it."""
+"""Environment variable with the device's name, inherited by child processes."""
 
 
 def use_device(name: str) -> None:
-    """Run models on ``name`` from here on: cpu, cuda, cuda:1, mps.
+    """Set the device of all later models: cpu, cuda, cuda:1, mps.
 
     Raises:
-        InputError: if there is no such device.
+        InputError: if the device does not exist.
     """
     parse_device(name)
     os.environ[VARIABLE] = name
 
 
 def default_device() -> torch.device:
-    """The device that was asked for, else a CUDA device where there is one, else the CPU.
+    """The device of ``use_device`` or the environment; by default CUDA if available, else the CPU.
 
     Raises:
-        InputError: if the environment asks for one that is not here.
+        InputError: if the environment names a device that does not exist.
     """
-    asked = os.environ.get(VARIABLE)
-    return parse_device(asked) if asked else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    requested = os.environ.get(VARIABLE)
+    return parse_device(requested) if requested else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def parse_device(name: str, *, field: str = "--device") -> torch.device:
     """The device of this name.
 
     Raises:
-        InputError: if there is none here, naming ``field``.
+        InputError: if it does not exist, naming ``field``.
     """
-    here = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    here.update(_of_others())
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if (backend := getattr(torch, other := torch._C._get_privateuse1_backend_name(), None)) is not None:
+        counts[other] = int(backend.device_count())  # the one name that torch keeps free for other packages
     try:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or (device.index or 0) >= here.get(device.type, 0):
+    if device is None or (device.index or 0) >= counts.get(device.type, 0):
         known = [
-            kind if count == 1 else f"{kind}, {kind}:0 to {kind}:{count - 1}" for kind, count in here.items() if count
+            kind if count == 1 else f"{kind}, {kind}:0 to {kind}:{count - 1}" for kind, count in counts.items() if count
         ]
         raise InputError("there is no such device here", field=field, got=name, expected=" or ".join(known))
     return device
 
 
-def _of_others() -> dict[str, int]:
-    """Devices of a backend that a package outside of torch has brought; it takes the one name that torch keeps free."""
-    kind = torch._C._get_privateuse1_backend_name()
-    brought = getattr(torch, kind, None)
-    return {kind: int(brought.device_count())} if brought is not None else {}
-
-
-# How many processors this process may use.
-
-
 def usable_cores() -> int:
-    """Logical cores that the system lets this process run on."""
+    """Number of logical cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# Memory that one step or picture frees and the next asks for again.
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 LARGEST_BLOCK = 32 << 20
-"""Bytes. The most that glibc takes from its heap; a larger block is always mapped and given back by itself."""
+"""Bytes. Largest block that glibc takes from its heap; larger blocks are always mapped and returned."""
 MAX_FREE_BYTES = 1 << 30
-"""Bytes at the end of the heap that stay with the process when they are free."""
+"""Bytes of free heap that stay with the process."""
 
 
 def keep_freed_pages(max_free: int = MAX_FREE_BYTES) -> bool:
-    """Keep pages that were freed, so that the next step does not fault them in again; False where libc cannot.
+    """Keep freed pages in the process, which saves page faults in the next step; False where libc has no ``mallopt``.
 
-    glibc gives a block of some megabytes back to the system as soon as it is freed. A training step, or the reading of
-    a picture, frees and asks for the same blocks each time, and each page is then cleared by the system once more. For
-    the rest of the process up to ``max_free`` bytes more than it needs may be resident. All threads share one heap from
-    then on, since a thread's own heap would keep little. ``MALLOC_`` variables that the user set are overruled.
+    glibc returns blocks of some megabytes to the system as soon as they are freed. A training step or an image reader
+    frees and allocates the same blocks each time, and the system clears each page again. Up to ``max_free`` unused
+    bytes stay resident. All threads share one heap, since a heap per thread would keep little. The user's ``MALLOC_``
+    variables are overruled.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -93,5 +81,5 @@ def keep_freed_pages(max_free: int = MAX_FREE_BYTES) -> bool:
     if set_option is None:
         return False
     options = {_M_MMAP_THRESHOLD: LARGEST_BLOCK, _M_TRIM_THRESHOLD: max_free, _M_ARENA_MAX: 1}
-    taken = [set_option(name, value) == 1 for name, value in options.items()]
-    return all(taken)
+    results = [set_option(name, value) for name, value in options.items()]
+    return all(result == 1 for result in results)

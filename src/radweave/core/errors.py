@@ -1,16 +1,16 @@
-"""The one error a user's mistake raises. The command line prints it as one line and exits with 2."""
+"""Errors of the user's input, printed by the command line as one line with exit code 2."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 
 class InputError(ValueError):
-    """Something a user gave cannot be used: a file, a field, an option.
+    """Unusable input of a user: a file, a field, an option.
 
-    The message names the file, the field, what was found and what was expected, as far as they apply. It never
-    holds a patient's name, id or date: give field names and shapes in ``got``, not values from a header that
-    could identify someone. It is one line, with control characters escaped.
+    The message is one line that names the file, the field, the value and the expected value where they apply. It holds
+    no patient's name, id or date: ``got`` takes field names and shapes, never identifying values from a header.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class InputError(ValueError):
         super().__init__(self._message())
 
     def _message(self) -> str:
-        place = ""
+        source = ""
         if self.file is not None:
-            place = self.file + (f", line {self.line}" if self.line is not None else "")
+            source = self.file + (f", line {self.line}" if self.line is not None else "")
         if self.field is not None:
-            place += (", " if place else "") + f"field '{self.field}'"
-        text = f"{place}: {self.reason}" if place else self.reason
+            source += (", " if source else "") + f"field '{self.field}'"
+        text = f"{source}: {self.reason}" if source else self.reason
         details = []
         if self.got is not None:
             details.append(f"got {self.got}")
@@ -46,33 +46,22 @@ class InputError(ValueError):
         return printable(text + (f" ({', '.join(details)})" if details else ""))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep the fields when the error crosses a process border."""
-        return (_rebuild, (type(self), self.reason, self.file, self.line, self.field, self.got, self.expected))
+        """Pickle the fields, for errors of other processes."""
+        fields = {name: getattr(self, name) for name in ("file", "line", "field", "got", "expected")}
+        return (partial(type(self), **fields), (self.reason,))
 
 
 class UnusableModelError(InputError):
-    """The model itself cannot be used, so that no other study would fare better: the job ends."""
+    """An unusable model, which ends the job, since every study would fail."""
 
 
 class CannotWriteError(InputError):
-    """A file or folder cannot be written: no permission, a read-only file system, a full disk."""
-
-
-def _rebuild(
-    kind: type[InputError],
-    reason: str,
-    file: str | None,
-    line: int | None,
-    field: str | None,
-    got: object,
-    expected: object,
-) -> InputError:
-    return kind(reason, file=file, line=line, field=field, got=got, expected=expected)
+    """Failure to write a file or folder: no permission, a read-only file system, a full disk."""
 
 
 def printable(text: object) -> str:
-    """Text from outside, a file name above all, as one line that a terminal shows as it is.
+    """Untrusted text, such as a file name, as one line without control characters.
 
-    Line breaks, escape and direction codes, and bytes that are no text become escapes such as ``\\x1b``.
+    Line breaks, escape and direction codes, and undecodable bytes become escapes such as ``\\x1b``.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

@@ -1,6 +1,6 @@
-"""Text from outside as Markdown that says the text and does nothing else: no links, HTML, headings or table cells.
+"""Untrusted text as Markdown, as CSV, and on the terminal.
 
-Only what would have an effect is escaped, so that names and figures stay readable in the file itself.
+Markdown escapes only characters with an effect, so that names and figures stay readable in the file itself.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _PLAIN = re.compile(r"[\w ./:+-]*", re.ASCII)
 
 
 class Markdown(str):
-    """Text that is Markdown already."""
+    """Markdown, not to be escaped again."""
 
 
 def escaped(text: str) -> Markdown:
     """One line of text as Markdown."""
     line = printable(re.sub(r"\s+", " ", text))
-    line = _INLINE.sub(lambda found: f"\\{found[0]}", line)
+    line = _INLINE.sub(lambda match: f"\\{match[0]}", line)
     if line == "-" or not _BLOCK.match(line):
         return Markdown(line)
     # A number that starts a list is escaped at its point, everything else at its first character.
@@ -44,14 +44,11 @@ def escaped(text: str) -> Markdown:
 
 
 def code(text: str) -> Markdown:
-    """One line of text in the type of code."""
+    """One line of text as inline code."""
     line = printable(re.sub(r"\s+", " ", text))
     if _PLAIN.fullmatch(line):
         return Markdown(f"`{line}`")
-    return Markdown("<code>" + re.sub(r"[^\w ]", lambda found: f"&#{ord(found[0])};", line) + "</code>")
-
-
-# CSV that a spreadsheet shows as text: no cell of it is run as a formula.
+    return Markdown("<code>" + re.sub(r"[^\w ]", lambda match: f"&#{ord(match[0])};", line) + "</code>")
 
 
 _FORMULA = re.compile(r"\s*[=+\-@\t\r＝＋－＠]")
@@ -59,21 +56,15 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
 def csv_line(cells: Sequence[str]) -> str:
-    """One record. A cell that a spreadsheet would take for a formula gets an apostrophe in front; numbers stay."""
+    """One CSV record; an apostrophe before formulas keeps spreadsheets from running them."""
+    harmless = [f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell for cell in cells]
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow([_harmless(cell) for cell in cells])
+    csv.writer(buffer, lineterminator="\n").writerow(harmless)
     return buffer.getvalue()
 
 
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell
-
-
-# The one way to a terminal through rich: what is printed is text, never rich's markup, emoji codes or highlights.
-
-
 def plain_console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """A console that prints names as they are, in tables too; ``style`` of a call still colours a whole line."""
+    """A rich console without markup, emoji codes or highlights; ``style`` of a call colours a whole line."""
     from rich.console import Console
 
     # Notebooks and build servers ask for colours by the environment (FORCE_COLOR), and rich takes that for a terminal.

@@ -1,4 +1,4 @@
-"""The packages that only an extra brings: which they are, and the line that installs them. Everybody asks here."""
+"""Optional packages by extra, and the command that installs them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "hospital": ("highdicom", "reportlab", "pynetdicom", "dicomweb_client", "requests"),
     }
 )
-"""Extra, as pyproject.toml has it -> the modules that its packages bring, in the same order."""
+"""Extra of pyproject.toml -> modules of its packages, in the same order."""
 
 
 def missing(extra: str) -> tuple[str, ...]:
-    """The modules of an extra that are not installed."""
+    """Modules of an extra that are not installed."""
     return tuple(name for name in EXTRAS[extra] if find_spec(name) is None)
 
 
@@ -48,23 +48,22 @@ def install_line(extra: str) -> str:
 
 
 def not_installed(extra: str, what: str) -> str:
-    """The sentence for something that cannot be had without an extra; an empty one where all of it is installed."""
+    """A sentence that names the missing package and how to install it; empty if the extra is installed."""
     modules = missing(extra)
     return f"{what} needs {modules[0]}, which is not installed: {install_line(extra)}" if modules else ""
 
 
 def refuse_without(extra: str, what: str, *, field: str | None = None, got: object = None) -> None:
-    """Refuse what needs an extra, before anything else is done.
+    """Refuse a feature without its extra.
 
     Args:
-        extra: its name.
-        what: needs it, as the sentence begins.
-        field: the option that asked for it.
-        got: its value.
+        extra: name of the extra.
+        what: the feature, as the subject of the message.
+        field: the option that requests it.
+        got: the option's value.
 
     Raises:
-        InputError: naming the first package that is not installed, and the line that installs all.
+        InputError: naming the first missing package and the command that installs the extra.
     """
-    sentence = not_installed(extra, what)
-    if sentence:
+    if sentence := not_installed(extra, what):
         raise InputError(sentence, field=field, got=got)

@@ -1,4 +1,4 @@
-"""Figures by matplotlib, which is loaded only when one is drawn. Needs the extra ``plots``."""
+"""Figures by matplotlib, loaded on first use. Needs the extra ``plots``."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from radweave.core.extras import missing, refuse_without
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# The colour-blind safe palette of Okabe and Ito.
 BLUE, GREY = "#0072B2", "#7a7a7a"
 OTHERS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-"""Shapes beside the colours: nothing is told by colour alone."""
+"""Marker shapes, so that colour is never the only distinction."""
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """True if matplotlib is installed."""
     return not missing("plots")
 
 
 def refuse_without_plots() -> None:
-    """Refuse work that ends in figures where none can be drawn.
+    """Refuse work that ends in figures if matplotlib is missing.
 
     Raises:
-        InputError: with the line that installs what is missing.
+        InputError: with the command that installs it.
     """
     refuse_without("plots", "drawing figures")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of this many inches.
+    """An empty figure, sized in inches.
 
     Raises:
         InputError: if matplotlib is not installed.

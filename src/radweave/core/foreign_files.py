@@ -1,7 +1,7 @@
-"""What a checkpoint folder of others may hold, looked at before any library opens it.
+"""Checks of foreign checkpoint folders, made before any library opens them.
 
-A configuration can name files elsewhere, code on a hub, or a million layers; a JSON file can be nested without end.
-``refuse_hostile`` says no to these in one line; what it lets through is read by ``outside_models``.
+A configuration can name files elsewhere, code on a hub, or a million layers; JSON can be nested without end.
+``refuse_hostile`` refuses these in one line; ``foreign_models`` reads the rest.
 """
 
 from __future__ import annotations
@@ -19,62 +19,57 @@ from radweave.core.errors import InputError
 from radweave.core.foreign_tokenizers import MAX_BYTES, refuse_endless_steps, refuse_long_texts, refuse_many_words
 from radweave.core.json_files import read_json
 
-# Downloads that went wrong: a pointer, a page, nothing or half of a file in its place; found by the first bytes.
-
-
 _POINTER: Final = b"version https://git-lfs"
 _PAGES: Final = (b"<!doctype", b"<html", b"<?xml")
 
 
 def refuse_stub(file: Path, *, what: str) -> None:
-    """Refuse a file that is not what its name says: whatever its kind, and a safetensors file that was cut off.
+    """Refuse the remains of a failed download: an empty file, a pointer, a web page, a truncated safetensors file.
 
     Raises:
-        InputError: naming the file and what it holds.
+        InputError: naming the file and its content.
     """
     with file.open("rb") as stream:
         start = stream.read(64).lstrip().lower()
-    held = None
+    content = None
     if not start:
-        held = "an empty file"
+        content = "an empty file"
     elif start.startswith(_POINTER):
-        held = "a pointer of Git LFS in its place"
+        content = "a pointer of Git LFS in its place"
     elif start.startswith(_PAGES):
-        held = "a web page in its place"
-    if held is not None:
+        content = "a web page in its place"
+    if content is not None:
         raise InputError(
             f"cannot load {what}: the file was not downloaded",
             file=file,
-            got=held,
+            got=content,
             expected="'hf download' or 'git lfs pull'",
         )
-    if file.suffix == ".safetensors":
-        _refuse_cut(file, what=what)
+    if file.suffix == ".safetensors" and (error := safetensors_error(file)):
+        raise InputError(f"cannot load {what}: not a whole safetensors file: {error}"[:300], file=file)
 
 
-def _refuse_cut(file: Path, *, what: str) -> None:
+def safetensors_error(file: Path) -> str:
+    """The reason why a safetensors file cannot be opened; empty for an intact one."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(str(file), framework="pt"):
-            pass
+            return ""
     except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot load {what}: not a whole safetensors file: {error}"[:300], file=file) from None
+        return str(error) or type(error).__name__
 
 
-# Folders in the layout of open_clip whose images go through a plain vision transformer of timm, as BiomedCLIP's.
-#
-# ``open_clip_config.json`` says the architecture by timm's name for it, and how images were standardised; the weights of
-# both towers lie in one file. Sources: open_clip (github.com/mlfoundations/open_clip), its configuration of a ``timm``
-# tower; timm (github.com/huggingface/pytorch-image-models), the sizes behind the names.
-
+# Folders of open_clip with a plain vision transformer of timm, as BiomedCLIP's. ``open_clip_config.json`` names the
+# architecture in timm's terms and the standardisation of images; one file holds the weights of both towers.
+# Sources: open_clip (github.com/mlfoundations/open_clip), timm (github.com/huggingface/pytorch-image-models).
 
 SETTINGS: Final = "open_clip_config.json"
 WEIGHTS: Final = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-"""Of two files with the same weights the first is read."""
+"""Files of weights in order of preference."""
 _OTHERS: Final = ("model.safetensors", "model.safetensors.index.json")
 _SIZES: Final = {"tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16)}
-"""Width, layers and heads behind timm's names."""
+"""Width, layers and heads of timm's names."""
 _NAME: Final = re.compile(r"vit_(tiny|small|base|large)_patch(\d{1,3})_(\d{1,4})(?:\..*)?", re.ASCII)
 _NORM_EPS: Final = 1e-6
 
@@ -82,7 +77,7 @@ Three = Annotated[tuple[float, ...], Field(min_length=3, max_length=3)]
 
 
 class Standardisation(Config):
-    """Mean and deviation per channel; where a folder is silent, open_clip's defaults hold, those of OpenAI's CLIP."""
+    """Mean and standard deviation per channel; the defaults are open_clip's, those of OpenAI's CLIP."""
 
     mean: Three = (0.48145466, 0.4578275, 0.40821073)
     std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=3, max_length=3)] = (
@@ -93,7 +88,7 @@ class Standardisation(Config):
 
 
 def has_open_clip_layout(folder: Path) -> bool:
-    """Whether a folder is open_clip's: one that transformers can read as well is transformers'."""
+    """True for a folder of open_clip that transformers cannot read."""
     return (folder / SETTINGS).is_file() and not any((folder / name).is_file() for name in _OTHERS)
 
 
@@ -145,14 +140,14 @@ def open_clip_shape(folder: Path) -> Any:
 
 
 def open_clip_standardisation(folder: Path) -> Standardisation:
-    """How the images were standardised.
+    """Mean and standard deviation of the images in training.
 
     Raises:
-        InputError: if what the folder says does not fit three channels.
+        InputError: if they do not fit three channels.
     """
-    given = _section(folder, "preprocess_cfg")
+    values = _section(folder, "preprocess_cfg")
     try:
-        return Standardisation.model_validate({name: given[name] for name in ("mean", "std") if name in given})
+        return Standardisation.model_validate({name: values[name] for name in ("mean", "std") if name in values})
     except ValidationError as error:
         raise InputError(first_problem(error), file=folder / SETTINGS, field="preprocess_cfg") from None
 
@@ -169,7 +164,7 @@ def _section(folder: Path, name: str) -> dict[str, Any]:
 
 
 Files = Literal["shape", "tokenizer", "weights"]
-"""What is wanted of a folder."""
+"""Parts of a checkpoint folder."""
 
 _JSON: dict[Files, tuple[str, ...]] = {
     "shape": ("config.json", "preprocessor_config.json", SETTINGS),
@@ -185,7 +180,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
 _MAX_JSON_BYTES = 256 << 20
 _MAX_VALUES = 1_000_000
 _MAX_LAYERS = 1024
-"""Layers, blocks or experts; published models have some hundreds."""
+"""Layers, blocks or experts; published models have hundreds."""
 _MAX_NUMBER = 2**31
 _COUNTS = ("layers", "n_layer", "depth", "blocks", "experts", "stages")
 _KERNELS = ("attn_implementation", "experts_implementation")
@@ -193,16 +188,16 @@ _OWN_KERNELS = ("eager", "sdpa", "flash_attention_2", "flex_attention", "grouped
 
 
 def refuse_incomplete(folder: Path, files: Files, *, what: str) -> None:
-    """Refuse a folder that lacks a file of what is wanted.
+    """Refuse a folder that lacks required files.
 
     Raises:
-        InputError: naming what is missing; weights that are no safetensors count as missing.
+        InputError: naming the missing file; only weights in safetensors count.
     """
     if files == "tokenizer":
-        there = [folder / name for name in _WORDS if (folder / name).is_file()]
-        if not there:
+        present = [folder / name for name in _WORDS if (folder / name).is_file()]
+        if not present:
             raise InputError(f"cannot load {what}: none is in this folder", file=folder, expected=" or ".join(_WORDS))
-        for file in there:
+        for file in present:
             refuse_stub(file, what=what)
         return
     if has_open_clip_layout(folder):
@@ -232,7 +227,7 @@ def refuse_incomplete(folder: Path, files: Files, *, what: str) -> None:
 
 
 def refuse_hostile(folder: Path, files: Files, *, what: str) -> None:
-    """Refuse links out of the folder, broken or endless JSON, and what would load files or code from elsewhere.
+    """Refuse links out of the folder, broken or endless JSON, and settings that load files or code from elsewhere.
 
     Raises:
         InputError: naming file and field.
@@ -267,15 +262,14 @@ def refuse_hostile(folder: Path, files: Files, *, what: str) -> None:
 
 
 def weights_bytes(folder: Path) -> int:
-    """Bytes of the weights that a folder would load."""
-    index = folder / "model.safetensors.index.json"
-    whole = folder / "model.safetensors"
-    names = ["model.safetensors"] if whole.is_file() else _shards(index)
+    """Bytes of the weights in a folder."""
+    name = "model.safetensors"
+    names = [name] if (folder / name).is_file() else _shards(folder / f"{name}.index.json")
     return sum((folder / name).stat().st_size for name in names)
 
 
 def one_line(error: BaseException, length: int = 200) -> str:
-    """The first line of an error, without what a terminal would act on; the kind of the error where it says nothing."""
+    """The first line of an error, printable; the error's type if it has no message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines and not isinstance(error, (RecursionError, MemoryError)) else type(error).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:length]
@@ -284,9 +278,9 @@ def one_line(error: BaseException, length: int = 200) -> str:
 def _refuse_links(folder: Path) -> None:
     inside = [folder.resolve()]
     if folder.resolve().parent.name == "snapshots":
-        inside.append(folder.resolve().parent.parent / "blobs")  # where the hub's own cache keeps its files
+        inside.append(folder.resolve().parent.parent / "blobs")  # the files of the hub's cache
     for path in folder.iterdir():
-        if path.is_symlink() and not any(path.resolve().is_relative_to(place) for place in inside):
+        if path.is_symlink() and not any(path.resolve().is_relative_to(parent) for parent in inside):
             raise InputError("a link out of the folder is not followed", file=path)
 
 
@@ -303,7 +297,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _shards(index: Path) -> list[str]:
-    """Names of the files that an index names, each a plain name beside it."""
+    """Names of the files of an index, all in its folder."""
     names = _read_object(index).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
         raise InputError("names no files", file=index, field="weight_map")
@@ -314,7 +308,7 @@ def _shards(index: Path) -> list[str]:
 
 
 def shown(name: str) -> str:
-    """A name from outside as it may stand in a message."""
+    """A foreign name in a message, as ASCII and cut."""
     return ascii(name[:80])
 
 
@@ -336,7 +330,7 @@ def _refuse_shape(content: dict[str, Any], path: Path) -> None:
 
 
 def _refuse_other_files(content: dict[str, Any], path: Path) -> None:
-    """A tokenizer's settings may not name files elsewhere, nor arguments by their place."""
+    """Refuse tokenizer settings that name files elsewhere or positional arguments."""
     if content.get("init_inputs"):
         raise InputError("arguments without a name are not passed on", file=path, field="init_inputs")
     for field, value in _walk(content, path):
@@ -347,16 +341,16 @@ def _refuse_other_files(content: dict[str, Any], path: Path) -> None:
 
 
 def _walk(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Every plain value and every list with its place; items of a list have the place of the list."""
+    """Every plain value and list with its field; items of a list have the field of the list."""
     waiting: list[tuple[str, Any]] = [("", content)]
     for _ in range(_MAX_VALUES):
         if not waiting:
             return
-        place, value = waiting.pop()
+        field, value = waiting.pop()
         if isinstance(value, dict):
-            waiting.extend((f"{place}.{key}".lstrip("."), inner) for key, inner in value.items())
+            waiting.extend((f"{field}.{key}".lstrip("."), inner) for key, inner in value.items())
             continue
-        yield place, value
+        yield field, value
         if isinstance(value, list):
-            waiting.extend((place, inner) for inner in value)
+            waiting.extend((field, inner) for inner in value)
     raise InputError("too many values", file=path, expected=f"at most {_MAX_VALUES}")

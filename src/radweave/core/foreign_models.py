@@ -1,11 +1,10 @@
-"""Models, tokenizers and shapes that others wrote: the one door through which they come in.
+"""Loading of foreign models, tokenizers and configurations.
 
     model, new = read_model("/weights/llama", "causal_lm", what="a language model", dtype=torch.bfloat16)
     tokenizer = read_tokenizer(run / "tokenizer")
 
-What comes through it is data. No code of a folder runs and nobody is asked whether it should. Weights are safetensors:
-a pickle is not opened. A folder is read where it lies, without the network and without links out of it; only a hub
-name, which the user gave as such, is downloaded. ``outside_files`` looks at the files before a library does.
+Only data is loaded: no code of a folder runs, weights are safetensors and never pickles, and folders are read in place
+without network access or links out of them. Only hub names are downloaded. ``foreign_files`` checks the files first.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ from radweave.core.foreign_files import (
     open_clip_shape,
     refuse_hostile,
     refuse_incomplete,
+    safetensors_error,
     weights_bytes,
 )
 
 Auto = Literal["causal_lm", "encoder"]
-"""Which model of a checkpoint's architecture is wanted: with a language model's head, or without any head."""
+"""Model of a checkpoint's architecture: with a language model's head, or without any head."""
 
 _CLASSES: Mapping[Auto, str] = {"causal_lm": "AutoModelForCausalLM", "encoder": "AutoModel"}
 _HUB_NAME = re.compile(r"(?:[\w][\w.-]{0,95}/)?[\w][\w.-]{0,95}", re.ASCII)
@@ -44,31 +44,31 @@ _DOWNLOADED: Mapping[Files, tuple[str, ...]] = {
 }
 NEEDS_CODE = "it needs code that lies beside it, and code from a model's folder is never run"
 _HUB_TIMEOUT_S = 5.0
-_LIKE = 0.8
-"""Names more alike than this, of 1, are one name with a typing error."""
+_SIMILAR = 0.8
+"""Names more similar than this, of 1, are the same name with a typing error."""
 _GREATEST_WEIGHT = 1e18
-"""A norm squares what it gets, and the square of more than this is infinite in float32."""
+"""Limit of a weight, since a norm squares it and float32 overflows."""
 _ALIGNMENT = 64
-"""Bytes. Where torch puts weights of its own on a CPU: at multiples of this."""
+"""Bytes; torch allocates CPU tensors at multiples of this."""
 _NUMBERS_PER_WEIGHT = 4
-"""Numbers a model may have for each one its checkpoint holds: four bits pack two, new layers add to them."""
+"""Limit of model parameters per stored byte: four-bit weights pack two, and new layers add some."""
 _lock = threading.RLock()
 
 
 def locate(path: Path | str, files: Files, *, what: str) -> Path:
     """The folder of a checkpoint: the one at ``path``, or the download of a hub name.
 
-    A ``Path`` is a folder here. A text is a hub name only where nothing of that name is here and it does not look like
-    a path; what is complete in the hub's own cache is not asked for again.
+    A ``Path`` is a local folder. A string is a hub name if no such folder exists and it does not look like a path. A
+    complete download in the hub's cache is used without network access.
 
     Raises:
-        InputError: if there is no such folder or name, or the folder holds what must not be loaded.
+        InputError: if the folder or name does not exist, or the folder must not be loaded.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
         if isinstance(path, Path) or not _is_hub_name(path):
             raise InputError(f"cannot load {what}: no such folder", file=path)
-        folder = _downloaded(path, files, what=what)
+        folder = _download(path, files, what=what)
     if not folder.is_dir():
         raise InputError(f"cannot load {what}: not a folder", file=path)
     refuse_incomplete(folder, files, what=what)
@@ -80,35 +80,35 @@ def _is_hub_name(path: str) -> bool:
     return bool(_HUB_NAME.fullmatch(path)) and not ("/" in path and Path(path).parent.exists())
 
 
-def _like(name: str) -> Path | None:
-    """A folder here whose path is this name but for a typing error."""
-    asked, found = Path(name), Path()
-    for part in asked.parts:
-        folders = [path.name for path in found.iterdir() if path.is_dir()] if found.is_dir() else []
-        near = get_close_matches(part, folders, n=1, cutoff=_LIKE)
+def _similar_folder(name: str) -> Path | None:
+    """The local folder with this path except for a typing error."""
+    similar = Path()
+    for part in Path(name).parts:
+        folders = [path.name for path in similar.iterdir() if path.is_dir()] if similar.is_dir() else []
+        near = get_close_matches(part, folders, n=1, cutoff=_SIMILAR)
         if not near:
             return None
-        found = found / near[0]
-    return found
+        similar = similar / near[0]
+    return similar
 
 
-def _downloaded(name: str, files: Files, *, what: str) -> Path:
+def _download(name: str, files: Files, *, what: str) -> Path:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError
 
     patterns = list(_DOWNLOADED[files])
     try:
-        kept = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
-        refuse_incomplete(kept, files, what=what)
-        return kept
-    except Exception:  # nothing, or not all of it, is in the cache
+        cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        refuse_incomplete(cached, files, what=what)
+        return cached
+    except Exception:  # not cached, or incomplete
         pass
-    near = _like(name)
+    near = _similar_folder(name)
     if near is not None:
         raise InputError(f"cannot load {what}: no such folder", file=name, expected=f"{near}, which is here")
     try:
-        # The network's own words name hosts, and its exceptions are those of whichever client it has. One short
-        # question goes before the download, which would try again and again.
+        # A short query precedes the download, which would retry for long. Messages of the network client name hosts,
+        # and their types depend on the client, so neither is passed on.
         HfApi().model_info(name, timeout=_HUB_TIMEOUT_S)
         return Path(
             snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], etag_timeout=_HUB_TIMEOUT_S)
@@ -128,13 +128,13 @@ def _downloaded(name: str, files: Files, *, what: str) -> Path:
 
 
 def read_shape(path: Path | str, *, what: str, kind: Any = None, options: Mapping[str, Any] | None = None) -> Any:
-    """The configuration of a checkpoint, in transformers' class for it; of an open_clip folder its vision tower's.
+    """The configuration of a checkpoint in its class of transformers; for an open_clip folder, of the vision tower.
 
     Args:
         path: folder or hub name.
-        what: what is being loaded, for messages.
-        kind: the one class of configuration that is read, where the folder need not say which it is.
-        options: changes to the checkpoint's own values.
+        what: description of the object, for messages.
+        kind: class of the configuration; by default the one that the folder names.
+        options: changes of the checkpoint's values.
 
     Raises:
         InputError: as ``locate``, or if the configuration cannot be read.
@@ -144,24 +144,24 @@ def read_shape(path: Path | str, *, what: str, kind: Any = None, options: Mappin
     folder = locate(path, "shape", what=what)
     if kind is None and has_open_clip_layout(folder):
         return open_clip_shape(folder)
-    with _shut(what, path):
+    with _isolated(what, path):
         return (kind or AutoConfig).from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **(options or {})
         )
 
 
 def model_class(shape: Any) -> Any:
-    """The class without any head that transformers has for a configuration; None if there is none."""
+    """The model class without a head of a configuration in transformers; None if there is none."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-    found = MODEL_MAPPING.get(type(shape), None)
-    return found[0] if isinstance(found, (tuple, list)) else found
+    classes = MODEL_MAPPING.get(type(shape), None)
+    return classes[0] if isinstance(classes, (tuple, list)) else classes
 
 
 def is_causal(shape: Any) -> bool:
-    """Whether a configuration is that of a language model in which no word sees later ones.
+    """True for the configuration of a causal language model.
 
-    The library builds a language model of an encoder such as BERT, too, which then reads what it is to write.
+    The library also builds language models of encoders such as BERT, which attend to later tokens.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
@@ -178,7 +178,7 @@ def make_shape(model_type: str, **numbers: Any) -> Any:
 
 
 def read_tokenizer(path: Path | str, *, what: str = "a tokenizer", kind: Any = None, **options: Any) -> Any:
-    """A tokenizer from its files; ``kind`` is the one class that is read, else the files say which.
+    """A tokenizer from its files; ``kind`` is its class, by default the one that the files name.
 
     Raises:
         InputError: as ``locate``, or if the files are not a tokenizer's.
@@ -186,7 +186,7 @@ def read_tokenizer(path: Path | str, *, what: str = "a tokenizer", kind: Any = N
     from transformers import AutoTokenizer
 
     folder = locate(path, "tokenizer", what=what)
-    with _shut(what, path):
+    with _isolated(what, path):
         return (kind or AutoTokenizer).from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **options
         )
@@ -196,9 +196,9 @@ def model_of_shape(shape: Any, auto: Auto, *, what: str, file: Path | str, dtype
     """A model with random weights.
 
     Raises:
-        InputError: if the shape cannot be built, with ``file`` as its place.
+        InputError: if the shape cannot be built, naming ``file``.
     """
-    with _shut(what, file):
+    with _isolated(what, file):
         return _auto_class(auto).from_config(shape, trust_remote_code=False, **({"dtype": dtype} if dtype else {}))
 
 
@@ -212,28 +212,27 @@ def read_model(
     may_be_new: tuple[str, ...] = (),
     **options: Any,
 ) -> tuple[Any, frozenset[str]]:
-    """A model with the weights of a checkpoint: all of them, whole and finite.
+    """A model with all weights of a checkpoint, intact and finite.
 
     Args:
         path: folder or hub name.
-        kind: what is wanted of the checkpoint's architecture, or the class of the model.
-        what: what is being loaded, for messages.
+        kind: model of the checkpoint's architecture, or a class.
+        what: description of the object, for messages.
         dtype: precision of the weights.
-        shape: the configuration, if it is not the checkpoint's own.
-        may_be_new: parts of parameter names that the checkpoint need not have; they start from nothing.
+        shape: the configuration; by default the checkpoint's.
+        may_be_new: parts of names of parameters that the checkpoint may lack; they are initialised at random.
         options: further arguments of the class.
 
     Returns:
-        The model, and the names of its parameters that the checkpoint did not have.
+        The model, and the names of its parameters that the checkpoint lacks.
 
     Raises:
-        InputError: as ``locate``; or if a file is missing or broken, weights of the model are missing, or a weight is
-            not finite.
+        InputError: as ``locate``, or for missing or broken files, missing weights, or weights that are not finite.
     """
     folder = locate(path, "weights", what=what)
     shape = read_shape(folder, what=what) if shape is None else shape
     chosen: Any = _auto_class(kind) if isinstance(kind, str) else kind
-    with _shut(what, path, folder):
+    with _isolated(what, path, folder):
         with torch.device("meta"):
             empty = chosen.from_config(shape, trust_remote_code=False) if isinstance(kind, str) else chosen(shape)
         _refuse_giant(empty, folder, path)
@@ -258,10 +257,10 @@ def read_model(
 
 
 def _align(model: nn.Module) -> None:
-    """Move weights that lie where they do in a checkpoint's file, mapped into memory, to where torch puts its own.
+    """Copy memory-mapped weights of a checkpoint to torch's alignment.
 
-    A processor's kernels may add in another order at another offset. A run that was trained from a checkpoint and the
-    same run restored, whose weights lie where torch puts them, would differ in the last bit.
+    CPU kernels may sum in another order at another offset, and a run trained from a checkpoint would differ in the last
+    bit from the same run restored, whose weights torch has allocated.
     """
     for weight in (*model.parameters(), *model.buffers()):
         if weight.device.type == "cpu" and weight.data_ptr() % _ALIGNMENT:
@@ -269,9 +268,7 @@ def _align(model: nn.Module) -> None:
 
 
 def refuse_unusable_weights(model: nn.Module, file: Path | str) -> None:
-    """Refuse a model with a weight that is not a number, infinite, or too great to compute with.
-
-    Such a model would write nothing, or nonsense, without a word.
+    """Refuse a model with a weight that is NaN, infinite or too large, which would generate nonsense without an error.
 
     Raises:
         InputError: naming the first such weight.
@@ -284,7 +281,7 @@ def refuse_unusable_weights(model: nn.Module, file: Path | str) -> None:
             or not weight.numel()
         ):
             continue
-        # NaN passes through both ends, so that one pass over the memory sees every kind of harm.
+        # NaN propagates to both ends, so one pass over the memory detects all cases.
         least, most = (float(end) for end in weight.detach().aminmax())
         if not (abs(least) <= _GREATEST_WEIGHT and abs(most) <= _GREATEST_WEIGHT):
             raise InputError(
@@ -303,7 +300,7 @@ def _auto_class(auto: Auto) -> Any:
 
 
 def _refuse_giant(empty: nn.Module, folder: Path, path: Path | str) -> None:
-    """Refuse a model that is far larger than its weights, before there is any memory for it."""
+    """Refuse a model that is far larger than its weights before allocating it."""
     numbers, stored = sum(weight.numel() for weight in empty.parameters()), weights_bytes(folder)
     if numbers > max(_NUMBERS_PER_WEIGHT * stored, 1_000_000):
         raise InputError(
@@ -315,31 +312,31 @@ def _refuse_giant(empty: nn.Module, folder: Path, path: Path | str) -> None:
 
 
 @contextmanager
-def _shut(what: str, path: Path | str, folder: Path | None = None) -> Iterator[None]:
-    """While a library reads a folder: no network, no question, no talk, and every error one line.
+def _isolated(what: str, path: Path | str, folder: Path | None = None) -> Iterator[None]:
+    """Disable the network, questions and progress output of a library, and turn its errors into one line.
 
-    The two switches reach what arguments do not: a configuration may name another model, which is then loaded with
-    the library's own defaults.
+    The two switches also cover models that a configuration names, which the library loads with its own defaults.
     """
     from huggingface_hub import constants
     from transformers import dynamic_module_utils
 
     closed = _set(constants, "HF_HUB_OFFLINE", True), _set(dynamic_module_utils, "TIME_OUT_REMOTE_CODE", 0)
     with _lock, closed[0], closed[1], _silent():
-        # At 0 s the library refuses code at once, where it would else ask on standard input and wait.
+        # With a timeout of 0 s the library refuses code at once instead of asking on standard input.
         try:
             yield
         except (InputError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # RecursionError, MemoryError and the panics of Rust among them
-            broken = None if folder is None else _broken_file(folder)
+        except BaseException as error:  # including RecursionError, MemoryError and panics of Rust
+            files = [] if folder is None else sorted(folder.glob("*.safetensors"))
+            broken = next((file for file in files if safetensors_error(file)), None)
             reason = NEEDS_CODE if "trust_remote_code" in str(error) else one_line(error)
             raise InputError(f"cannot load {what}: {reason}", file=broken or path) from None
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """No bars and no reports of loading: what is missing or does not fit is found and raised here."""
+    """Disable progress bars and loading reports; callers check missing and unexpected weights themselves."""
     from transformers.utils import logging
 
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -361,16 +358,3 @@ def _set(module: Any, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, before)
-
-
-def _broken_file(folder: Path) -> Path | None:
-    """The first weight file of a folder that cannot be opened."""
-    from safetensors import SafetensorError, safe_open
-
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(str(path), framework="pt"):
-                pass
-        except (OSError, SafetensorError):
-            return path
-    return None

@@ -1,7 +1,7 @@
-"""What a tokenizer.json of others may ask for: known steps, in number and length such that a text stays a text.
+"""Checks of foreign tokenizer.json files: known steps, with bounded growth of a text and bounded time.
 
 A tokenizer's steps run in this process on each text. Replacing a letter by a hundred, six times over, turns a line into
-terabytes; a pattern with nested repeats takes for ever. Neither is in any published tokenizer.
+terabytes; a pattern with nested repeats takes exponential time. No published tokenizer does either.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ from typing import Any, Final
 
 from radweave.core.errors import InputError
 
-# Patterns by which a tokenizer of others may split a text: published ones, and any that cannot backtrack.
-#
-# A regular expression can take exponential time: ``(a+)+$`` looks at a run of n letters in 2^n ways, and the library that
-# runs it knows no time limit. So a pattern is let through only where its time grows with the text's length:
+# Patterns that split a text. A regular expression can take exponential time (``(a+)+$`` reads n letters in 2^n ways),
+# and the library that runs it has no time limit. A pattern is accepted if its time is linear in the text's length:
 #
 # - it is one of the published ones, letter for letter; or
-# - it is alternatives of letters, classes, optional parts and choices of plain words, where only the last part of each
-# alternative repeats without end. What such a part has read it keeps, so no letter is read by it a second time.
-
+# - it consists of alternatives of letters, classes, optional parts and choices of plain words, in which only the last
+#   part of each alternative repeats without a bound. Such a part keeps its letters, so none is read twice.
 
 _WORD_ENDS: Final = "'s|'t|'re|'ve|'m|'ll|'d"
 _NO_CASE_ENDS: Final = rf"(?i:{_WORD_ENDS})"
@@ -53,10 +50,10 @@ PUBLISHED: Final = {
     ),
     "BLOOM": " ?[^(\\s|[.,!?…。，、।۔،])]+",
 }
-"""Each ends in alternatives that take all that the ones before looked at and gave back."""
+"""Each ends in alternatives that match all letters that earlier ones tried and gave back."""
 
 _MAX_WAYS: Final = 256
-"""Ways in which the optional parts of all alternatives together may be tried at one place."""
+"""Limit of combinations of optional parts of all alternatives at one position."""
 _CLASS: Final = r"\[\^?(?:[^\[\]\\&]|\\[^\W_]\{\^?\w{1,30}\}|\\.)+\]"
 _ATOM: Final = rf"(?:[^\\\[\](){{}}|+*?]|\\[pP]\{{\^?\w{{1,30}}\}}|\\[rntsSdDwWhH]|\\[^\w]|{_CLASS})"
 _WORDS: Final = r"\((?:\?i?:)(?P<words>(?:[^\\\[\](){}|+*?.^$]|\|)+)\)(?P<maybe>\??)"
@@ -65,21 +62,21 @@ _ENDLESS: Final = re.compile(r"[+*]|\{\d+,\}")
 
 
 def cannot_backtrack(pattern: str) -> bool:
-    """Whether a pattern takes time in proportion to the text, whatever the text is."""
-    # A line end as itself, as DeepSeek's file has it, means what its escape means.
+    """True if the pattern takes linear time for every text."""
+    # A raw line end, as in DeepSeek's file, equals its escape.
     return pattern.replace("\r", r"\r").replace("\n", r"\n") in PUBLISHED.values() or _is_plain(pattern)
 
 
 def _is_plain(pattern: str) -> bool:
-    total, ways, place, ended = 0, 1, 0, False
-    while place < len(pattern):
-        if pattern[place] == "|":
-            total, ways, ended, place = total + ways, 1, False, place + 1
+    total, ways, position, ended = 0, 1, 0, False
+    while position < len(pattern):
+        if pattern[position] == "|":
+            total, ways, ended, position = total + ways, 1, False, position + 1
             continue
-        part = _PART.match(pattern, place)
+        part = _PART.match(pattern, position)
         if part is None or ended:
             return False
-        place = part.end()
+        position = part.end()
         times = part["times"] or ""
         ended = bool(_ENDLESS.fullmatch(times))
         ways *= _ways(part, times)
@@ -89,7 +86,7 @@ def _is_plain(pattern: str) -> bool:
 
 
 def _ways(part: re.Match[str], times: str) -> int:
-    """In how many ways a part without an endless repeat may be read at one place."""
+    """Number of ways to match a part without an endless repeat at one position."""
     if part["words"] is not None:
         return 1 + part["words"].count("|") + len(part["maybe"])
     least, _, most = times.strip("{}").partition(",")
@@ -99,24 +96,24 @@ def _ways(part: re.Match[str], times: str) -> int:
 
 
 MAX_BYTES: Final = 64 << 20
-"""Of tokenizer.json; a vocabulary of 262,144 words takes 33 MB."""
+"""Limit of tokenizer.json; a vocabulary of 262,144 words takes 33 MB."""
 _MAX_TEXT: Final = 4096
 _MAX_PROMPT: Final = 1 << 20
 _MAX_STEPS: Final = 32
 _MAX_ADDED: Final = 10_000
-"""Added tokens; Gemma 3 has 6,415. The time to load them grows with their number squared, wherever they are listed."""
+"""Added tokens; Gemma 3 has 6,415. Their loading time is quadratic in their number."""
 _MAX_ENTRIES: Final = 10 * _MAX_ADDED
-"""Values in all, but for words and merges: an added token has seven."""
+"""Values except words and merges; an added token has seven."""
 _MAX_WORDS: Final = 1_000_000
 """Words, or merges; XLM-V has 901,629 words, Gemma 3 514,906 merges."""
 _MAX_GROWTH: Final = 8
-"""How many letters all replacements together may make of one."""
+"""Limit of the letters that all replacements together make of one."""
 _MAX_TEMPLATE: Final = 64
 _MAX_PADDED: Final = 131_072
 _ONE_ATOM: Final = re.compile(
     r"(?:\\?[^\\\[\](){}|]|\\[\[\](){}|\\]|\[(?:[^\[\]\\]|\\.)*\])(?:[+*?]|\{\d{0,4},?\d{0,4}\})?"
 )
-"""A pattern that cannot backtrack: one letter or class, perhaps repeated."""
+"""A pattern that cannot backtrack: one letter or class, optionally repeated."""
 
 _KINDS: Final = {
     "normalizer": {
@@ -136,7 +133,7 @@ _KINDS: Final = {
 
 
 def refuse_endless_steps(content: dict[str, Any], path: Path) -> None:
-    """Refuse a tokenizer.json whose steps, tokens or template could take more than a text's time and memory.
+    """Refuse a tokenizer.json whose steps, tokens or template could take unbounded time or memory.
 
     Raises:
         InputError: naming the field.
@@ -186,7 +183,7 @@ def refuse_many_words(words: Collection[Any], path: Path, field: str | None = No
 
 
 def refuse_long_texts(content: Any, path: Path) -> None:
-    """Refuse a text, or a name of a field, that is far longer than any token, and more tokens than any tokenizer adds.
+    """Refuse texts and field names far longer than any token, and more added tokens than in any tokenizer.
 
     Raises:
         InputError: naming the field.
@@ -194,47 +191,47 @@ def refuse_long_texts(content: Any, path: Path) -> None:
     waiting: list[tuple[str, Any]] = [("", content)]
     entries = 0
     while waiting:
-        place, value = waiting.pop()
+        field, value = waiting.pop()
         count = len(value) if isinstance(value, (dict, list)) else 0
         entries += count
         if count > _MAX_ADDED or entries > _MAX_ENTRIES:
             raise InputError(
-                "too many tokens", file=path, field=place or None, got=entries, expected=f"at most {_MAX_ADDED}"
+                "too many tokens", file=path, field=field or None, got=entries, expected=f"at most {_MAX_ADDED}"
             )
         if isinstance(value, dict):
             for key, inner in value.items():
                 if len(key) > _MAX_TEXT:
-                    raise InputError("a name is too long", file=path, field=place or None)
+                    raise InputError("a name is too long", file=path, field=field or None)
                 waiting.append((key, inner))
         elif isinstance(value, list):
-            waiting.extend((place, inner) for inner in value)
+            waiting.extend((field, inner) for inner in value)
         elif isinstance(value, str):
-            longest = _MAX_PROMPT if place in ("chat_template", "template", "precompiled_charsmap") else _MAX_TEXT
+            longest = _MAX_PROMPT if field in ("chat_template", "template", "precompiled_charsmap") else _MAX_TEXT
             if len(value) > longest:
                 raise InputError(
                     "a text is too long",
                     file=path,
-                    field=place,
+                    field=field,
                     got=f"{len(value)} letters",
                     expected=f"at most {longest}",
                 )
 
 
 def _steps(step: Any, path: Path, field: str, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """A step, and those of a sequence one after the other."""
+    """A step and, in order, the steps of a sequence."""
     if step is None:
         return
     if not isinstance(step, dict) or depth > _MAX_STEPS:
         raise InputError("not a step of a tokenizer", file=path, field=field)
     yield step
     lists = [step.get(key) or [] for key in ("normalizers", "pretokenizers", "decoders", "processors")]
-    if not all(isinstance(one, list) for one in lists):
+    if not all(isinstance(each, list) for each in lists):
         raise InputError("not a list of steps", file=path, field=field)
-    inner = [value for one in lists for value in one]
+    inner = [value for each in lists for value in each]
     if len(inner) > _MAX_STEPS:
         raise InputError("too many steps", file=path, field=field, expected=f"at most {_MAX_STEPS}")
-    for one in inner:
-        yield from _steps(one, path, field, depth + 1)
+    for each in inner:
+        yield from _steps(each, path, field, depth + 1)
 
 
 def _refuse_growth(steps: list[dict[str, Any]], path: Path, field: str) -> None:

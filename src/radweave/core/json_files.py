@@ -1,4 +1,4 @@
-"""JSON and JSON lines: written whole or not at all, read with one error for whatever is wrong with a file."""
+"""JSON and JSON lines: atomic writes, and one error for every defect of a file."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from radweave.core.errors import InputError
 from radweave.core.storage import write_aside
 
 MAX_JSON_BYTES = 1 << 30
-"""Of any JSON file; the index of a cache of a million images has some 200 MB."""
+"""Limit of any JSON file; the index of a cache of a million images has some 200 MB."""
 MAX_CARD_BYTES = 16 << 20
-"""Of the card of a run, which names its files and parts; one has some 10 kB."""
+"""Limit of the card of a run; a usual one has some 10 kB."""
 _PIECES = 1 << 14
 _NUMBERS = re.compile(r"\[\n\s+((?:(?:-?\d[\d.eE+-]*|null),?\s+)+)\]")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, all or nothing; its text is never whole in memory."""
+    """Write a JSON file atomically, streaming."""
     pieces = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False).iterencode(value)
     with write_aside(path) as partial, partial.open("w", encoding="utf-8") as file:
         while some := "".join(itertools.islice(pieces, _PIECES)):
@@ -31,17 +31,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Indented JSON in which the innermost lists of numbers take one line each: arrays stay readable, and short."""
+    """Indented JSON with the innermost lists of numbers on one line each."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    # A text inside JSON never holds a line break, so that no pattern with one matches in it.
+    # Strings in JSON hold no raw line break, so the pattern never matches inside one.
     return _NUMBERS.sub(lambda row: "[" + " ".join(row[1].split()) + "]", text) + "\n"
 
 
 def parse_json(data: bytes) -> Any:
-    """Read one JSON value.
+    """Parse one JSON value.
 
     Raises:
-        ValueError: for whatever Python cannot read: no JSON, no UTF-8, too deep, a number of too many digits.
+        ValueError: for invalid JSON or UTF-8, too deep nesting, a number of too many digits.
     """
     try:
         return json.loads(data.decode("utf-8"))
@@ -53,14 +53,13 @@ def refuse_large(path: Path, most: int) -> None:
     """Refuse a file before it is read into memory and parsed.
 
     Raises:
-        InputError: if it has more than ``most`` bytes, or is none that ends: a pipe may never be written to, and a
-            device may give bytes for ever.
+        InputError: if it has more than ``most`` bytes, or is a pipe or device, which may never end.
     """
-    kind = path.stat()
-    if not stat.S_ISREG(kind.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise InputError("is no plain file", file=path)
-    if kind.st_size > most:
-        got, expected = f"{kind.st_size} bytes", f"at most {most}"
+    if status.st_size > most:
+        got, expected = f"{status.st_size} bytes", f"at most {most}"
         raise InputError("too large for a file of its kind", file=path, got=got, expected=expected)
 
 
@@ -69,7 +68,7 @@ def read_json(path: Path, *, most: int = MAX_JSON_BYTES) -> Any:
 
     Raises:
         InputError: if it is missing, has more than ``most`` bytes, is not JSON, or holds half of a surrogate pair,
-            which no file can be written with.
+            which cannot be encoded again.
     """
     try:
         refuse_large(path, most)
@@ -90,7 +89,7 @@ def read_json_object(path: Path, *, most: int = MAX_JSON_BYTES) -> dict[str, Any
     """Read a JSON object.
 
     Raises:
-        InputError: as ``read_json``, or if the file holds another value.
+        InputError: as ``read_json``, or if the value is no object.
     """
     value = read_json(path, most=most)
     if not isinstance(value, dict):
@@ -99,7 +98,7 @@ def read_json_object(path: Path, *, most: int = MAX_JSON_BYTES) -> dict[str, Any
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
-    """Write one JSON value per line, streaming, all or nothing."""
+    """Write one JSON value per line, atomically, streaming."""
     with write_aside(path) as partial, partial.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
@@ -118,7 +117,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def parse_jsonl(lines: Iterable[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """``read_jsonl`` of lines that were read from ``path``."""
+    """``read_jsonl`` of the lines of ``path``."""
     for number, raw in enumerate(lines, start=1):
         if not raw.strip():
             continue

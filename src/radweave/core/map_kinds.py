@@ -1,9 +1,9 @@
-"""What the maps over an image show, in words. A method says in its evidence (``map_kind``) of which kind its maps are.
+"""Captions and cautions of the maps over an image, by kind. A method's evidence names the kind (``map_kind``).
 
-    kind_of(evidence).caption("Edema")     # what the map of Edema shows, of what, in which unit, and what it does not
+    kind_of(evidence).caption("Edema")
 
-Maps look alike and mean different things: attention of a class is no activation of a class, and a difference from
-another image is of no class at all.
+Similar maps have different meanings: attention of a class is no activation of a class, and a difference from a
+reference image belongs to no class.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 KEY: Final = "map_kind"
-"""In the evidence, beside ``attention_maps``."""
+"""Key in the evidence, next to ``attention_maps``."""
 _SUMS_TO_1: Final = "a share: all patches of all views of the study add up to 1"
 _NO_OUTLINE: Final = "It is not the outline of a lesion"
 
 
 @dataclass(frozen=True, slots=True)
 class MapKind:
-    """A kind of maps. ``shows`` and ``lacks`` may name the map as ``{name}``; ``of_class`` tells whether that is a
-    class, and ``adds_up`` whether the map adds up to 1 over a study's patches, so that an even one is known.
+    """A kind of maps.
+
+    Attributes:
+        shows, lacks: the content and its limits; ``{name}`` stands for the map's name.
+        of_class: the name is a class.
+        adds_up: the map sums to 1 over the patches of a study, which defines a uniform map.
     """
 
     title: str
@@ -32,21 +36,21 @@ class MapKind:
     adds_up: bool = False
 
     def caption(self, name: str) -> str:
-        """What the map of this name shows, and in which unit."""
+        """Content and unit of the map of this name."""
         return f"{self.shows.format(name=name)} Unit: {self.unit}."
 
     def caution(self, name: str) -> str:
-        """What the map does not show."""
+        """Limits of the map of this name."""
         return self.lacks.format(name=name)
 
     @property
     def note(self) -> str:
-        """The same for places with one line."""
+        """Caption and caution in one line."""
         rest = "no sign that the finding is there" if self.of_class else "of no finding"
         return f"{self.title[0].lower()}{self.title[1:]}; not a lesion boundary, and {rest}"
 
 
-def _cam(name: str, how: str, lacks: str = "", *, of_class: bool = True) -> MapKind:
+def _cam(name: str, method: str, lacks: str = "", *, of_class: bool = True) -> MapKind:
     shown = (
         "Where the encoder's last visual tokens raise the model's score of {name}"
         if of_class
@@ -54,7 +58,7 @@ def _cam(name: str, how: str, lacks: str = "", *, of_class: bool = True) -> MapK
     )
     return MapKind(
         title=f"Class activation map ({name})" if of_class else f"Activation map ({name})",
-        shows=f"{shown}: {how}.",
+        shows=f"{shown}: {method}.",
         unit="none; scaled so that the study's strongest patch is 1",
         lacks=f"{_NO_OUTLINE}. What lowers the score is cut off at 0 and not shown, and a high value does not say that"
         f" {{name}} is there: the probability does.{lacks}",
@@ -110,5 +114,5 @@ KINDS: Final[Mapping[str, MapKind]] = {
 
 
 def kind_of(evidence: Mapping[str, Any]) -> MapKind:
-    """The kind that a report's evidence states; of evidence that states none, or another, one that promises little."""
+    """The kind that a report's evidence names; ``UNKNOWN`` for a missing or unknown name."""
     return KINDS.get(str(evidence.get(KEY)), UNKNOWN)

@@ -1,4 +1,4 @@
-"""The label sets: their classes in the order their sources give them, what they are for, who reads them.
+"""Label sets: classes in the order of their sources, modality, and labelers.
 
 Two orders of the fourteen CheXpert observations are in use: the published labeler's files start with "No Finding" and
 have "Lung Lesion" before "Lung Opacity"; the CheXbert heads end with "No Finding". Always match classes by name.
@@ -80,14 +80,14 @@ LabelSetName = Literal["chexpert14", "ct18", "nih14"]
 
 @dataclass(frozen=True, slots=True)
 class LabelSet:
-    """A label set, as studies, experiments and the command line name it.
+    """A label set.
 
     Attributes:
-        name: see above.
+        name: its name in studies, experiments and on the command line.
         classes: in the order of its source.
-        modality: what its findings are seen on.
-        lexicon: the module of ``radweave.labels`` with its words (``LEXICON``), for the rule-based labeler.
-        network: the labeler that reads it with published weights, and its module of ``radweave.labels`` (``LABELER``).
+        modality: the modality that shows its findings.
+        lexicon: module of ``radweave.labels`` with the terms (``LEXICON``) of the rule-based labeler.
+        network: labeler with published weights, a module of ``radweave.labels`` (``LABELER``).
     """
 
     name: LabelSetName
@@ -107,17 +107,17 @@ LABEL_SETS: Mapping[LabelSetName, LabelSet] = MappingProxyType(
         )
     }
 )
-"""By name; the first of a modality is the one that its reports are read with."""
+"""By name; the first of a modality is its default."""
 assert tuple(LABEL_SETS) == get_args(LabelSetName)
 
-CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType({name: found.classes for name, found in LABEL_SETS.items()})
+CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType({name: each.classes for name, each in LABEL_SETS.items()})
 """Label set's name -> its classes."""
 NETWORKS: Mapping[str, LabelSet] = MappingProxyType(
-    {found.network: found for found in LABEL_SETS.values() if found.network is not None}
+    {each.network: each for each in LABEL_SETS.values() if each.network is not None}
 )
-"""Name of a labeler that needs weights -> the label set that it reads."""
+"""Name of a labeler with weights -> its label set."""
 
 
 def sets_for(modality: Modality) -> tuple[LabelSet, ...]:
-    """The label sets of what a modality shows, the usual one first."""
-    return tuple(found for found in LABEL_SETS.values() if found.modality == modality)
+    """Label sets of a modality, the default first."""
+    return tuple(each for each in LABEL_SETS.values() if each.modality == modality)

@@ -1,8 +1,7 @@
-"""What decides the numbers of a run beside its configuration and data: source code, libraries, processors.
+"""Provenance of a run's numbers besides configuration and data: source code, libraries, processors.
 
-Kept stages and features ask for all three, so that nothing is used again that would come out otherwise today; tables
-print the hash of the code. The code is the whole package less a short list, so that a new file counts until someone
-says why it need not.
+All three are part of the keys of cached stages and features; tables print the hash of the code. The hash covers the
+package except for a short list, so that new files count by default.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 
 PACKAGE: Final = "radweave"
 DENIED: Final = {
-    "radweave.cli": "parses options and prints; what training gets from it stands in the experiment",
+    "radweave.cli": "parses options and prints; its effect on training is part of the experiment",
     "radweave.experiments": "runs trainings by the same function as everyone, compares and tabulates them",
     "radweave.templates": "the text of pages",
     "radweave.inference": "reports, features and floors of a finished run",
@@ -26,45 +25,42 @@ DENIED: Final = {
     "radweave.phantom": "makes images and reports; training sees them as a data set, which is hashed",
     "radweave.data.importers": "write a data set, which is hashed",
 }
-"""Room -> why nothing in it can touch a trained weight. A test holds that training imports none of them."""
+"""Package -> reason why it cannot change a trained weight. A test checks that training imports none of them."""
 
 PRINTING: Final = frozenset({"typer", "rich", "jinja2"})
-"""Requirements that format text and nothing else."""
+"""Requirements that only format text."""
 OPTIONAL: Final = ("bitsandbytes", "faiss-cpu")
-"""Libraries of extras that compute in training where they are installed."""
+"""Libraries of extras that compute in training if installed."""
 
 
 @cache
-def code_hash(*rooms: str) -> str:
-    """SHA-256 over the files of the package that can decide what training gives, or over those of some rooms only.
-
-    A room is a module or package by its dotted name, with everything below it.
-    """
+def code_hash(*packages: str) -> str:
+    """SHA-256 over all files that can change a training, or only over those of some packages (by dotted name)."""
     root = Path(__file__).parents[1]
     digest = sha256()
     for path in sorted(root.rglob("*")):
-        place = path.relative_to(root)
-        if not path.is_file() or "__pycache__" in place.parts or path.name.startswith("."):
+        inside = path.relative_to(root)
+        if not path.is_file() or "__pycache__" in inside.parts or path.name.startswith("."):
             continue
-        name = ".".join((PACKAGE, *place.parent.parts, place.stem))
-        if _is_in(name, DENIED) or (rooms and not _is_in(name, rooms)):
+        name = ".".join((PACKAGE, *inside.parent.parts, inside.stem))
+        if _is_in(name, DENIED) or (packages and not _is_in(name, packages)):
             continue
         data = path.read_bytes()
-        digest.update(f"{place.as_posix()} {len(data)}\n".encode())
+        digest.update(f"{inside.as_posix()} {len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
 
 
-def _is_in(name: str, rooms: tuple[str, ...] | dict[str, str]) -> bool:
+def _is_in(name: str, packages: tuple[str, ...] | dict[str, str]) -> bool:
     parts = name.split(".")
-    return any(".".join(parts[:depth]) in rooms for depth in range(1, len(parts) + 1))
+    return any(".".join(parts[:depth]) in packages for depth in range(1, len(parts) + 1))
 
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Versions of what decides the numbers: Python, this package, and what it requires to compute."""
-    wanted = [re.match(r"[\w.-]+", line) for line in requires(PACKAGE) or () if "extra ==" not in line]
-    names = [found[0].lower() for found in wanted if found is not None]
+    """Versions of Python, this package, and the libraries that compute."""
+    matches = [re.match(r"[\w.-]+", line) for line in requires(PACKAGE) or () if "extra ==" not in line]
+    names = [match[0].lower() for match in matches if match is not None]
     versions = {"python": platform.python_version(), PACKAGE: version(PACKAGE)}
     for name in (*names, *OPTIONAL):
         if name not in PRINTING:
@@ -76,10 +72,7 @@ def library_versions() -> dict[str, str]:
 
 
 def arithmetic() -> dict[str, str | int | bool]:
-    """How this process adds and multiplies: the order and precision of sums hang on it.
-
-    The number of threads is part of it, since each thread sums its own share.
-    """
+    """Settings on which order and precision of sums depend; each thread sums a share, so their number is one."""
     import torch
 
     from radweave.core.devices import default_device

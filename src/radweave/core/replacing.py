@@ -1,7 +1,7 @@
-"""What ``--overwrite`` may replace: an output of the same kind that we wrote, and nothing of anybody else's.
+"""Kinds of output that ``--overwrite`` may replace.
 
-A folder is known by what a file in it says, not by the file's name, and it goes only if each file in it is one that we
-write there: what a user laid beside stays, and is named.
+The content of a marker file identifies a folder. A folder with any file that this package does not write there is
+refused, naming the file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json_object
 
-# Locks, and what a killed writer left: never a user's.
-_OURS_ANYWHERE = re.compile(r"\.lock|\..+\.lock|\..+\.[0-9a-f]{8}\.(?:partial|old)")
+# Locks and leftovers of killed writers, which are never a user's.
+_INTERNAL = re.compile(r"\.lock|\..+\.lock|\..+\.[0-9a-f]{8}\.(?:partial|old)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class FolderKind:
 
     Args:
         name: the kind in words, with its article.
-        mark: a file that every folder of the kind holds.
-        holds: patterns of the paths that a folder of this kind may hold beside ``mark``; None, or an InputError, where
-            what the folder says of itself is not what this kind writes. ``*`` matches ``/`` too.
+        mark: the file that identifies the kind.
+        holds: patterns of the other paths in such a folder (``*`` matches ``/`` too); None or an InputError if the
+            content of ``mark`` is of another kind.
     """
 
     name: str
@@ -35,10 +35,10 @@ class FolderKind:
     holds: Callable[[Path], Sequence[str] | None]
 
     def refuse_other(self, path: Path) -> None:
-        """Refuse a folder that is not of this kind, or holds a file that is not ours.
+        """Refuse a folder of another kind or with foreign files.
 
         Raises:
-            InputError: naming the folder, or the file.
+            InputError: naming the folder or the file.
         """
         if not path.is_dir():
             return  # a folder never replaces a file
@@ -58,7 +58,7 @@ class FolderKind:
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of output file: its name in words, and whether a file is one."""
+    """A kind of output file; ``knows`` recognises it."""
 
     name: str
     knows: Callable[[Path], bool]
@@ -76,34 +76,34 @@ class FileKind:
 
 
 def refuse_foreign_files(folder: Path, patterns: Sequence[str]) -> None:
-    """Refuse a folder with a file, or an empty folder, that fits none of the patterns.
+    """Refuse a folder with a file or empty folder that matches no pattern.
 
     Raises:
-        InputError: naming the first, in the order of their names.
+        InputError: naming the first in alphabetical order.
     """
-    for path in _ends(folder):
+    for path in _leaves(folder):
         inside = path.relative_to(folder).as_posix()
-        if any(_OURS_ANYWHERE.fullmatch(part) for part in inside.split("/")):
+        if any(_INTERNAL.fullmatch(part) for part in inside.split("/")):
             continue
         shown = f"{inside}/" if path.is_dir() and not path.is_symlink() else inside
         if not any(fnmatchcase(shown, pattern) for pattern in patterns):
             raise InputError("holds a file that is not ours; take it away first", file=folder, got=inside)
 
 
-def _ends(folder: Path) -> Iterator[Path]:
+def _leaves(folder: Path) -> Iterator[Path]:
     """Files, links and empty folders below a folder."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
-            inside = list(_ends(path))
+            inside = list(_leaves(path))
             yield from inside or [path]
         else:
             yield path
 
 
-def record_kind(name: str, mark: str, fields: Sequence[str], beside: Sequence[str]) -> FolderKind:
-    """A kind of folder whose ``mark`` is a JSON object with all of the ``fields``; ``beside`` are the other files."""
+def record_kind(name: str, mark: str, fields: Sequence[str], other_files: Sequence[str]) -> FolderKind:
+    """A kind of folder whose ``mark`` is a JSON object with all of the ``fields``."""
 
     def holds(folder: Path) -> Sequence[str] | None:
-        return beside if set(fields) <= set(read_json_object(folder / mark)) else None
+        return other_files if set(fields) <= set(read_json_object(folder / mark)) else None
 
     return FolderKind(name, mark, holds)

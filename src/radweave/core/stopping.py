@@ -1,4 +1,4 @@
-"""Being asked to stop, by SIGTERM (a scheduler) or SIGINT (Ctrl-C): one error for both, at once or at a good moment."""
+"""Termination by SIGTERM (a scheduler) or SIGINT (Ctrl-C): at once by an error, or at a point of the caller."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StoppedError(BaseException):
-    """The job was asked to stop by ``signal``; what it had finished is kept.
+    """The job was stopped by ``signal``; finished work remains.
 
-    It is no ``Exception``, as KeyboardInterrupt is none: code that goes on after a study or a run that failed must not
-    go on after this.
+    Like KeyboardInterrupt it is no ``Exception``, so that code that continues after a failed study or run does stop.
     """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
@@ -23,23 +22,23 @@ class StoppedError(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """What a shell gives a process that a signal has ended: 143 for SIGTERM, 130 for SIGINT."""
+        """Exit code of a process ended by the signal: 143 for SIGTERM, 130 for SIGINT."""
         return 128 + self.signal
 
 
 @contextmanager
 def stopped_at_once() -> Iterator[None]:
-    """Raise StoppedError wherever the main thread is, so that what is half written is removed on the way out.
+    """Raise StoppedError in the main thread, which unwinds and removes partial files.
 
-    While that goes on another SIGTERM is passed over, as launchers send several; another Ctrl-C is not.
+    A repeated SIGTERM is ignored meanwhile, since launchers send several; another Ctrl-C is not.
     """
-    asked = False
+    stopping = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked and number == signal.SIGTERM:
+        nonlocal stopping
+        if stopping and number == signal.SIGTERM:
             return
-        asked = True
+        stopping = True
         raise StoppedError(number)
 
     with _handled(stop):
@@ -48,25 +47,25 @@ def stopped_at_once() -> Iterator[None]:
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], int]]:
-    """Turn both signals into a question: which one came, 0 for none.
+    """Give a function that returns the received signal, 0 for none.
 
-    A second Ctrl-C does not wait for the answer and raises StoppedError.
+    A second Ctrl-C raises StoppedError at once.
     """
-    asked = 0
+    received = 0
 
     def remember(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked == number == signal.SIGINT:
+        nonlocal received
+        if received == number == signal.SIGINT:
             raise StoppedError(number)
-        asked = asked or number
+        received = received or number
 
     with _handled(remember):
-        yield lambda: asked
+        yield lambda: received
 
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle both signals so while the block runs. Only the main thread can; in another the caller's handling stays."""
+    """Set the handler of both signals during the block, in the main thread only."""
     old: dict[int, object] = {}
     try:
         for number in STOP_SIGNALS:

@@ -1,7 +1,7 @@
-"""Files and folders that are either whole or absent.
+"""Atomic files and folders, locks between processes, and hashes.
 
-Everything is written aside and renamed into place, so that a killed process leaves the old file or none. What it has
-written by then lies aside, unlocked, and is removed by the next process that writes into the same folder.
+Writers use a temporary name and rename, so that a killed process leaves the old file or none. Its temporary file is
+unlocked, and the next process that writes into the folder removes it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ from typing import Any, Protocol
 
 from radweave.core.errors import CannotWriteError, InputError
 
-# Where may be written: what stands in an output's place, and what is never replaced.
-
 
 class Kind(Protocol):
-    """A kind of output, see ``radweave.core.replacing``."""
+    """A kind of output (``radweave.core.replacing``)."""
 
     def refuse_other(self, path: Path) -> None: ...
 
 
 def refuse_existing(path: Path, *, overwrite: bool, kind: Kind | None = None) -> None:
-    """Raise InputError when an output exists and may not be replaced: what is not of the kind ``kind`` never is."""
+    """Raise InputError if an output exists and must stay: without ``overwrite``, or if it is of another kind."""
     refuse_foreign(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -46,33 +44,33 @@ def refuse_existing(path: Path, *, overwrite: bool, kind: Kind | None = None) ->
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse to write where no regular file or folder is, or through a link in the cache of a data set.
+    """Refuse to replace anything but regular files and folders, or to write through links in a data set's cache.
 
-    Every writer asks this first.
+    Every writer calls this first.
 
     Raises:
-        InputError: naming the place.
+        InputError: naming the path.
     """
-    for place in _cache_places(path):
-        if place.is_symlink():
-            raise InputError("is a symbolic link; nothing is written through it", file=place)
+    for folder in _cache_folders(path):
+        if folder.is_symlink():
+            raise InputError("is a symbolic link; nothing is written through it", file=folder)
     try:
-        kind = path.lstat().st_mode
-    except OSError:  # nothing is there, or nothing that can be seen: the writer will say so
+        mode = path.lstat().st_mode
+    except OSError:  # absent or inaccessible: the writer raises the error
         return
-    if stat.S_ISLNK(kind):
+    if stat.S_ISLNK(mode):
         raise InputError("is a symbolic link; it is not replaced", file=path)
-    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputError("is no regular file or folder; it is not replaced", file=path)
 
 
-def _cache_places(path: Path) -> list[Path]:
-    """The ``.cache`` of the data set in which ``path`` lies, and the folders from there to it, if it lies in one."""
-    below: list[Path] = []
-    for place in path.parents:
-        below.append(place)
-        if place.name == ".cache" and (place.parent / "dataset.json").is_file():
-            return below
+def _cache_folders(path: Path) -> list[Path]:
+    """The folders from ``path`` up to the ``.cache`` of its data set; empty outside of one."""
+    folders: list[Path] = []
+    for folder in path.parents:
+        folders.append(folder)
+        if folder.name == ".cache" and (folder.parent / "dataset.json").is_file():
+            return folders
     return []
 
 
@@ -90,7 +88,7 @@ def _fsync(path: Path) -> None:
 
 @contextlib.contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside ``path``; rename it into place if the block succeeds, else remove it.
+    """Give a temporary file next to ``path``; rename it to ``path`` if the block succeeds, else remove it.
 
     Raises:
         CannotWriteError: if the disk is full or the folder cannot be written; the old file is untouched.
@@ -98,7 +96,7 @@ def write_aside(path: Path) -> Iterator[Path]:
     refuse_foreign(path)
     if path.is_dir():
         raise InputError("is a folder; a file does not replace it", file=path)
-    with _partial(path, _new_file) as partial:
+    with _partial(path, lambda temporary: temporary.touch(exist_ok=False)) as partial:
         yield partial
         _fsync(partial)
         partial.replace(path)
@@ -115,26 +113,26 @@ def write_folder(path: Path, *, overwrite: bool = False, kind: Kind | None = Non
     """Give an empty temporary folder; rename it to ``path`` if the block succeeds, else remove it.
 
     Raises:
-        InputError: if ``path`` exists and ``overwrite`` is not set, or it is not ours (see ``refuse_existing``).
+        InputError: if ``path`` exists and must stay (``refuse_existing``).
         CannotWriteError: if the disk is full or the folder cannot be written; the old folder is untouched.
     """
     refuse_existing(path, overwrite=overwrite, kind=kind)
     if path.is_file():
         raise InputError("is a file; a folder does not replace it", file=path)
-    with _partial(path, _new_folder) as partial:
+    with _partial(path, Path.mkdir) as partial:
         yield partial
-        if overwrite:  # what somebody laid into it in the meantime stays too
+        if overwrite:  # foreign files that came meanwhile stay too
             refuse_existing(path, overwrite=True, kind=kind)
         _put_in_place(partial, path, overwrite=overwrite)
 
 
-def _beside(path: Path, kind: str) -> Path:
+def _temporary_name(path: Path, kind: str) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.{kind}")
 
 
 @contextlib.contextmanager
 def _partial(path: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    """Something empty beside ``path``, locked as long as the block runs and then removed, if it is still there."""
+    """An empty file or folder next to ``path``, locked during the block and then removed if it still exists."""
     partial, descriptor = None, None
     try:
         with writing(path):
@@ -150,10 +148,10 @@ def _partial(path: Path, create: Callable[[Path], None]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what is raised where ``path`` cannot be written into one error, whichever library writes.
+    """Turn any library's error of writing ``path`` into one.
 
     Raises:
-        CannotWriteError: if the disk is full or the place cannot be written.
+        CannotWriteError: if the disk is full or ``path`` cannot be written.
     """
     try:
         yield
@@ -165,42 +163,34 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _why_not_written(error: Exception, path: Path) -> str | None:
-    """What the system says of a write that failed; None where the error is another one, of a file that was read too.
+    """The system's message for a failed write; None for any other error, such as one of a file that was read.
 
-    The writers of tokenizers and of safetensors raise errors of their own that quote the system's.
+    The writers of tokenizers and of safetensors raise their own errors, which quote the system's.
     """
     if isinstance(error, OSError):
-        # A copy names two files, whichever of them failed.
-        named = [name for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
-        if named and not any(_is_of(Path(os.fsdecode(name)), path) for name in named):
+        # A copy names both files.
+        names = [name for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+        if names and not any(_belongs_to(Path(os.fsdecode(name)), path) for name in names):
             return None
         return error.strerror or str(error)
     quoted = _SYSTEM_ERROR.search(str(error))
     return None if quoted is None or isinstance(error, InputError) else quoted[1]
 
 
-def _is_of(name: Path, path: Path) -> bool:
-    """Whether a file is what a writer of ``path`` touches: it, what it writes aside, and the folders above."""
+def _belongs_to(name: Path, path: Path) -> bool:
+    """True for ``path``, its temporary files and the folders above."""
     below = name.relative_to(path.parent).parts[:1] if name.is_relative_to(path.parent) else ()
     return path.is_relative_to(name) or any(part.startswith(f".{path.name}.") or part == path.name for part in below)
 
 
-def _new_file(path: Path) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-
-
-def _new_folder(path: Path) -> None:
-    path.mkdir()
-
-
 def _create_locked(path: Path, create: Callable[[Path], None]) -> tuple[Path, int]:
-    """Create a partial file or folder and lock it, before anyone can take it for a leftover."""
+    """Create a partial file or folder and lock it, so that no process takes it for a leftover."""
     while True:
-        partial = _beside(path, "partial")
+        partial = _temporary_name(path, "partial")
         create(partial)
-        with contextlib.suppress(FileNotFoundError):  # swept between these two lines: another one is made
+        with contextlib.suppress(FileNotFoundError):  # removed as a leftover before the lock: create another one
             descriptor = os.open(partial, os.O_RDONLY)
-            with contextlib.suppress(OSError):  # a file system without locks: nothing is ever swept there
+            with contextlib.suppress(OSError):  # without locks no process removes leftovers
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if partial.exists():
                 return partial, descriptor
@@ -209,7 +199,7 @@ def _create_locked(path: Path, create: Callable[[Path], None]) -> tuple[Path, in
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold an existing file or folder where the file system has locks."""
+    """Lock an existing file or folder if the file system has locks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         with contextlib.suppress(OSError):
@@ -228,17 +218,16 @@ def _remove(path: Path) -> None:
 
 
 def _discard(old: Path) -> None:
-    """Remove a folder that was moved away. What is removed in part has another name: one with ``.old`` is whole."""
+    """Remove a replaced folder, renamed first, since a folder named ``.old`` must be complete."""
     half = old.with_suffix(".partial")
     old.rename(half)
     _remove(half)
 
 
 def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
-    """Rename a folder to ``path``; of two writers of a new folder, the second is refused.
+    """Rename a folder to ``path``; the second of two writers of a new folder is refused.
 
-    A folder takes the place of an empty one or of none in one step, and of no other: the system sees to that, so there
-    is no moment between looking and renaming.
+    The system replaces only an absent or empty folder, atomically, so no check before the rename is needed.
     """
     try:
         partial.rename(path)
@@ -248,8 +237,8 @@ def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
             raise
     if not overwrite:
         raise InputError("was made by another process in the meantime; it stays as it is", file=path)
-    old = _beside(path, "old")
-    # Locked, so that nobody takes it for a leftover while no folder bears the name.
+    old = _temporary_name(path, "old")
+    # The lock keeps the old folder from being taken for a leftover while the name is free.
     with _lock(path):
         path.rename(old)
         partial.rename(path)
@@ -257,16 +246,16 @@ def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed writers left directly in a folder; what a living process writes is locked, and stays.
+    """Remove unlocked temporary files that killed writers left directly in a folder.
 
-    A folder that was moved away by a writer who was killed before its new one came gets its name back.
+    A folder whose writer was killed between the two renames gets its name back.
     """
     try:
-        found = [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name) and not path.is_symlink()]
+        leftovers = [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name) and not path.is_symlink()]
     except OSError:
         return
-    for path in found:
-        with contextlib.suppress(OSError):  # held, gone by now, or not ours
+    for path in leftovers:
+        with contextlib.suppress(OSError):  # locked, removed meanwhile, or of another user
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -285,15 +274,15 @@ def remove_leftovers(folder: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _sweep_once(folder: Path) -> None:
-    """Once per process is enough: what is left there later belongs to others who live."""
+    """Remove leftovers once per process and folder."""
     remove_leftovers(folder)
 
 
 def temporary_folder(name: str) -> Path:
-    """An empty folder for this process alone: it goes at its end, or at the next call of any process if it was killed.
+    """An empty folder, removed when the process ends, or by the next call of any process if it was killed.
 
     Raises:
-        CannotWriteError: if there is no place for it.
+        CannotWriteError: if it cannot be created.
     """
     top = Path(tempfile.gettempdir())
     try:
@@ -306,17 +295,14 @@ def temporary_folder(name: str) -> Path:
     return folder
 
 
-# Locks between processes: who makes a thing makes it alone.
-
-
 @contextlib.contextmanager
 def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock file ``path`` while the block runs; it goes when the process does.
+    """Hold a lock on the file ``path`` during the block; it ends with the process.
 
-    Who holds it may remove the file: others then lock the next one, never the one that is gone.
+    The holder may remove the file: waiting processes then lock a new one.
 
     Raises:
-        BlockingIOError: if another process holds it and ``wait`` is not set.
+        BlockingIOError: if another process holds the lock and ``wait`` is not set.
         InputError: if the lock is no regular file.
     """
     refuse_foreign(path)
@@ -335,7 +321,7 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one of that name."""
+    """True if an open file is still the one at ``path``."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -344,17 +330,11 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Wait for another process that makes the same thing; where nothing can be written there is none."""
-    with contextlib.ExitStack() as held:
+    """Serialise processes that write ``path``; a no-op in folders that cannot be written."""
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            held.enter_context(exclusive(path.with_suffix(".lock")))
+            stack.enter_context(exclusive(path.with_suffix(".lock")))
         yield
-
-
-# Hashes of bytes, files, folders and JSON values.
-
-
-_CHUNK_BYTES = 1 << 20
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -362,15 +342,12 @@ def sha256_bytes(data: bytes) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_folder(path: Path) -> str:
-    """Hash over names and bytes of all files below a folder; that of nothing where there is none."""
+    """Hash over names and bytes of all files below a folder, which may be absent."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
     return sha256_json({file.relative_to(path).as_posix(): sha256_file(file) for file in files})
 

@@ -1,7 +1,7 @@
-"""The typed core: what a study is, what a report is, and what vision encoders are.
+"""Studies and reports: typed records, sections of a report's text, and their display in notebooks.
 
 Shape letters used everywhere: B batch, V views, C channels, S visual tokens, T text tokens, K classes.
-This module imports no torch at run time, so that reading a manifest stays light.
+This module does not import torch, so that reading a manifest is fast.
 """
 
 from __future__ import annotations
@@ -15,109 +15,106 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-# Reports of two parts, findings and impression, each under its heading: put together, and taken apart again.
-#
-# whole({"findings": "The lungs are clear.", "impression": "Normal."})
-# # "FINDINGS: The lungs are clear. IMPRESSION: Normal."
-
-
-SECTIONS: Final = ("findings", "impression")
-NO_SECTION: Final = ""
-"""The part of a report that has no headings."""
-
-# In capitals anywhere; a tokenizer may make them small, and then only where a sentence begins.
-_HEADING = re.compile(r"\b(FINDINGS|IMPRESSION)\s*:\s*|(?:\A\s*|(?<=[.!?]\s))(?i:(findings|impression))\s*:\s*")
-
-
-def join_sections(parts: Mapping[str, str]) -> str:
-    """One text of those parts that say something, findings first, each under its heading; ``NO_PART`` has none."""
-    said = [parts.get(NO_SECTION, ""), *(f"{name.upper()}: {parts[name]}" for name in SECTIONS if parts.get(name))]
-    return " ".join(text for text in said if text)
-
-
-def split_sections(text: str) -> dict[str, str]:
-    """The parts of a text by its headings; none of a text without any.
-
-    No word but headings is lost: what stands before the first is findings, and a part that comes again goes on.
-    """
-    said: dict[str, list[str]] = {}
-    for name, piece in _pieces(text):
-        if piece:
-            said.setdefault(name, []).append(piece)
-    return {name: " ".join(said[name]) for name in SECTIONS if name in said}
-
-
-def without_headings(text: str) -> str:
-    """The text without headings, findings first; one without any as it is."""
-    return " ".join(split_sections(text).values()) or text
-
-
-def has_both_sections(text: str) -> bool:
-    """Whether a text is as ``whole`` writes both parts."""
-    parts = split_sections(text) if text.startswith("FINDINGS: ") else {}
-    return len(parts) == len(SECTIONS) and join_sections(parts) == text
-
-
-def _pieces(text: str, first: str = NO_SECTION) -> list[tuple[str, str]]:
-    """Part and text from one heading to the next, without headings; nothing where there is none and no ``first`` part.
-
-    ``first`` is the part that what stands before any heading goes on with.
-    """
-    headings = list(_HEADING.finditer(text))
-    if not headings and not first:
-        return []
-    ends = [*(heading.start() for heading in headings), len(text)]
-    named = [
-        ((heading[1] or heading[2]).lower(), text[heading.end() : end].strip())
-        for heading, end in zip(headings, ends[1:], strict=True)
-    ]
-    return [(first or SECTIONS[0], text[: ends[0]].strip()), *named]
-
-
-def join_sentences(sentences: Iterable[tuple[str, str]]) -> str:
-    """One text of sentences, each with its part, in the order in which they stand within it."""
-    said: dict[str, list[str]] = {}
-    for part, text in sentences:
-        said.setdefault(part, []).append(text)
-    return join_sections({part: " ".join(texts) for part, texts in said.items()})
-
-
-def rows_by_section(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows about sentences of a report of two parts, by their ``text``: without headings, with their ``section``."""
-    found: list[dict[str, Any]] = []
-    last = SECTIONS[0]
-    for row in rows:
-        said = _pieces(str(row.get("text", "")), row.get("section", last))
-        found += [{**row, "section": part, "text": text} for part, text in said if text]
-        last = said[-1][0]
-    return found
-
-
-def draft_sections(text: str, target: str) -> dict[str, str]:
-    """What a draft says by section, of a run that learned ``target``: one section, unless the draft has headings."""
-    parts = split_sections(text) if target == "both" else {}
-    if parts or not text.strip():
-        return parts
-    return {"impression" if target == "impression" else "findings": text}
-
-
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Modality = Literal["xray", "ct"]
 TargetText = Literal["findings", "impression", "findings+impression", "both"]
-"""What a report to learn is made of: ``findings+impression`` is one text, ``both`` has a heading over each."""
+"""Target of training: ``findings+impression`` is one text, ``both`` has a heading over each section."""
 
 Notice = Literal["Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."]
-"""The one notice: nothing that is read may bear another."""
+"""The type of the notice: files with another one are refused."""
 RESEARCH_ONLY: Notice = (
     "Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."
 )
-
 
 LONGEST_TEXT = 1_000_000
 """Characters of a text in a manifest; the longest reports of the public sets have about a hundredth of it."""
 _Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 _Name = Annotated[str, Field(max_length=200)]
+
+
+# Sections. ``join_sections({"findings": "The lungs are clear.", "impression": "Normal."})`` gives
+# "FINDINGS: The lungs are clear. IMPRESSION: Normal.", and ``split_sections`` is its inverse.
+
+SECTIONS: Final = ("findings", "impression")
+NO_SECTION: Final = ""
+"""Name of the text of a report without headings."""
+
+# Headings are in capitals; lower case, as after a tokenizer, counts only at the beginning of a sentence.
+_HEADING = re.compile(r"\b(FINDINGS|IMPRESSION)\s*:\s*|(?:\A\s*|(?<=[.!?]\s))(?i:(findings|impression))\s*:\s*")
+
+
+def join_sections(sections: Mapping[str, str]) -> str:
+    """One text of the sections that are not empty, each under its heading; ``NO_SECTION`` comes first without one."""
+    texts = [sections.get(NO_SECTION, "")]
+    texts += [f"{name.upper()}: {sections[name]}" for name in SECTIONS if sections.get(name)]
+    return " ".join(text for text in texts if text)
+
+
+def split_sections(text: str) -> dict[str, str]:
+    """The sections of a text by its headings; empty without headings.
+
+    Text before the first heading belongs to the findings, and a repeated section is continued.
+    """
+    texts: dict[str, list[str]] = {}
+    for name, piece in _pieces(text):
+        if piece:
+            texts.setdefault(name, []).append(piece)
+    return {name: " ".join(texts[name]) for name in SECTIONS if name in texts}
+
+
+def without_headings(text: str) -> str:
+    """The text without headings, findings first."""
+    return " ".join(split_sections(text).values()) or text
+
+
+def has_both_sections(text: str) -> bool:
+    """True for the text of ``join_sections`` with both sections."""
+    sections = split_sections(text) if text.startswith("FINDINGS: ") else {}
+    return len(sections) == len(SECTIONS) and join_sections(sections) == text
+
+
+def _pieces(text: str, first: str = NO_SECTION) -> list[tuple[str, str]]:
+    """Section and text from one heading to the next, without headings.
+
+    ``first`` is the section of the text before any heading; without it a text without headings has no pieces.
+    """
+    headings = list(_HEADING.finditer(text))
+    if not headings and not first:
+        return []
+    ends = [*(heading.start() for heading in headings), len(text)]
+    pieces = [
+        ((heading[1] or heading[2]).lower(), text[heading.end() : end].strip())
+        for heading, end in zip(headings, ends[1:], strict=True)
+    ]
+    return [(first or SECTIONS[0], text[: ends[0]].strip()), *pieces]
+
+
+def join_sentences(sentences: Iterable[tuple[str, str]]) -> str:
+    """One text of (section, sentence) pairs, in their order within each section."""
+    texts: dict[str, list[str]] = {}
+    for section, text in sentences:
+        texts.setdefault(section, []).append(text)
+    return join_sections({section: " ".join(sentences) for section, sentences in texts.items()})
+
+
+def rows_by_section(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows about sentences, split at headings in their ``text``, without headings, with their ``section``."""
+    split: list[dict[str, Any]] = []
+    last = SECTIONS[0]
+    for row in rows:
+        pieces = _pieces(str(row.get("text", "")), row.get("section", last))
+        split += [{**row, "section": section, "text": text} for section, text in pieces if text]
+        last = pieces[-1][0]
+    return split
+
+
+def draft_sections(text: str, target: str) -> dict[str, str]:
+    """The sections of a draft by a run that learned ``target``: one section, unless the draft has headings."""
+    sections = split_sections(text) if target == "both" else {}
+    if sections or not text.strip():
+        return sections
+    return {"impression" if target == "impression" else "findings": text}
 
 
 class View(StrEnum):
@@ -136,7 +133,7 @@ class View(StrEnum):
 
 
 class LabelState(StrEnum):
-    """What a report says of a class. ``BLANK``: it is not mentioned."""
+    """State of a class in a report; ``BLANK`` if it is not mentioned."""
 
     BLANK = "blank"
     POSITIVE = "positive"
@@ -154,7 +151,7 @@ class ImageRef(Record):
     """One image file of a study, inside a dataset folder.
 
     ``path`` is relative to the dataset folder, with forward slashes, and never leaves it. ``original_size_wh``
-    (width, height in pixels) is given when the stored file was stretched: readers resize back to that ratio.
+    (width, height in pixels) is set if the stored file was stretched; readers resize it back to that ratio.
     ``spacing_mm`` is (row, column) for a radiograph and (z, y, x) for a volume.
     """
 
@@ -177,12 +174,12 @@ class ImageRef(Record):
 
 
 class Study(Record):
-    """One examination: its images, its report, and what is known about it.
+    """One examination: images, report and metadata.
 
     ``report`` is the training target, made from the sections by the dataset's named cleaning; the sections are kept
     verbatim. ``labels`` maps a label set ("chexpert14", "ct18", ...) to class -> state. ``prior`` is the study_id of
     the patient's previous study. ``regions`` holds region reports of CT sets. ``truth`` holds the structured findings
-    of phantom studies. ``origin`` names the data set that a study of a mixture is of.
+    of phantom studies. ``origin`` names the data set of a study in a mixture.
     """
 
     study_id: str = Field(min_length=1, max_length=200)
@@ -221,7 +218,7 @@ _SHOWN_CLASSES = 5
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A generated report with its evidence, as users get it. ``target`` is what its run learned to write."""
+    """A generated report with its evidence. ``target`` is the training target of its run."""
 
     text: str
     study_id: str
@@ -232,29 +229,26 @@ class Report:
 
     @property
     def sections(self) -> dict[str, str]:
-        """What it says by section: "findings", "impression" or both; none of an empty draft."""
+        """The draft by section ("findings", "impression"); empty for an empty draft."""
         return draft_sections(self.text, self.target)
 
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the text, the class probabilities where there are some, and the warnings."""
-        found = self.evidence.get("class_probabilities")
-        ranked = sorted(found.items(), key=lambda item: -(item[1] or 0.0)) if isinstance(found, Mapping) else []
+        """HTML for notebooks: text, class probabilities and warnings."""
+        classes = self.evidence.get("class_probabilities")
+        ranked = sorted(classes.items(), key=lambda item: -(item[1] or 0.0)) if isinstance(classes, Mapping) else []
         rows = [(str(name), "-" if value is None else f"{value:.2f}") for name, value in ranked[:_SHOWN_CLASSES]]
         probabilities = [html_table(("finding", "probability"), rows)] if rows else []
         return html_box(f"Draft: {self.study_id}", html_paragraph(self.text), *probabilities, warnings=self.warnings)
 
 
-# What a notebook shows of our objects: plain HTML in which every text is escaped, and the notice below.
-
-
-_SMALL = 'style="font-size:smaller;opacity:.75"'
+# HTML for notebooks, in which every text is escaped.
 
 
 def html_box(title: str, *parts: str, warnings: Sequence[str] = ()) -> str:
-    """A titled box with parts that are HTML already, with warnings and the notice that ends it."""
+    """A titled box of HTML parts, warnings and the notice."""
     marked = "".join(f"<li>{escape(text)}</li>" for text in warnings)
     return "".join(
         (
@@ -262,7 +256,7 @@ def html_box(title: str, *parts: str, warnings: Sequence[str] = ()) -> str:
             f"<p><b>{escape(title)}</b></p>",
             *parts,
             f"<p>Mind:</p><ul>{marked}</ul>" if marked else "",
-            f"<p {_SMALL}>{escape(RESEARCH_ONLY)}</p></div>",
+            f'<p style="font-size:smaller;opacity:.75">{escape(RESEARCH_ONLY)}</p></div>',
         )
     )
 
@@ -274,14 +268,12 @@ def html_paragraph(text: str) -> str:
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; its first column is text, the others are numbers."""
-    head = "".join(f'<th style="text-align:{_side(place)}">{escape(name)}</th>' for place, name in enumerate(columns))
-    lines = (
-        "".join(f'<td style="text-align:{_side(place)}">{escape(cell)}</td>' for place, cell in enumerate(row))
-        for row in rows
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
+    def line(cells: Sequence[str], tag: str) -> str:
+        sides = ("left", *["right"] * len(cells))
+        return "".join(
+            f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for cell, side in zip(cells, sides, strict=False)
+        )
 
-def _side(place: int) -> str:
-    return "left" if place == 0 else "right"
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table><thead><tr>{line(columns, 'th')}</tr></thead><tbody>{body}</tbody></table>"

@@ -32,7 +32,7 @@ from radweave.data.tokenizer import decode
 from radweave.drafting.calibration import RunCalibration, Source
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, load_drafting
-from radweave.drafting.writer import UtilityWriter, Written
+from radweave.drafting.writer import UtilityDraft, UtilityWriter
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.labels.comparisons import Edit, remove_comparisons, without_marks
 from radweave.labels.contradictions import contradictions_of
@@ -125,7 +125,7 @@ class Drafting:
     _opened: Opened | None = None
     _writers: dict[tuple[ExpectedUtilityConfig, bool], UtilityWriter] = field(default_factory=dict)
 
-    def write(self, batch: Batch, decoding: DecodingConfig) -> Iterator[Written]:
+    def write(self, batch: Batch, decoding: DecodingConfig) -> Iterator[UtilityDraft]:
         """A draft for each study of a batch.
 
         Raises:
@@ -401,23 +401,23 @@ class Drafter:
             begun.append((chunk, collate(chunk, pad_id=pad_id).to(device)))
             yield begun[-1][1]
 
-    def _decoded(self, generation: Generation, batch: Batch) -> list[Written]:
+    def _decoded(self, generation: Generation, batch: Batch) -> list[UtilityDraft]:
         """What the method's own decoder wrote. While a run trains it has no calibration yet, and a method's own say."""
         classes = [] if self.drafting is None else self.drafting.classes(batch, self.decoding)
         each = zip(generation.token_ids, generation.intermediates, strict=True)
         written = [(decode(self.tokenizer, ids), self._evidence(ids, values)) for ids, values in each]
         return [
-            Written(text, {**evidence, **json_value(own)})
+            UtilityDraft(text, {**evidence, **json_value(own)})
             for (text, evidence), own in zip(written, classes or [{}] * len(written), strict=True)
         ]
 
-    def _chosen(self, batch: Batch) -> list[Written]:
+    def _chosen(self, batch: Batch) -> list[UtilityDraft]:
         """What has the highest expected utility under what the model sees."""
         assert self.drafting is not None, "a restored run has it"
         written = self.drafting.write(batch, self.decoding)
-        return [Written(one.text, json_value(one.evidence), one.warnings) for one in written]
+        return [UtilityDraft(one.text, json_value(one.evidence), one.warnings) for one in written]
 
-    def _in_parts(self, one: Written) -> Written:
+    def _in_parts(self, one: UtilityDraft) -> UtilityDraft:
         """A draft of a run that writes two parts: its headings as we write them, its sentences without, by section."""
         parts = split_sections(one.text) if self.target == "both" else {}
         if not parts:

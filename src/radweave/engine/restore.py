@@ -15,7 +15,7 @@ from radweave.core.errors import InputError
 from radweave.core.foreign_models import refuse_unusable_weights
 from radweave.core.ontology import CLASSES
 from radweave.core.study import Split
-from radweave.data.augmentation import PREPROCESSING_VERSION
+from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import refuse_shared_images

@@ -14,11 +14,11 @@ from radweave.data.loader import Example, StudyLoader
 from radweave.drafting.calibration import RunCalibration, Source, save_calibration
 from radweave.drafting.candidates import (
     CandidatePool,
+    affirmed_classes,
     bleu_point,
     candidate_options,
-    stated,
     utilities,
-    wording_options,
+    utility_options,
 )
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor, save_drafting
@@ -43,7 +43,7 @@ def save_for_drafting(training: Training, view: TrainingView) -> None:
     """
     labeler = get_labeler(training.experiment.data.label_set)
     seen = _seen(training.model, view, labeler)
-    labels = stated([example.report or "" for example in seen.examples], labeler)
+    labels = affirmed_classes([example.report or "" for example in seen.examples], labeler)
     calibration = _calibrated(training, seen, labels, labeler)
     save_calibration(calibration, training.folder)
     try:
@@ -71,7 +71,7 @@ def _made(training: Training, seen: SeenStudies, labels: Floats, source: Source)
         bleu_matches=point.matches if point else (),
         bleu_candidates=point.candidates if point else (),
         bleu_reference=point.reference if point else 0.0,
-        wording=wording_options(config),
+        wording=utility_options(config),
         candidates=candidate_options(config, marks=marks),
     )
     # A run that drafts this way by itself opens at once; any other makes them when it is asked to.
@@ -106,7 +106,7 @@ def _seen(model: ReportModel, view: TrainingView, labeler: Labeler) -> SeenStudi
         return SeenStudies(view.spread(len(said)).examples, said, None)
     view = view.spread(MOST_STUDIES)
     rows = np.concatenate([embed(model, batch.to(device_of(model))) for batch in view.batches()])
-    studies = EmbeddedStudies.fit(rows, stated(view.reports, labeler))
+    studies = EmbeddedStudies.fit(rows, affirmed_classes(view.reports, labeler))
     patients = np.array([example.patient_id for example in view.examples])
     said = [studies.evidence_for(row, patients == patient) for row, patient in zip(rows, patients, strict=True)]
     return SeenStudies(view.examples, said, rows)
@@ -122,5 +122,5 @@ def _calibrated(training: Training, seen: SeenStudies, labels: Floats, labeler: 
     prepared = training.splits["val"].of(training.last_stage.mixture)
     batches = StudyLoader(prepared.examples, 32, training.pad_id).epoch()
     logits = np.concatenate([class_scores(model, batch.to(device_of(training.model))) for batch in batches])
-    truth = stated([example.report or "" for example in prepared.examples], labeler)
+    truth = affirmed_classes([example.report or "" for example in prepared.examples], labeler)
     return RunCalibration.fit("heads", "val", labeler.classes, logits, truth)

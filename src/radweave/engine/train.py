@@ -16,7 +16,7 @@ from radweave.core.ontology import CLASSES
 from radweave.core.provenance import library_versions
 from radweave.core.storage import sha256_json, write_aside, write_folder, write_text
 from radweave.core.study import Split
-from radweave.data.augmentation import PREPROCESSING_VERSION
+from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, no_usable_study, refuse_leaks, refuse_same_pixels

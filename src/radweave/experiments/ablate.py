@@ -32,10 +32,11 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.engine.stages import TrainingWatch
 from radweave.experiments.one_run import STOPPED, Task, config_hash, finished_scores, run_task, take_over
-from radweave.experiments.published_rows import NO_NUMBERS, PUBLISHED, PublishedTable
+from radweave.experiments.published_rows import NO_NUMBERS, PublishedTable, published_tables
 from radweave.methods import load_method, method_names, usable_methods
-from radweave.methods.tables import METRICS, Row, Table
+from radweave.methods.tables import Row, Table
 from radweave.metrics import get_protocol
+from radweave.metrics.catalogue import TABLE_METRICS
 from radweave.metrics.significance import DDOF, TEST, compare_seeds
 from radweave.metrics.tables import DASH, TextTable, latex_tables, markdown_tables, number
 
@@ -178,10 +179,10 @@ def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
         )
         tasks = tuple(_of_seed(first, seed) for seed in range(seeds))
         if row.run_of is not None:
-            asked = (*row.at_test, *settings)
-            tasks = tuple(_at_test(task, row, asked) for task in tasks)
+            at_test = (*row.at_test, *settings)
+            tasks = tuple(_at_test(task, row, at_test) for task in tasks)
             tasks = tuple(replace(task, decoding=row.decoding) for task in tasks)
-            own = (*own, *asked, *(f"decoding.{option}" for option in row.decoding))
+            own = (*own, *at_test, *(f"decoding.{option}" for option in row.decoding))
             if row.draws:
                 tasks = tuple(_drawn(tasks[0], number) for number in range(row.draws))
         return PlannedRow(row, method, own, config_hash(tasks[0].experiment()), tasks)
@@ -199,9 +200,9 @@ def _at_test(task: Task, row: Row, settings: Sequence[str]) -> Task:
     run = Path(task.folder)
     folder = run.parent.parent / row.slug / run.name
     datasets = [setting.partition("=")[2] for setting in settings if setting.startswith("dataset=")]
-    kept = tuple(setting for setting in settings if not setting.startswith("dataset="))
+    other_settings = tuple(setting for setting in settings if not setting.startswith("dataset="))
     test = str(Path(datasets[-1]).resolve()) if datasets else ""
-    return replace(task, folder=str(folder), run=str(run), at_test=kept, test_dataset=test)
+    return replace(task, folder=str(folder), run=str(run), at_test=other_settings, test_dataset=test)
 
 
 def _drawn(task: Task, number: int) -> Task:
@@ -210,9 +211,9 @@ def _drawn(task: Task, number: int) -> Task:
 
 
 def lacks(row: Row, addressed: Sequence[str] = ()) -> str | None:
-    """Which weights a row still needs, and the override that gives them; None if it has what it needs."""
-    given = {override.partition("=")[0] for override in addressed if override.partition("=")[2].strip()}
-    missing = [f"{what} ({row.slug}:{field}=PATH)" for field, what in row.needs.items() if field not in given]
+    """Weights that a row still needs, with the override that gives them; None if it needs none."""
+    provided = {override.partition("=")[0] for override in addressed if override.partition("=")[2].strip()}
+    missing = [f"{what} ({row.slug}:{field}=PATH)" for field, what in row.needs.items() if field not in provided]
     return f"needs {', '.join(missing)}" if missing else None
 
 
@@ -224,17 +225,17 @@ def overrides_for(method: str, overrides: Sequence[str], rows: frozenset[str] = 
     Raises:
         InputError: for an override that names no method and no row.
     """
-    kept = []
+    chosen = []
     for override in overrides:
         match = _ADDRESSED.match(override)
         if match is None:
-            kept.append(override)
+            chosen.append(override)
         elif match[1] == method:
-            kept.append(match[2])
+            chosen.append(match[2])
         elif match[1] not in method_names() and match[1] not in rows:
             known = ", ".join((*method_names(), *sorted(rows)))
             raise InputError("no such method or row", field=override, got=match[1], expected=known)
-    return kept
+    return chosen
 
 
 def overrides_of(row: str, overrides: Sequence[str]) -> list[str]:
@@ -301,9 +302,9 @@ def run_parallel(
     """
     _decode_images(tasks)
     waiting, active, free = deque(tasks), list[_Child](), list(range(jobs))
-    with asked_to_stop() as asked:
+    with asked_to_stop() as stop_signal:
         while waiting or active:
-            if number := asked():
+            if number := stop_signal():
                 _stop(active)
                 raise StoppedError(number)
             while waiting and free:
@@ -342,9 +343,9 @@ def _start(task: Task, slot: int, jobs: int) -> _Child:
 
 def _environment(slot: int, jobs: int) -> dict[str, str]:
     threads = max(1, usable_cores() // jobs)
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdigit():
-        threads = max(1, min(threads, int(given)))
+    omp_threads = os.environ.get("OMP_NUM_THREADS", "")
+    if omp_threads.isdigit():
+        threads = max(1, min(threads, int(omp_threads)))
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     gpus = torch.cuda.device_count()
     if gpus > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
@@ -439,11 +440,11 @@ def _row(
     # Draws of one run and trainings vary in different ways, and other studies are others: no difference is one of rows.
     base = next(other.row for other in plan.rows if other.row.label == reference_label) if reference else None
     elsewhere = any(task.test_dataset for task in row.tasks)
-    alike = base is not None and bool(base.draws) == bool(row.row.draws) and not elsewhere
-    if alike and row.row.label != reference_label and len(runs) > 1 and len(reference) > 1:
+    comparable = base is not None and bool(base.draws) == bool(row.row.draws) and not elsewhere
+    if comparable and row.row.label != reference_label and len(runs) > 1 and len(reference) > 1:
         tested = {item.metric: item for item in compare_seeds(*(_columns(group) for group in (reference, runs)))}
     metrics = {}
-    for name in METRICS:
+    for name in TABLE_METRICS:
         values = [run["metrics"].get(name) for run in runs]
         defined = [value for value in values if value is not None]
         item = tested.get(name)
@@ -492,12 +493,12 @@ def _place(task: Task, out: Path) -> str:
 
 
 def _columns(runs: Sequence[Scores]) -> list[dict[str, float | None]]:
-    return [{name: run["metrics"].get(name) for name in METRICS} for run in runs]
+    return [{name: run["metrics"].get(name) for name in TABLE_METRICS} for run in runs]
 
 
 def _difference(values: Sequence[float], reference: Sequence[Scores], name: str) -> float | None:
-    theirs = [value for run in reference if (value := run["metrics"].get(name)) is not None]
-    return float(np.mean(values) - np.mean(theirs)) if values and theirs else None
+    baseline = [value for run in reference if (value := run["metrics"].get(name)) is not None]
+    return float(np.mean(values) - np.mean(baseline)) if values and baseline else None
 
 
 def _honesty(runs: Sequence[Scores]) -> dict[str, float | None]:
@@ -606,9 +607,9 @@ def _paper_table(record: Mapping[str, Any]) -> TextTable:
     reference = papers.get(record["reference"], {})
     rows = []
     for row in record["rows"]:
-        for metric in [name for name in METRICS if any(name in values for values in row["paper"].values())]:
-            ours = row["metrics"][metric]
-            cells = [_mean_std(ours), _signed(ours["difference"])]
+        for metric in [name for name in TABLE_METRICS if any(name in values for values in row["paper"].values())]:
+            measured = row["metrics"][metric]
+            cells = [_mean_std(measured), _signed(measured["difference"])]
             for source in sources:
                 value = row["paper"].get(source, {}).get(metric)
                 base = reference.get(source, {}).get(metric)
@@ -668,7 +669,7 @@ _SAME = ("method", "table", "preset", "overrides", "dataset")
 
 @dataclass(frozen=True, slots=True)
 class AblationWatch:
-    """Who is told: a line per run, and for runs in this process the training's watch."""
+    """Progress callbacks: a line per run, and for runs in this process the training's watch."""
 
     say: Callable[[str], None] = lambda text: None
     training: Callable[[], AbstractContextManager[TrainingWatch]] = lambda: nullcontext(TrainingWatch())
@@ -742,7 +743,7 @@ def _held(request: AblationRequest) -> Iterator[None]:
 
 
 class _Campaign:
-    """What is known of the runs so far."""
+    """Scores and failures of the runs so far."""
 
     def __init__(self, plan: Plan, watch: AblationWatch) -> None:
         self.plan = plan
@@ -820,17 +821,17 @@ class _Campaign:
         return AblationResult(record, tables)
 
 
-# What the methods' tables hold: rows that are run, that need weights, that are printed only, and what is missing.
+# Listing of the methods' tables: rows that are run, that need weights, that are printed only, and that are missing.
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A row of a paper's table, and whether the method's tables have it."""
+    """A row of a paper's table; ``is_listed`` if the method's tables have it."""
 
     table: str
     source: str
     name: str
-    there: bool
+    is_listed: bool
 
     @property
     def place(self) -> str:
@@ -841,17 +842,17 @@ def published_rows(method: str, tables: Mapping[str, Table] | None = None) -> tu
     """Every row of every table of the method's paper; none for methods of our own."""
     if tables is None:
         tables = getattr(load_method(method), "TABLES", {})
-    return tuple(row for table in PUBLISHED.get(method, ()) for row in _rows_of(table, tables))
+    return tuple(row for table in published_tables().get(method, ()) for row in _rows_of(table, tables))
 
 
 def _rows_of(published: PublishedTable, tables: Mapping[str, Table]) -> Iterator[Published]:
-    rows = [row for key in published.ours if key in tables for row in tables[key].rows]
+    rows = [row for key in published.keys if key in tables for row in tables[key].rows]
     for source, names in published.rows.items():
         for name in names:
-            printed, _, ours = (part.strip() for part in name.partition(" = "))
-            slug = Row(ours or printed).slug
-            there = any(row.slug == slug and (source == NO_NUMBERS or source in row.paper) for row in rows)
-            yield Published(published.name, source, printed, there)
+            printed, _, label = (part.strip() for part in name.partition(" = "))
+            slug = Row(label or printed).slug
+            present = any(row.slug == slug and (source == NO_NUMBERS or source in row.paper) for row in rows)
+            yield Published(published.name, source, printed, present)
 
 
 def list_tables(methods: Sequence[str]) -> dict[str, Any]:
@@ -869,12 +870,12 @@ def _method(method: str) -> dict[str, Any]:
     return {
         "tables": {key: _table(key, table, method, published) for key, table in tables.items()},
         "published": len(published),
-        "missing": [row.place for row in published if not row.there],
+        "missing": [row.place for row in published if not row.is_listed],
     }
 
 
 def _table(key: str, table: Table, method: str, published: Sequence[Published]) -> dict[str, Any]:
-    names = {each.name for each in PUBLISHED.get(method, ()) if key in each.ours}
+    names = {each.name for each in published_tables().get(method, ()) if key in each.keys}
     return {
         "title": table.title,
         "kind": table.kind,
@@ -882,7 +883,7 @@ def _table(key: str, table: Table, method: str, published: Sequence[Published]) 
         "run": [row.label for row in table.rows if not row.printed and not row.needs],
         "needs": {row.label: lacks(row) for row in table.rows if row.needs},
         "printed": [row.label for row in table.rows if row.printed],
-        "missing": [row.place for row in published if row.table in names and not row.there],
+        "missing": [row.place for row in published if row.table in names and not row.is_listed],
     }
 
 

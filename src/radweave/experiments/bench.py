@@ -77,7 +77,7 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
                     sets[suite.name] = replace(known, costs=read_costs(suite, known.folders))
         results_dir = request.out / "results"
         page = write_pages(sets, results_dir, facts(request.out, started))
-        if request.pages is not None and any(found.full for found in sets.values()):
+        if request.pages is not None and any(results.full for results in sets.values()):
             page = publish(results_dir, request.pages)
         return BenchResult(sets, page, failed)
 
@@ -149,5 +149,5 @@ def facts(out: Path, started: float) -> dict[str, Any]:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    model = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return model[1] if model else platform.processor() or platform.machine()

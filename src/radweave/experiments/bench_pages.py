@@ -33,13 +33,14 @@ from radweave.experiments.bench_tables import (
     trust_table,
 )
 from radweave.labels import LABELER_OF, get_labeler
+from radweave.metrics.catalogue import METRICS
 from radweave.metrics.evidence import stated
 from radweave.metrics.tables import TextTable, latex_tables, markdown_tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# A few studies, what every method wrote for them, and what it rests on.
+# Sample studies with the draft and the evidence of every method.
 
 
 WITH_FINDINGS, WITHOUT = 3, 1
@@ -67,7 +68,7 @@ def sample_page(results: SetResults, picture: str | None) -> str:
         *([f"![the studies' first images]({picture})", ""] if picture else []),
     ]
     for number, study_id in enumerate(chosen, start=1):
-        rows = {method: found[study_id] for method, found in drafts.items() if study_id in found}
+        rows = {method: predictions[study_id] for method, predictions in drafts.items() if study_id in predictions}
         lines += _study(number, study_id, rows)
     return "\n".join(lines)
 
@@ -78,8 +79,8 @@ def chosen_studies(results: SetResults) -> list[str]:
     rows = [row for row in _predictions(folders[0]).values() if row["ref"]]
     findings = stated([row["ref"] for row in rows], get_labeler(LABELER_OF[results.dataset.card.modality]))
     ids = [row["study_id"] for row in rows]
-    some = [study_id for study_id, found in zip(ids, findings, strict=True) if found]
-    none = [study_id for study_id, found in zip(ids, findings, strict=True) if not found]
+    some = [study_id for study_id, names in zip(ids, findings, strict=True) if names]
+    none = [study_id for study_id, names in zip(ids, findings, strict=True) if not names]
     return _spread(some, WITH_FINDINGS) + _spread(none, WITHOUT)
 
 
@@ -161,18 +162,11 @@ def _tile(dataset: Dataset, study: Study) -> np.ndarray[Any, Any]:
     return np.asarray(tile)
 
 
-# Figures as pictures, from the record of a set (``benchmark.json``): seeds and floors, and quality against cost.
-#
-# Whatever is drawn stands in the record, so that pictures can be drawn anew without the runs. Names stand beside what
-# they name, not in a legend: floors are rows like the methods, with their own intervals. Needs the extra ``plots``.
+# Plots from the record of a set (``benchmark.json``): seeds and floors, and quality against cost. The record holds all
+# that is drawn, so that plots need no runs. Floors are rows like the methods. Needs the extra ``plots``.
 
 
-PANELS = {
-    "CE_F1": "findings F1, micro (0 to 1)",
-    "CE_F1_macro": "findings F1, macro (0 to 1)",
-    "CIDEr": "CIDEr (0 to 10)",
-    "BLEU_4": "BLEU-4 (0 to 1)",
-}
+PANELS = ("CE_F1", "CE_F1_macro", "CIDEr", "BLEU_4")
 _NOTICE = "Research software, not a medical device."
 _LABEL_CHARS = 36
 Scores = Mapping[str, Mapping[str, Any]]
@@ -185,9 +179,9 @@ def score_plot(record: Mapping[str, Any]) -> bytes:
     rows = [*methods, *floors]
     figure = new_figure(10, 1.8 + 0.56 * len(rows))
     panels = figure.subplots(2, 2, sharey=True)
-    for panel, (metric, title) in zip(panels.flat, PANELS.items(), strict=True):
+    for panel, metric in zip(panels.flat, PANELS, strict=True):
         _score_panel(panel, methods, floors, metric)
-        panel.set_xlabel(title)
+        panel.set_xlabel(METRICS[metric].axis)
     labels = [*methods, *(f"floor: {name}" for name in floors)]
     panels.flat[0].set_yticks(range(len(rows)), [fill(label, _LABEL_CHARS) for label in labels])
     for panel in panels[:, 0]:
@@ -208,13 +202,13 @@ def _score_panel(panel: Axes, methods: Mapping[str, Scores], floors: Mapping[str
     if floors:
         panel.axhspan(len(methods) - 0.5, len(methods) + len(floors) - 0.5, color=GREY, alpha=0.1, linewidth=0)
     for row, scores in enumerate([*methods.values(), *floors.values()]):
-        found = scores.get(metric)
-        if found is None or found["mean"] is None:
+        score = scores.get(metric)
+        if score is None or score["mean"] is None:
             continue
         colour, marker = (BLUE, "o") if row < len(methods) else _look(row - len(methods))
-        if found["interval"] is not None:
-            panel.hlines(row, *found["interval"], color=GREY if row < len(methods) else colour, linewidth=3)
-        values = [value for value in found["values"] if value is not None]
+        if score["interval"] is not None:
+            panel.hlines(row, *score["interval"], color=GREY if row < len(methods) else colour, linewidth=3)
+        values = [value for value in score["values"] if value is not None]
         panel.plot(
             values,
             [row] * len(values),
@@ -226,7 +220,7 @@ def _score_panel(panel: Axes, methods: Mapping[str, Scores], floors: Mapping[str
             zorder=3,
         )
         if row < len(methods):
-            panel.vlines(found["mean"], row - 0.3, row + 0.3, color="black")
+            panel.vlines(score["mean"], row - 0.3, row + 0.3, color="black")
     panel.grid(axis="x", alpha=0.3)
 
 
@@ -234,10 +228,10 @@ def cost_plot(record: Mapping[str, Any]) -> bytes | None:
     """Findings F1 against the cost of training (PNG); None where the methods have no measure of it in common."""
     methods, floors = _systems(record)
     known = {name: scores["CE_F1"] for name, scores in methods.items() if scores["CE_F1"]["mean"] is not None}
-    found = _common_cost(record, list(known))
-    if found is None:
+    cost = _common_cost(record, list(known))
+    if cost is None:
         return None
-    title, minutes = found
+    title, minutes = cost
     figure = new_figure(8, 4.5)
     panel = figure.subplots()
     best = _best(floors, "CE_F1")
@@ -254,7 +248,7 @@ def cost_plot(record: Mapping[str, Any]) -> bytes | None:
         panel.plot(minutes[name], score["mean"], "o", color=BLUE)
         panel.annotate(name, (minutes[name], score["mean"]), xytext=(7, 4), textcoords="offset points", size=9)
     panel.set_xlabel(f"{title}, one seed (minutes)")
-    panel.set_ylabel(PANELS["CE_F1"])
+    panel.set_ylabel(METRICS["CE_F1"].axis)
     panel.margins(x=0.25)
     panel.grid(alpha=0.3)
     figure.supxlabel(f"{_source(record)}: means over seeds; bars and band: 95 % over test studies. {_NOTICE}", size=7)
@@ -263,9 +257,9 @@ def cost_plot(record: Mapping[str, Any]) -> bytes | None:
 
 def _systems(record: Mapping[str, Any]) -> tuple[dict[str, Scores], dict[str, Scores]]:
     """The methods and the floors under the full protocol: only a method's drafts have evidence."""
-    found: Mapping[str, Scores] = record["scores"]["full"]
-    methods = {name: scores for name, scores in found.items() if name in record["evidence"]}
-    return methods, {name: scores for name, scores in found.items() if name not in methods}
+    scored: Mapping[str, Scores] = record["scores"]["full"]
+    methods = {name: scores for name, scores in scored.items() if name in record["evidence"]}
+    return methods, {name: scores for name, scores in scored.items() if name not in methods}
 
 
 def _best(floors: Mapping[str, Scores], metric: str) -> tuple[str, float, Sequence[float] | None] | None:
@@ -273,7 +267,7 @@ def _best(floors: Mapping[str, Scores], metric: str) -> tuple[str, float, Sequen
     known = {name: scores[metric] for name, scores in floors.items() if scores.get(metric, {}).get("mean") is not None}
     if not known:
         return None
-    name = max(known, key=lambda one: float(known[one]["mean"]))
+    name = max(known, key=lambda floor: METRICS[metric].rank(float(known[floor]["mean"])))
     return name, float(known[name]["mean"]), known[name]["interval"]
 
 
@@ -384,7 +378,7 @@ def _summary(record: Mapping[str, Any]) -> str:
 
 
 def is_synthetic(results: SetResults) -> bool:
-    """Whether texts and images of the set may be shown anywhere."""
+    """True where texts and images of the set may be shown anywhere."""
     return results.dataset.card.name.startswith("phantom")
 
 
@@ -461,9 +455,9 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
                 | {"interval": system.interval(metric)}
                 for metric, values in system.values.items()
             }
-            for name, system in found.items()
+            for name, system in scored.items()
         }
-        for protocol, found in (
+        for protocol, scored in (
             ("full", {**results.full, **results.floors}),
             (results.suite.kind.compatible, {**results.compatible, **results.compatible_floors}),
         )
@@ -496,11 +490,11 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             for (method, metric), tested in contrasts.items()
         ],
         "evidence": {
-            method: {**found.figures, "recalled_kind": found.recalled_kind, "kinds": list(found.kinds)}
-            for method, found in results.evidence.items()
+            method: {**evidence.figures, "recalled_kind": evidence.recalled_kind, "kinds": list(evidence.kinds)}
+            for method, evidence in results.evidence.items()
         },
         "trained": trained_rows(results.suite),
-        "costs": {method: asdict(cost) for method, cost in results.costs.items()},
+        "costs": {method: cost.to_json() for method, cost in results.costs.items()},
         "failures": {
             row["label"]: {"refused": row["refused"], "failed": row["seeds"]["failed"]}
             for row in results.record["rows"]

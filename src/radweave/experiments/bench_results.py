@@ -1,4 +1,4 @@
-"""Everything that is known of a set once its runs are there: scores, tests, evidence, costs."""
+"""Results of a set from its finished runs: scores, tests, evidence, costs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from radweave.data.dataset import Dataset
 from radweave.experiments.bench_suite import JOINING, MethodCost, SuiteSet, method_cost, pace_folder
 from radweave.experiments.one_run import named_statistics, same_scores, summary
 from radweave.labels import LABELER_OF, Labeler, get_labeler
-from radweave.methods.tables import METRICS
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.metrics.catalogue import MAIN_METRICS, METRICS, TABLE_METRICS
 from radweave.metrics.evaluate import FLOOR_NAMES
 from radweave.metrics.evidence import EvidenceAgreement, evidence_agreement
 from radweave.metrics.floors import FINDINGS, WORDING, shuffled_pairing
 from radweave.metrics.pairs import Pair
-from radweave.metrics.significance import compare_seeds, holm
-from radweave.metrics.statistics import Floats, Statistic, cluster_index, resampled_weights
+from radweave.metrics.significance import compare_seeds, holm, resampled_p_value
+from radweave.metrics.statistics import Floats, Statistic, cluster_index, percentiles, resampled_weights
 from radweave.metrics.tables import DASH, TextTable, number
 
 # Scores of a method over its seeds, resampled over studies, and tested against others.
 #
-# Two questions, two tests. Over seeds: would another training give the same? (Welch's test, from the ablation's record.)
-# Over studies: would other studies? Here studies are drawn anew, a patient's together, 10,000 times, the same draw for
-# every method and seed; each draw gives every seed's corpus score, and their mean is the method's. A difference that
-# holds must hold in both.
+# Two tests. Over seeds (Welch, from the ablation's record): would another training give the same? Over studies: would
+# other studies? Studies are drawn with replacement, a patient's together, 10,000 times, the same draw for every method
+# and seed; each draw gives every seed's corpus score, and their mean is the method's. A difference must hold in both.
 
 
 ALPHA = 0.05
@@ -43,7 +42,7 @@ DRAWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How predictions are scored: protocol, labeler, training reports (for a protocol's vocabulary), patients."""
+    """Scoring of predictions: protocol, labeler, training reports (for a protocol's vocabulary), patients."""
 
     protocol: str
     labeler: Labeler
@@ -68,7 +67,7 @@ class Contrast:
 
     @property
     def holds(self) -> bool:
-        """Whether it holds over studies, corrected, and over seeds where the other system has any."""
+        """True if it is significant over studies, corrected, and over seeds where the other system has any."""
         over_seeds = self.p_seeds is None or self.p_seeds < ALPHA
         return self.p_holm is not None and self.p_holm < ALPHA and over_seeds
 
@@ -99,7 +98,7 @@ class SystemScores:
 
     def interval(self, metric: str) -> tuple[float, float] | None:
         """95 % over studies, of the mean over seeds."""
-        return _interval(self.draws[metric]) if metric in self.draws else None
+        return percentiles(self.draws[metric]) if metric in self.draws else None
 
 
 def read_run(folder: Path, scoring: Scoring) -> list[Pair]:
@@ -124,10 +123,8 @@ def score_system(runs: Sequence[Sequence[Pair]], scoring: Scoring, *, resamples:
     for evaluation in evaluations:
         if evaluation.study_ids != evaluations[0].study_ids:
             raise InputError("runs of one data set are not about the same studies", field="study_id")
-    values: dict[str, tuple[float | None, ...]] = {}
     summaries = [summary(evaluation) for evaluation in evaluations]
-    for name in METRICS:
-        values[name] = tuple(found.get(name) for found in summaries)
+    values = {name: tuple(scores.get(name) for scores in summaries) for name in TABLE_METRICS}
     return SystemScores(evaluations, values, _draws(evaluations, resamples) if resamples else {})
 
 
@@ -154,7 +151,7 @@ def floor_systems(pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemSc
 
 
 def shuffled_system(name: str, pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemScores]:
-    """A system's reports given to other studies, scored like a method: what its wording scores without its eyes."""
+    """A system's reports given to other studies, scored like a method: the score of its wording alone."""
     texts = shuffled_pairing(pairs, seed=0).texts
     if texts is None:
         return {}
@@ -169,45 +166,30 @@ def compare(
     p_seeds: Mapping[tuple[str, str], float | None] | None = None,
 ) -> dict[tuple[str, str], Contrast]:
     """(system, metric) -> its difference to ``other``; Holm over all of them. Systems on other studies are left out."""
-    found: dict[tuple[str, str], Contrast] = {}
+    contrasts: dict[tuple[str, str], Contrast] = {}
     for name, system in systems.items():
         if system.study_ids != other.study_ids:
             continue
         for metric in metrics:
-            ours, theirs = system.mean(metric), other.mean(metric)
-            if ours is None or theirs is None:
+            own, baseline = system.mean(metric), other.mean(metric)
+            if own is None or baseline is None:
                 continue
-            tested = Contrast(ours - theirs, None, None, None, (p_seeds or {}).get((name, metric)))
+            tested = Contrast(own - baseline, None, None, None, (p_seeds or {}).get((name, metric)))
             if metric in system.draws and metric in other.draws:
                 draws = system.draws[metric] - other.draws[metric]
-                low, high = _interval(draws) or (None, None)
-                tested = dataclasses.replace(tested, low=low, high=high, p_studies=_p_value(draws, ours - theirs))
-            found[name, metric] = tested
-    corrected = holm([tested.p_studies for tested in found.values()])
+                low, high = percentiles(draws) or (None, None)
+                p = resampled_p_value(draws - tested.difference, tested.difference)
+                tested = dataclasses.replace(tested, low=low, high=high, p_studies=p)
+            contrasts[name, metric] = tested
+    corrected = holm([tested.p_studies for tested in contrasts.values()])
     return {
-        key: dataclasses.replace(tested, p_holm=p) for (key, tested), p in zip(found.items(), corrected, strict=True)
+        key: dataclasses.replace(tested, p_holm=p)
+        for (key, tested), p in zip(contrasts.items(), corrected, strict=True)
     }
 
 
-def _interval(draws: Floats) -> tuple[float, float] | None:
-    defined = draws[~np.isnan(draws)]
-    if defined.size == 0:
-        return None
-    low, high = np.quantile(defined, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _p_value(draws: Floats, observed: float) -> float:
-    """Two-sided: the share of draws that lie as far from the difference found as nothing does; never 0."""
-    far = np.isnan(draws) | (np.abs(draws - observed) >= abs(observed) - 1e-12)
-    return (int(far.sum()) + 1) / (draws.size + 1)
-
-
-TESTED = ("BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
-"""The metrics that are tested; Holm's correction is over these and all methods."""
-NEAREST = FLOOR_NAMES["nearest_neighbour"]
-TESTED_FLOORS = (NEAREST, FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING])
-"""The floors that methods are tested against, each with a correction of its own."""
+TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING])
+"""The floors that methods are tested against, each with Holm's correction over all main metrics and methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +227,7 @@ class SetResults:
         return self.suite.table.reference
 
     def cost_of(self, label: str) -> MethodCost:
-        """What training the model behind a row cost."""
+        """Cost of training the model behind a row."""
         return self.costs[trained_rows(self.suite)[label]]
 
 
@@ -262,18 +244,19 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     """
     dataset = Dataset.open(suite.request.dataset)
     folders = _finished(suite.request.out, record)
-    scores = {method: [read_json(folder / "scores.json") for folder in found] for method, found in folders.items()}
+    noted = {
+        method: [read_json(folder / "scores.json")["metrics"] for folder in runs] for method, runs in folders.items()
+    }
     studies = tuple(dataset.studies())
     labeler = get_labeler(LABELER_OF[dataset.card.modality])
     train_texts = tuple(study.report for study in studies if study.split == "train" and study.report)
     patients = {study.study_id: study.patient_id for study in studies}
     scorings = [Scoring(name, labeler, train_texts, patients) for name in ("full", suite.kind.compatible)]
-    pairs = {method: [read_run(folder, scorings[0]) for folder in found] for method, found in folders.items()}
+    pairs = {method: [read_run(folder, scorings[0]) for folder in runs] for method, runs in folders.items()}
     full, compatible = ({method: score_system(runs, scoring) for method, runs in pairs.items()} for scoring in scorings)
     for method, system in full.items():
-        for place, folder in enumerate(folders[method]):
-            found = {metric: values[place] for metric, values in system.values.items()}
-            if not same_scores(found, scores[method][place]["metrics"]):
+        for folder, computed, known in zip(folders[method], system.by_seed(), noted[method], strict=True):
+            if not same_scores(computed, known):
                 raise InputError(
                     "predictions.jsonl does not give the scores in scores.json; remove scores.json and run again",
                     file=folder,
@@ -290,8 +273,8 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         compatible_floors=compatible_floors,
         to_reference=_against(full, suite.table.reference),
         to_joining=_against(full, JOINING),
-        to_floors={name: compare(full, floors[name], TESTED) for name in TESTED_FLOORS if name in floors},
-        evidence={method: _evidence(found, dataset) for method, found in folders.items()},
+        to_floors={name: compare(full, floors[name], MAIN_METRICS) for name in TESTED_FLOORS if name in floors},
+        evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
         costs=read_costs(suite, folders),
     )
 
@@ -300,20 +283,20 @@ def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict
     """The costs of every row that is trained, from its finished runs."""
     trained = trained_rows(suite)
     return {
-        label: method_cost(found, [read_json(folder / "scores.json") for folder in found], pace_folder(suite, label))
-        for label, found in folders.items()
+        label: method_cost(runs, [read_json(folder / "scores.json") for folder in runs], pace_folder(suite, label))
+        for label, runs in folders.items()
         if trained[label] == label
     }
 
 
 def _finished(out: Path, record: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:
-    found = {}
+    finished = {}
     for row in record["rows"]:
         places = [out / folder for folder in row["folders"]]
         done = tuple(place for place in places if int(place.name.removeprefix("seed-")) in row["seeds"]["finished"])
         if done:
-            found[row["label"]] = done
-    return found
+            finished[row["label"]] = done
+    return finished
 
 
 def _against(systems: Mapping[str, SystemScores], name: str) -> dict[tuple[str, str], Contrast]:
@@ -321,7 +304,7 @@ def _against(systems: Mapping[str, SystemScores], name: str) -> dict[tuple[str, 
     if name not in systems:
         return {}
     others = {other: system for other, system in systems.items() if other != name}
-    return compare(others, systems[name], TESTED, _between_trainings(others, systems[name]))
+    return compare(others, systems[name], MAIN_METRICS, _between_trainings(others, systems[name]))
 
 
 def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores) -> dict[tuple[str, str], float | None]:
@@ -342,7 +325,7 @@ _FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_reca
 def _floors(
     pairs: Mapping[str, Sequence[Sequence[Pair]]], full: Mapping[str, SystemScores], scoring: Scoring
 ) -> dict[str, SystemScores]:
-    """What came with the predictions, and the reports of the method with the best findings F1 for other studies."""
+    """Floors from the predictions, and the reports of the method with the best findings F1 given to other studies."""
     if not pairs:
         return {}
     best = max(pairs, key=lambda method: full[method].mean("CE_F1") or 0.0)
@@ -351,21 +334,21 @@ def _floors(
 
 def _evidence(folders: tuple[Path, ...], dataset: Dataset) -> MethodEvidence:
     labeler = get_labeler(LABELER_OF[dataset.card.modality])
-    found: list[EvidenceAgreement] = []
+    agreements: list[EvidenceAgreement] = []
     kinds: dict[str, None] = {}
     for folder in folders:
         rows = [
             {"ref": row["ref"], "hyp": row["hyp"], "evidence": _light(row["evidence"], kinds)}
             for _, row in read_jsonl(folder / "predictions.jsonl")
         ]
-        found.append(evidence_agreement(rows, labeler))
-    values = {name: [getattr(item, name) for item in found] for name in _FIGURES}
+        agreements.append(evidence_agreement(rows, labeler))
+    values = {name: [getattr(item, name) for item in agreements] for name in _FIGURES}
     means = {name: None if None in known else fmean(known) for name, known in values.items()}
-    return MethodEvidence(means, found[0].recalled_kind, tuple(kinds))
+    return MethodEvidence(means, agreements[0].recalled_kind, tuple(kinds))
 
 
 def _light(evidence: Mapping[str, Any], kinds: dict[str, None]) -> dict[str, Any]:
-    """What is compared of the evidence, without maps; notes the kinds that there are."""
+    """The compared part of the evidence, without maps; adds the kinds that it has to ``kinds``."""
     kinds.update(dict.fromkeys(name for name, value in evidence.items() if value))
     return {name: evidence[name] for name in ("class_probabilities", "calibration", "recalled") if name in evidence}
 
@@ -435,20 +418,12 @@ def percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.0f} %"
 
 
-# Which method for which need: the best by each measure, and what cannot be told apart from it.
-
-
-NEEDS = {
-    "findings named right (micro F1)": "CE_F1",
-    "rare findings too (macro F1)": "CE_F1_macro",
-    "wording near the references (CIDEr)": "CIDEr",
-    "long common phrases (ROUGE-L)": "ROUGE_L",
-}
+# The best method by each measure, and the methods that cannot be told apart from it.
 
 
 def choice_table(results: SetResults) -> TextTable:
     """One line per need: the best method, its figure, and the methods that its interval does not separate from it."""
-    rows = [_best_by_score(need, metric, results.full) for need, metric in NEEDS.items()]
+    rows = [_best_by_score(name, results.full) for name, metric in METRICS.items() if metric.need]
     costs = results.costs
     for need, values, shown in (
         ("least training (CPU)", {name: cost.cpu_s for name, cost in costs.items()}, duration),
@@ -470,11 +445,12 @@ def _megabytes(value: float | None) -> str:
     return megabytes(None if value is None else int(value))
 
 
-def _best_by_score(need: str, metric: str, systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
+def _best_by_score(metric: str, systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
+    need = METRICS[metric].need
     means = {name: mean for name, system in systems.items() if (mean := system.mean(metric)) is not None}
     if not means:
         return need, DASH, DASH, DASH
-    best = max(means, key=means.__getitem__)
+    best = max(means, key=lambda name: METRICS[metric].rank(means[name]))
     others = {name: system for name, system in systems.items() if name != best and name in means}
     tested = compare(others, systems[best], (metric,))
     near = [name for name in others if (p := tested[name, metric].p_studies) is None or p >= ALPHA]

@@ -1,6 +1,7 @@
-"""What is compared on what: the sets of the suite, and for each a table with one row per method.
+"""The sets of the benchmark, and for each a table with one row per method.
 
-A method is a row of an ablation table (``radweave.experiments.ablate`` does the training), in its own preset and without switches.
+A method is a row of an ablation table (``radweave.experiments.ablate`` does the training), in its own preset and
+without switches.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from radweave.methods import load_method, method_names, resolve, usable_methods
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import ReportModel
 from radweave.methods.tables import Paper, Row, Table
+from radweave.metrics.catalogue import METRICS
 from radweave.phantom.study import PhantomOptions
 
 REFERENCE = "baseline"
@@ -35,10 +37,6 @@ with priors, which only this one looks at, it reports a second time without them
 UNTOLD = f"{JOINING}, told no prior"
 UTILITY = "kind=expected_utility"
 """The option of decoding by which drafts are chosen instead of written: docs/drafting.md."""
-METRICS = (
-    *("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr"),
-    *("CE_P", "CE_R", "CE_F1", "CE_F1_macro", "CE_F1_example"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
         title=f"Methods on {kind.title}",
         rows=tuple(rows),
         reference=reference,
-        metrics=METRICS,
+        metrics=tuple(name for name, metric in METRICS.items() if metric.in_benchmark and name != "CE_F1_macro_5"),
         note="every method in its own preset; what was equal and what was not is in the table of budgets",
     )
     ablation = AblationRequest(
@@ -213,14 +211,14 @@ def _precisions(request: BenchRequest, modality: Modality) -> list[str]:
 
 def overrides_of(name: str, overrides: Sequence[str]) -> list[str]:
     """The overrides that hold for a set: those for all, and those that begin with its name and a colon."""
-    kept = []
+    chosen = []
     for override in overrides:
         first, colon, rest = override.partition(":")
         if colon and first in SETS:
-            kept += [rest] if first == name else []
+            chosen += [rest] if first == name else []
         else:
-            kept.append(override)
-    return kept
+            chosen.append(override)
+    return chosen
 
 
 def preset_for(method: str, preset: str, modality: Modality, overrides: Sequence[str]) -> str | None:
@@ -240,8 +238,8 @@ def preset_for(method: str, preset: str, modality: Modality, overrides: Sequence
 
 
 def printed(method: str) -> Paper:
-    """What papers print for the whole method: rows of any method's tables that train it without a switch."""
-    found: dict[str, dict[str, float]] = {}
+    """Numbers that papers print for the whole method: rows of any method's tables that train it without a switch."""
+    papers: dict[str, dict[str, float]] = {}
     for owner, module in usable_methods().items():
         for table in getattr(module, "TABLES", {}).values():
             for row in table.rows:
@@ -249,14 +247,14 @@ def printed(method: str) -> Paper:
                 if whole and (row.method or owner) == method:
                     for source, values in row.paper.items():
                         # The first table's number stands: later ones, read off a figure, are rounded.
-                        found[source] = {**values, **found.get(source, {})}
-    return found
+                        papers[source] = {**values, **papers.get(source, {})}
+    return papers
 
 
-# What a method was given and what it cost: read from its runs, never worked out from what it should be.
+# Settings and costs of a method, read from its runs.
 #
-# Times count where they are whole: a run that went on after a stop, or took a stage from the data set's cache, has no
-# time of its own. What such a run did train is in the figures by stage.
+# Only whole times count: a run that was resumed, or took a stage from the data set's cache, has no time of its own. The
+# stages that such a run trained are in the figures by stage.
 
 
 FROM_CACHE = "is taken from the data set's cache"
@@ -286,7 +284,7 @@ class MethodCost:
     Bytes on disk of weights and of memories. ``train_s``, ``cpu_s``: mean over the ``whole`` runs that trained
     everything themselves; ``updates_s``: the updates of all stages by their median pace. ``peak_memory`` is the largest
     of the runs, ``reports_per_s`` and ``written_per_s`` are medians. ``seconds`` adds up all that was spent on these
-    runs, here or before. None where nothing was measured.
+    runs, here or before. ``settings`` are those of ``settings_of``. None where nothing was measured.
     """
 
     runs: int
@@ -307,10 +305,13 @@ class MethodCost:
     reports_per_s: float | None
     written_per_s: float | None
     stages: tuple[StageCost, ...]
-    given: Mapping[str, str]
+    settings: Mapping[str, str]
     seeds: tuple[int, ...]
     config: str
     code: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"given" if name == "settings" else name: value for name, value in asdict(self).items()}
 
 
 def method_cost(folders: Sequence[Path], scores: Sequence[Mapping[str, Any]], pace: Path) -> MethodCost:
@@ -320,7 +321,7 @@ def method_cost(folders: Sequence[Path], scores: Sequence[Mapping[str, Any]], pa
     """
     run = restore(folders[0])
     short = read_json(pace / "training.json") if (pace / "scores.json").is_file() else {}
-    whole = [found for found in scores if _is_whole(found)]
+    whole = [record for record in scores if _is_whole(record)]
     stages = tuple(_stage(name, run.experiment, folders, pace) for name in run.experiment.named_stages())
     trained = [run.experiment.named_stages()[stage.name].finetune for stage in stages if stage.updates > 0]
     return MethodCost(
@@ -332,20 +333,20 @@ def method_cost(folders: Sequence[Path], scores: Sequence[Mapping[str, Any]], pa
         trainable_report=_trainable(run.model, trained[-1:]),
         weight_bytes=(folders[0] / "weights.safetensors").stat().st_size,
         memory_bytes=sum(path.stat().st_size for path in (folders[0] / "memories").rglob("*") if path.is_file()),
-        train_s=_mean([found["train_s"] for found in whole]),
-        cpu_s=_mean([found.get("cpu_s") for found in whole]),
+        train_s=_mean([record["train_s"] for record in whole]),
+        cpu_s=_mean([record.get("cpu_s") for record in whole]),
         updates_s=_updates_s(stages),
-        seconds=sum((found["train_s"] or 0.0) + found["generate_s"] for found in scores),
-        threads=tuple(sorted({found["threads"] for found in scores if found.get("threads")})),
+        seconds=sum((record["train_s"] or 0.0) + record["generate_s"] for record in scores),
+        threads=tuple(sorted({record["threads"] for record in scores if record.get("threads")})),
         peak_memory=_largest("peak_memory_bytes", (*scores, short)),
         peak_device=_largest("peak_device_bytes", (*scores, short)),
-        reports_per_s=_median([found.get("reports_per_s") for found in scores]),
-        written_per_s=_median([found["studies"] / found["generate_s"] for found in scores if found["generate_s"]]),
+        reports_per_s=_median([record.get("reports_per_s") for record in scores]),
+        written_per_s=_median([record["studies"] / record["generate_s"] for record in scores if record["generate_s"]]),
         stages=stages,
-        given=given(run.experiment),
-        seeds=tuple(found["seed"] for found in scores),
+        settings=settings_of(run.experiment),
+        seeds=tuple(record["seed"] for record in scores),
         config=scores[0]["identity"]["config"],
-        code=tuple(dict.fromkeys(found["code"] or "unknown" for found in scores)),
+        code=tuple(dict.fromkeys(record["code"] or "unknown" for record in scores)),
     )
 
 
@@ -356,8 +357,8 @@ def _updates_s(stages: Sequence[StageCost]) -> float | None:
     return sum(stage.updates * stage.batch_size / stage.studies_per_s for stage in trained if stage.studies_per_s)
 
 
-def given(experiment: Experiment) -> dict[str, str]:
-    """What a configuration gives a method, by the names that the table of budgets uses."""
+def settings_of(experiment: Experiment) -> dict[str, str]:
+    """Settings of a configuration by their names in the table of budgets."""
     data, decoding = experiment.data, experiment.decoding
     size = f"{data.image_size} px" if data.modality == "xray" else " x ".join(map(str, data.ct.size or ()))
     words, encoder = dict(experiment.model).get("language_model"), experiment.model.encoder
@@ -392,8 +393,8 @@ def _shape(record: Any, names: Sequence[str]) -> str:
 
 
 def _is_whole(scores: Mapping[str, Any]) -> bool:
-    kept = any(FROM_CACHE in note for note in scores["notes"])
-    return scores["train_s"] is not None and not scores["resumed"] and not kept
+    from_cache = any(FROM_CACHE in note for note in scores["notes"])
+    return scores["train_s"] is not None and not scores["resumed"] and not from_cache
 
 
 def _stage(name: str, experiment: Experiment, folders: Sequence[Path], short: Path) -> StageCost:
@@ -401,8 +402,8 @@ def _stage(name: str, experiment: Experiment, folders: Sequence[Path], short: Pa
     paces = [pace for folder in folders if (pace := _pace(folder / "metrics.jsonl", name)) is not None]
     trained_by = len(paces)
     if not paces:
-        found = _pace(short / "metrics.jsonl", name)
-        paces = [] if found is None else [found]
+        measured = _pace(short / "metrics.jsonl", name)
+        paces = [] if measured is None else [measured]
     cards = [read_card_alone(folder) for folder in folders]
     return StageCost(
         name=name,
@@ -449,10 +450,10 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-# A few updates of every stage, where a method's runs do not tell what training costs.
+# Short runs that measure pace and memory.
 #
 # Runs that were taken over may have their first stages from a cache, or be from a version that did not note its memory.
-# A short run from nothing, in a process of its own, gives pace and memory; its weights are of no use.
+# A short run without caches, in a process of its own, gives pace and memory; its weights are not used.
 
 
 UPDATES = 25
@@ -463,7 +464,7 @@ def pace_folder(suite: SuiteSet, method: str) -> Path:
 
 
 def lacks_pace(cost: MethodCost) -> bool:
-    """Whether the runs leave pace or memory open."""
+    """True where the runs leave pace or memory unknown."""
     unknown = any(stage.studies_per_s is None for stage in cost.stages if stage.updates > 0)
     return unknown or (cost.peak_memory is None and cost.peak_device is None)
 

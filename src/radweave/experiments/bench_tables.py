@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 from radweave.experiments.bench_results import (
-    TESTED,
     TESTED_FLOORS,
     SetResults,
     SystemScores,
@@ -21,14 +20,15 @@ from radweave.experiments.bench_results import (
 )
 from radweave.experiments.bench_results import count as counted
 from radweave.experiments.bench_suite import JOINING, MethodCost
-from radweave.methods.tables import FREQUENT_METRIC, METRICS
 from radweave.metrics import Evaluation
+from radweave.metrics.catalogue import MAIN_METRICS, METRICS, TABLE_METRICS
 from radweave.metrics.honesty import InventedRow, MissedRow
 from radweave.metrics.tables import DASH, TextTable, number
 
-LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "ROUGE_L", "CIDEr")
-CLINICAL = ("CE_P", "CE_R", "CE_F1", "CE_F1_macro", FREQUENT_METRIC, "CE_F1_example")
-CLINICAL_NAMES = ("precision", "recall", "micro F1", "macro F1", "macro F1 (5+)", "F1 by study")
+_COLUMNS = [metric for metric in METRICS.values() if metric.in_benchmark]
+# METEOR needs Java and has a table of its own.
+LANGUAGE = tuple(metric.key for metric in _COLUMNS if metric.clinical is None and metric.key != "METEOR")
+CLINICAL = {metric.key: metric.column for metric in _COLUMNS if metric.clinical is not None}
 FLOORS = {
     TESTED_FLOORS[0]: "the report of the training study whose image is nearest in raw pixels",
     TESTED_FLOORS[1]: "the one training report that has the best micro F1 on the training split, for every study",
@@ -78,7 +78,7 @@ def training_time(cost: MethodCost) -> str:
 
 
 def provenance(results: SetResults) -> tuple[str, ...]:
-    """Where the figures are from: data, studies, scoring, and what is missing."""
+    """Origin of the figures: data, studies, scoring, and missing runs."""
     card, record = results.dataset.card, results.record
     counts = ", ".join(f"{card.counts.get(f'studies_{split}', 0)} {split}" for split in ("train", "val", "test"))
     notes = [f"{card.name}: studies {counts}; data {record['dataset']['fingerprint'][:12]}"]
@@ -125,7 +125,7 @@ def score_tables(results: SetResults) -> list[TextTable]:
                 f"{name}: macro F1 (5+) is over {len(table.frequent)} classes with 5 positives or more in the"
                 f" references; its drafts (first seed) ever assert {len(table.asserted)} classes"
             )
-    tables.append(_scores("Findings", results.full, results.floors, CLINICAL, CLINICAL_NAMES, note))
+    tables.append(_scores("Findings", results.full, results.floors, tuple(CLINICAL), tuple(CLINICAL.values()), note))
     return tables
 
 
@@ -158,7 +158,8 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
     tables = []
     if results.to_reference:
         rows = [
-            (name, *(difference(results.to_reference.get((name, metric))) for metric in TESTED)) for name in methods
+            (name, *(difference(results.to_reference.get((name, metric))) for metric in MAIN_METRICS))
+            for name in methods
         ]
         notes: tuple[str, ...] = (
             "difference of means [95 % over studies]; p studies: resampled by patient, the same draw for both systems;"
@@ -166,22 +167,22 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
             "* a difference is taken to hold where Holm and seeds are both below 0.05",
         )
         notes += _untested(results)
-        tables.append(TextTable(f"Difference to {results.reference}", ("method", *TESTED), tuple(rows), notes))
+        tables.append(TextTable(f"Difference to {results.reference}", ("method", *MAIN_METRICS), tuple(rows), notes))
     if results.to_joining:
         cells = results.to_joining
         rows = [
-            (name, *(difference(cells.get((name, metric))) for metric in TESTED))
+            (name, *(difference(cells.get((name, metric))) for metric in MAIN_METRICS))
             for name in results.full
             if name != JOINING
         ]
         notes = (
             f"below zero {JOINING} is ahead; Holm: over all {len(cells)} cells; p seeds: Welch's between trainings",
         )
-        tables.append(TextTable(f"Difference to {JOINING}", ("method", *TESTED), tuple(rows), notes))
+        tables.append(TextTable(f"Difference to {JOINING}", ("method", *MAIN_METRICS), tuple(rows), notes))
     for floor, tested in results.to_floors.items():
-        rows = [(name, *(difference(tested.get((name, metric))) for metric in TESTED)) for name in results.full]
+        rows = [(name, *(difference(tested.get((name, metric))) for metric in MAIN_METRICS)) for name in results.full]
         notes = (f"a floor has no seeds; {FLOORS[floor]}",)
-        tables.append(TextTable(f"Difference to the {floor}", ("method", *TESTED), tuple(rows), notes))
+        tables.append(TextTable(f"Difference to the {floor}", ("method", *MAIN_METRICS), tuple(rows), notes))
     return tables
 
 
@@ -205,7 +206,7 @@ def honesty_table(results: SetResults) -> TextTable:
 
 
 def trust_table(results: SetResults) -> TextTable:
-    """How far probabilities and drafts can be believed."""
+    """Calibration error, and findings that drafts invent or miss."""
     rows = []
     for method, system in results.full.items():
         figures = results.evidence[method].figures
@@ -258,9 +259,9 @@ def evidence_table(results: SetResults) -> TextTable:
         names = ("heads_ap", "heads", "recalled", "draft", "draft_heads", "draft_recalled")
         cells = [number(figures[name], 3) for name in names]
         cells.insert(4, number(_share(figures["draft"], figures["heads"]), 2))
-        said = f"{figures['per_reference']:.2f} / {figures['per_draft']:.2f}"
+        counts = f"{figures['per_reference']:.2f} / {figures['per_draft']:.2f}"
         kind = evidence.recalled_kind or DASH
-        rows.append((method, *cells, said, kind, ", ".join(evidence.kinds) or "none"))
+        rows.append((method, *cells, counts, kind, ", ".join(evidence.kinds) or "none"))
     head = ("method", "heads AP", "heads", "recalled", "draft", "draft / heads", "draft ~ heads", "draft ~ recalled")
     notes = (
         "heads AP: micro average precision of the heads over all findings",
@@ -273,7 +274,7 @@ def evidence_table(results: SetResults) -> TextTable:
 
 
 def cost_table(results: SetResults) -> TextTable:
-    """What the runs cost on this machine."""
+    """Costs of the runs on this machine."""
     rows = []
     notes = [
         "training and CPU: mean over runs that trained all their stages in one go (whole / all); updates: their"
@@ -313,12 +314,12 @@ def _on_device(results: SetResults) -> bool:
 
 
 def budget_tables(results: SetResults) -> list[TextTable]:
-    """What was equal for all methods, what was not, and what each did with it."""
-    given = {method: cost.given for method, cost in results.costs.items()}
-    names = list(next(iter(given.values())))
-    equal = [name for name in names if len({facts[name] for facts in given.values()}) == 1]
+    """Settings equal for all methods, settings that differ, and the stages of each method."""
+    settings = {method: cost.settings for method, cost in results.costs.items()}
+    names = list(next(iter(settings.values())))
+    equal = [name for name in names if len({facts[name] for facts in settings.values()}) == 1]
     unequal = [name for name in names if name not in equal]
-    some = next(iter(given.values()))
+    some = next(iter(settings.values()))
     counts = results.dataset.card.counts
     notes = [
         f"equal for all: {counts.get('studies_train', 0)} training studies, the splits, seeds 0 to n - 1, "
@@ -327,7 +328,7 @@ def budget_tables(results: SetResults) -> list[TextTable]:
         + (", ".join(unequal) or "nothing of the above")
         + "; parameters, updates and time: see Costs and Stages",
     ]
-    rows = [(method, *(facts[name] for name in unequal)) for method, facts in given.items()]
+    rows = [(method, *(facts[name] for name in unequal)) for method, facts in settings.items()]
     stages = []
     for method, cost in results.costs.items():
         for stage in cost.stages:
@@ -360,10 +361,10 @@ def budget_tables(results: SetResults) -> list[TextTable]:
 
 
 def paper_table(results: SetResults) -> TextTable | None:
-    """What papers print for the methods: other data, other sizes."""
+    """Numbers that papers print for the methods: other data, other sizes."""
     papers = {row["label"]: row["paper"] for row in results.record["rows"] if row["paper"]}
     metrics = [
-        name for name in METRICS if any(name in values for paper in papers.values() for values in paper.values())
+        name for name in TABLE_METRICS if any(name in values for paper in papers.values() for values in paper.values())
     ]
     rows = []
     for method, paper in papers.items():

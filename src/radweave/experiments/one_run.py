@@ -37,17 +37,17 @@ from radweave.inference.predictor import Predictor
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.methods import resolve
 from radweave.methods.experiment import Experiment
-from radweave.methods.tables import CLINICAL_METRICS, FREQUENT_METRIC, LANGUAGE_METRICS
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
+from radweave.metrics.catalogue import MAIN_METRICS, METRICS, SHORT_METRICS, TABLE_METRICS
 from radweave.metrics.evaluate import MODEL, score_systems
 from radweave.metrics.protocols import IMPLEMENTATION
-from radweave.metrics.records import ClassGroup, ClinicalKey, number_or_none
+from radweave.metrics.records import number_or_none
 from radweave.metrics.statistics import Statistic
 
 FORMAT = "radweave-ablation-run"
 STOPPED = 3
 BATCH_SIZE = 16
-CHECKED = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
+
 _SAME = 1e-9
 """Scores of the same texts by the same program differ by nothing."""
 
@@ -81,7 +81,7 @@ class Task:
 
     @property
     def run_path(self) -> Path:
-        """Where the trained run is."""
+        """Folder of the trained run."""
         return Path(self.run or self.folder)
 
     @property
@@ -108,7 +108,7 @@ def finished_scores(task: Task, experiment: Experiment, dataset: Dataset) -> dic
 
 
 def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any]:
-    """What scores must be of to be those of a task whose folder holds a finished run."""
+    """Identity that scores must have to be those of a task whose folder holds a finished run."""
     labeler = get_labeler(LABELER_OF[dataset.card.modality])
     return {
         "config": config_hash(experiment),
@@ -124,7 +124,7 @@ def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, 
 
 
 def _reported(task: Task) -> dict[str, Any]:
-    """What decides the reports of a run beside its weights."""
+    """Settings that decide the reports of a run, apart from its weights."""
     tested = Dataset.open(task.tested).fingerprint()
     return {"at_test": list(task.at_test), "decoding": list(task.decoding), "tested": tested}
 
@@ -141,9 +141,9 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
     experiment = task.experiment()
     dataset = Dataset.open(Path(task.dataset))
     _refuse_other_run(task, experiment, dataset)
-    kept = finished_scores(task, experiment, dataset)
-    if kept is not None:
-        return kept
+    finished = finished_scores(task, experiment, dataset)
+    if finished is not None:
+        return finished
     training = _train(task, watch or TrainingWatch(), own_process=own_process)
     started = time.perf_counter()
     run = restore(task.run_path)
@@ -255,9 +255,9 @@ def peak_memory() -> dict[str, int]:
     status = Path("/proc/self/status")
     if status.is_file():
         # Not getrusage's figure: it begins with the peak of the process that started this one.
-        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
-        if found:
-            peaks["peak_memory_bytes"] = 1024 * int(found[1])
+        peak = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+        if peak:
+            peaks["peak_memory_bytes"] = 1024 * int(peak[1])
     if torch.cuda.is_available():
         peaks["peak_device_bytes"] = torch.cuda.max_memory_allocated()
     return peaks
@@ -294,37 +294,29 @@ def _score(task: Task, labeler: Labeler) -> dict[str, Any]:
 
 def summary(evaluation: Evaluation) -> dict[str, float | None]:
     """The metrics that tables name; None where one is undefined or was not computed."""
-    values = {name: evaluation.corpus[name].value for name in LANGUAGE_METRICS if name in evaluation.corpus}
-    statistics = named_statistics(evaluation)
-    return {
-        **values,
-        **{name: number_or_none(found.corpus()) for name, found in statistics.items() if name not in values},
+    language = {name: evaluation.corpus[name].value for name in TABLE_METRICS if name in evaluation.corpus}
+    statistics = named_statistics(evaluation).items()
+    return language | {
+        name: number_or_none(statistic.corpus()) for name, statistic in statistics if name not in language
     }
 
 
-def same_scores(found: Mapping[str, float | None], noted: Mapping[str, float | None]) -> bool:
-    """Whether predictions give the scores that are noted of them."""
-    for metric in CHECKED:
-        ours, theirs = found.get(metric), noted.get(metric)
-        if ours is None or theirs is None:
-            if ours is not theirs:
+def same_scores(computed: Mapping[str, float | None], noted: Mapping[str, float | None]) -> bool:
+    """True where predictions give the scores that are noted of them."""
+    for metric in {*MAIN_METRICS, *SHORT_METRICS}:
+        new, old = computed.get(metric), noted.get(metric)
+        if new is None or old is None:
+            if new is not old:
                 return False
-        elif abs(ours - theirs) > _SAME:
+        elif abs(new - old) > _SAME:
             return False
     return True
 
 
 def named_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
-    """What the metrics that tables name are computed from, for resampling; without those that were not computed."""
-    found = {name: evaluation.statistics[name] for name in LANGUAGE_METRICS if name in evaluation.statistics}
-    groups = {key.group for key in evaluation.clinical_statistics}
-    group: ClassGroup = "without_no_finding" if "without_no_finding" in groups else "all"
-    for name, (average, measure) in CLINICAL_METRICS.items():
-        found[name] = evaluation.clinical_statistics[ClinicalKey("negative", group, average, measure)]
-    frequent = ClinicalKey("negative", "frequent", "macro", "f1")
-    if frequent in evaluation.clinical_statistics:
-        found[FREQUENT_METRIC] = evaluation.clinical_statistics[frequent]
-    return found
+    """Statistics of the metrics that tables name, for resampling, without those that were not computed."""
+    statistics = {name: METRICS[name].statistic(evaluation) for name in TABLE_METRICS}
+    return {name: statistic for name, statistic in statistics.items() if statistic is not None}
 
 
 def stops_without_parent(parent: int) -> TrainingWatch:
@@ -352,13 +344,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-# Runs that were trained before are taken over, if they are the same in everything that decides them.
+# Reuse of finished runs.
 #
-# The same method, every field of the configuration, the seed, the data's fingerprint and the preparation of images; all
-# files as their hashes say, and a model that this version can open. Scores come along if they are of these weights, this
-# way of scoring and these predictions, else they are made anew. The state of the source code is not asked for: the tables
-# say where it differs.
-
+# A run is taken over if method, configuration (field by field), seed, the data's fingerprint and the preparation of
+# images are equal, its files have their hashes, and this version can open its model. Its scores are used if they are of
+# these weights, this way of scoring and these predictions; else they are computed again. The state of the source code
+# may differ; the tables report it.
 
 REUSED = "reused.json"
 _LEFT_BEHIND = (".*", "checkpoints", "task.json", "log.txt", "failure.txt", REUSED)
@@ -366,7 +357,7 @@ _LEFT_BEHIND = (".*", "checkpoints", "task.json", "log.txt", "failure.txt", REUS
 
 @dataclass(slots=True)
 class Reused:
-    """How many runs were taken over, and why runs of the same method, seed and data were not."""
+    """Number of runs taken over, and reasons why others of the same method, seed and data were not."""
 
     taken: int = 0
     refused: list[str] = field(default_factory=list)
@@ -396,7 +387,7 @@ def take_over(tasks: Sequence[Task], dataset: Dataset, folders: Sequence[Path]) 
 
 def _runs_under(folders: Sequence[Path]) -> dict[tuple[str, int, str], list[Path]]:
     """(method, seed, data fingerprint) -> run folders."""
-    found: dict[tuple[str, int, str], list[Path]] = {}
+    runs: dict[tuple[str, int, str], list[Path]] = {}
     for top in folders:
         for path in sorted(top.rglob("run.json")):
             try:
@@ -404,31 +395,31 @@ def _runs_under(folders: Sequence[Path]) -> dict[tuple[str, int, str], list[Path
                 key = (str(card["method"]), int(card["seed"]), str(card["dataset"]["fingerprint"]))
             except (InputError, KeyError, TypeError, ValueError):  # a file of that name that is something else
                 continue
-            found.setdefault(key, []).append(path.parent)
-    return found
+            runs.setdefault(key, []).append(path.parent)
+    return runs
 
 
 def _difference(folder: Path, task: Task) -> str | None:
     """Why a run is not the task's, or cannot be opened any more; None if it is."""
     experiment = task.experiment()
     try:
-        found = from_yaml(type(experiment), folder / "config.yaml")
-        if found != experiment:
-            ours, theirs = experiment.model_dump(mode="json"), found.model_dump(mode="json")
-            return "another configuration: " + ", ".join(_different(ours, theirs))
+        existing = from_yaml(type(experiment), folder / "config.yaml")
+        if existing != experiment:
+            wanted, actual = experiment.model_dump(mode="json"), existing.model_dump(mode="json")
+            return "another configuration: " + ", ".join(_different(wanted, actual))
         run = restore(folder)
     except InputError as error:
         return error.reason
     return None if run.card.is_trained else "was not trained"
 
 
-def _different(ours: object, theirs: object, place: str = "") -> list[str]:
+def _different(wanted: object, actual: object, path: str = "") -> list[str]:
     """The names of fields that differ."""
-    if not isinstance(ours, dict) or not isinstance(theirs, dict):
-        return [] if ours == theirs else [place]
-    names = dict.fromkeys((*ours, *theirs))
+    if not isinstance(wanted, dict) or not isinstance(actual, dict):
+        return [] if wanted == actual else [path]
+    names = dict.fromkeys((*wanted, *actual))
     return [
-        field for name in names for field in _different(ours.get(name), theirs.get(name), f"{place}.{name}".strip("."))
+        field for name in names for field in _different(wanted.get(name), actual.get(name), f"{path}.{name}".strip("."))
     ]
 
 
@@ -442,12 +433,12 @@ def _copy(folder: Path, task: Task, dataset: Dataset) -> None:
     if not path.is_file():
         return
     scores = read_json(path)
-    ours = identity(task, task.experiment(), dataset)
+    expected = identity(task, task.experiment(), dataset)
     # The configuration was found equal field by field; the hash may be of a version with other fields.
-    if {**scores.get("identity", {}), "config": ours["config"]} == ours and _are_of_the_predictions(
+    if {**scores.get("identity", {}), "config": expected["config"]} == expected and _are_of_the_predictions(
         task, dataset, scores
     ):
-        write_json(path, {**scores, "identity": ours})
+        write_json(path, {**scores, "identity": expected})
     else:
         path.unlink()
 
@@ -457,10 +448,10 @@ def _are_of_the_predictions(task: Task, dataset: Dataset, scores: dict[str, Any]
     options = Options(meteor=False, floors=False, resamples=0)
     try:
         pairs = read_pairs(task.path / "predictions.jsonl", skip_invalid=True).pairs
-        found = summary(evaluate_pairs(pairs, task.protocol, labeler=labeler, options=options))
+        computed = summary(evaluate_pairs(pairs, task.protocol, labeler=labeler, options=options))
     except InputError:  # no predictions, or none that can be read
         return False
-    return same_scores(found, scores["metrics"])
+    return same_scores(computed, scores["metrics"])
 
 
 def _link(source: str, destination: str) -> None:

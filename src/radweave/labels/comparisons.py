@@ -1,9 +1,9 @@
-"""Words that compare with an earlier examination: one lexicon for those who count them and for those who remove them.
+"""Words that compare with an earlier examination: one lexicon for counting them and for removing them.
 
-``CHANGES`` are the changes that a report may speak of. ``compares_with_prior`` asks whether a text compares at all.
-Words that have another meaning beside one of comparison are blanked first where that meaning is plain (``_ELSEWHERE``),
-and so is advice: what is to be done, or would be done if, compares with nothing yet (``_ADVICE``). "Old", "healed",
-"chronic", "residual" and "remains" tell what is seen and do not count.
+``CHANGES`` are the changes that a report may state; ``compares_with_prior`` tests for any comparison. Words with
+another meaning are blanked first where that meaning is plain (``_ELSEWHERE``), and so is advice, which compares with
+nothing yet (``_ADVICE``). "Old", "healed", "chronic", "residual" and "remains" describe the current image and do not
+count.
 """
 
 from __future__ import annotations
@@ -157,14 +157,14 @@ _FAMILIES: Final = {
         r"|(?:tube|line|catheter|drain)s? (?:is|are|came|has come|have come) out"
     ),
 }
-"""What a comparison speaks of -> its words and the grammar around them."""
+"""Kind of comparison -> its words and the grammar around them."""
 _ALONE = (
     r", (?:\w+ )?(?:increased|decreased|similar|larger|smaller|worse)(?=\s*(?:$|[.,;]))|(?:^|[.;]\s+)similar\b"
     r"|^\W*(?:\w+ly )?(?:worse|better|same|increased|decreased|diminished|reduced)(?=\s*(?:$|[.,;]))"
     r"|^\W*(?:the )?same (?!(?:\w+ )?(?:level|side|lobe|region|area|location|place|site|patient|time|day|lung|view"
     r"|technique)\b|(?:is|was) true|applies|holds|goes)(?=\w)"
 )
-"""What is the whole of a sentence, or of its last part."""
+"""Words that are the whole of a sentence, or of its last part."""
 _COMPARISON = re.compile(rf"\b(?:{'|'.join(_FAMILIES.values())})\b|{_ALONE}")
 
 # Advice runs to the end of its sentence or to what it rests on.
@@ -206,7 +206,7 @@ def words_of_change(text: str) -> tuple[str, ...]:
 
 
 def compares_with_prior(text: str) -> bool:
-    """Whether a text compares with an earlier examination."""
+    """True for a text that compares with an earlier examination."""
     return _COMPARISON.search(without_other_meanings(text.lower())) is not None
 
 
@@ -215,15 +215,15 @@ def without_other_meanings(text: str) -> str:
     return _ELSEWHERE.sub(lambda match: "\N{BULLET}" * len(match.group()), text)
 
 
-# Comparisons that nothing was given for are taken out of a draft: without a prior there is nothing to compare with.
+# Removal of comparisons from drafts of studies without a prior.
 #
 # remove_comparisons("Stable cardiomegaly. The effusion has resolved. Lungs are clear.", labeler)
 # # "Cardiomegaly. Lungs are clear."   and two edits, the second one without a sentence now
 #
-# A sentence is looked at by itself. One that compares with nothing is never touched. From one that compares, words of a
-# few sure forms are deleted; nothing is added or said in other words, but for "a" that becomes "an". The rest stands only
-# if it no longer compares, lost no other word, is no fragment, and a labeler reads the same state of every class in it.
-# Else the whole sentence is left out, and the edit holds it.
+# Each sentence is edited by itself; one without a comparison is never changed. In one with a comparison, words of a few
+# forms are deleted; nothing is added or rephrased, but for "a" that becomes "an". The rest is used only if it no longer
+# compares, lost no other word, is no fragment, and a labeler reads the same state of every class in it. Else the whole
+# sentence is left out, and the edit holds it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +243,14 @@ def remove_comparisons(text: str, labeler: Labeler) -> tuple[str, list[Edit]]:
     edits = [edit for edit in read if edit.now != edit.was]
     if not edits:
         return text, []
-    kept = list(_kept(read))
+    remaining = list(_remaining(read))
     # Sentences that an empty line parted must not run into one another.
-    whole = [sentence if sentence[-1] in ".!?;:" else f"{sentence}." for sentence in kept[:-1]]
-    return " ".join([*whole, *kept[-1:]]), edits
+    whole = [sentence if sentence[-1] in ".!?;:" else f"{sentence}." for sentence in remaining[:-1]]
+    return " ".join([*whole, *remaining[-1:]]), edits
 
 
-def _kept(read: list[Edit]) -> Iterator[str]:
-    """What is left; where a part before or after a semicolon went, the other one is a sentence of its own."""
+def _remaining(read: list[Edit]) -> Iterator[str]:
+    """Remaining sentences; where a part before or after a semicolon went, the other one becomes a sentence."""
     nothing = Edit("", None)
     for before, edit, after in zip([nothing, *read], read, [*read[1:], nothing], strict=False):
         if (now := edit.now) is None:
@@ -302,7 +302,7 @@ _SINCE = rf"(?:since\s+{_PRIOR}|in\s+the\s+interval)"
 _SAME = r"(?:(?:grossly|relatively|essentially|overall|generally|also)\s+)*(?:unchanged|stable)(?:[\s-]appearing)?"
 _ASPECT = r"(?:size|appearance|position|location|configuration|extent)"
 _STAYS = rf"(?:{_SAME}(?:\s+in\s+{_ASPECT}(?:\s+and\s+{_ASPECT})?)?|in\s+(?:unchanged|stable)\s+(?:position|location))"
-_SEEN = r"(?:seen|noted|visuali[sz]ed|identified|demonstrated|observed|present|evident)"
+_OBSERVED = r"(?:seen|noted|visuali[sz]ed|identified|demonstrated|observed|present|evident)"
 _NORMAL = r"(?:within|normal|clear|unremarkable|(?:(?:mildly|moderately|borderline)\s+)?enlarged)\b"
 _VERB = r"(?:is|are|was|were|has|have|had|appears?|remains?|shows?|there|seen|noted|may|can|could|projects?|overl\w+)"
 _PHRASE_ENDS = re.compile(
@@ -359,7 +359,7 @@ _FORMS: Final = (
     _form(r"^(?:redemonstrated|redemonstration\s+of|(?:interval\s+)?(?:development|placement)\s+of)\s+", "finding"),
     _form(r"(?<=^there is )(?:redemonstration|(?:interval\s+)?(?:development|placement))\s+of\s+(?=an?\s)", "finding"),
     _form(r"(?:(?<=^there is )|(?<=^there are ))(?:now|again|still)\s+", "finding"),
-    _form(rf"\b(?:(?:once\s+)?again|still)\s+(?={_SEEN}\b)|(?:(?<=seen)|(?<=noted))\s+(?:once\s+)?again\b", "rest"),
+    _form(rf"\b(?:(?:once\s+)?again|still)\s+(?={_OBSERVED}\b)|(?:(?<=seen)|(?<=noted))\s+(?:once\s+)?again\b", "rest"),
     _form(r"(?:(?<=\bis )|(?<=\bare ))(?:again|still)\s+(?=\w)", "rest"),
     _form(rf"\b{_SAME}\s+(?:appearance|position|size)\s+of\s+", "finding"),
     _form(rf"\b(?:{_SAME}|persistent|continued|new|worsening|increasing|recurrent)\s+(?=\w)", "finding"),
@@ -401,7 +401,7 @@ def _deleted(body: str) -> str:
 
 
 def _is_sure(form: _Form, match: re.Match[str], body: str) -> bool:
-    """Whether a form may be deleted from where it stands."""
+    """True where a form may be deleted from its place."""
     before, after = body[: match.start()], body[match.end() :]
     if not form.denied and _DENIAL.search(before):
         return False
@@ -442,7 +442,7 @@ _DANGLING = re.compile(
 
 
 def _only_names(text: str) -> bool:
-    """Whether a text names structures and says nothing of them."""
+    """True for a text that names structures and says nothing of them."""
     return _NAMES.issuperset(_words(text))
 
 
@@ -465,7 +465,7 @@ def _article(match: re.Match[str]) -> str:
 
 
 def _lost_only_comparing_words(was: str, now: str) -> bool:
-    """Whether all words of ``was`` are in ``now``, in their order, but for some of ``_MAY_GO`` and examinations."""
+    """True if all words of ``was`` are in ``now``, in their order, but for some of ``_MAY_GO`` and examinations."""
     left = iter(_words(now))
     due = next(left, None)
     for word in _words(was):
@@ -477,7 +477,7 @@ def _lost_only_comparing_words(was: str, now: str) -> bool:
 
 
 def is_broken(now: str) -> bool:
-    """Whether the rest is a fragment, or names a structure without a word on it."""
+    """True if the rest is a fragment, or names a structure without a word on it."""
     if _only_names(now) or _DANGLING.search(now):
         return True
     if any(one == other != "xxxx" for one, other in pairwise(_words(now))):
@@ -488,19 +488,18 @@ def is_broken(now: str) -> bool:
     return any(_only_names(part) and not _SIDES.issuperset(_words(part)) for part in parts)
 
 
-# What became of each class since the study before: what a report says of it, and what two reports leave open.
+# Change of each class from the prior study.
 #
 # ``STATES`` are ``absent`` (then and now), ``new``, ``worse``, ``unchanged``, ``improved`` and ``resolved``. A report
-# says one where a sentence affirms a class beside a word of change, or denies it and calls it resolved; "no new effusion"
-# says nothing. Where it says none, what both reports affirm decides what is possible: a class in both is worse, unchanged
-# or improved, and nobody knows which.
-
+# states one where a sentence affirms a class beside a word of change, or denies it and calls it resolved; "no new
+# effusion" states none. Without a statement, the classes that both reports affirm decide what is possible: a class in
+# both is worse, unchanged or improved.
 
 State = Literal["absent", "new", "worse", "unchanged", "improved", "resolved"]
 STATES: Final[tuple[State, ...]] = ("absent", "new", "worse", "unchanged", "improved", "resolved")
-THERE: Final[frozenset[State]] = frozenset({"new", "worse", "unchanged", "improved"})
-"""States of a class that is there now."""
-GOES_ON: Final[frozenset[State]] = THERE - {"new"}
+PRESENT: Final[frozenset[State]] = frozenset({"new", "worse", "unchanged", "improved"})
+"""States of a class that is present now."""
+GOES_ON: Final[frozenset[State]] = PRESENT - {"new"}
 _CALLED: Final[Mapping[str, State]] = {
     "new": "new",
     "larger": "worse",
@@ -508,39 +507,42 @@ _CALLED: Final[Mapping[str, State]] = {
     "unchanged": "unchanged",
     "resolved": "resolved",
 }
-Said = Mapping[str, frozenset[State]]
-"""Class -> the states that a text gives it; a class of which it says none is not there."""
+StatedChanges = Mapping[str, frozenset[State]]
+"""Class -> the states that a text gives it, without classes to which it gives none."""
 
 
-def said_changes(texts: Sequence[str], labeler: Labeler) -> list[Said]:
-    """What each text says of change, read sentence by sentence."""
+def stated_changes(texts: Sequence[str], labeler: Labeler) -> list[StatedChanges]:
+    """Changes that each text states, read sentence by sentence."""
     lines = [(row, line) for row, text in enumerate(texts) for line in whole_sentences(text) if words_of_change(line)]
-    found: list[dict[str, frozenset[State]]] = [{} for _ in texts]
+    changes: list[dict[str, frozenset[State]]] = [{} for _ in texts]
     for (row, line), mentions in zip(lines, labeler.label([line for _, line in lines]), strict=True):
         words = frozenset(_CALLED[word] for word in words_of_change(line))
         for name, mention in mentions.items():
-            fits = words & THERE if mention.state is LabelState.POSITIVE else frozenset[State]()
+            fits = words & PRESENT if mention.state is LabelState.POSITIVE else frozenset[State]()
             if mention.state is LabelState.NEGATIVE:
                 fits = words & {"resolved"}
             if fits:
-                found[row][name] = found[row].get(name, frozenset()) | fits
-    return list(found)
+                changes[row][name] = changes[row].get(name, frozenset()) | fits
+    return list(changes)
 
 
-def possible(before: bool | None, now: bool, said: frozenset[State]) -> frozenset[State]:
-    """The states of a class that the report before affirms (None: it is not known), the one now affirms, and says."""
+def possible(before: bool | None, now: bool, stated: frozenset[State]) -> frozenset[State]:
+    """The possible states of a class.
+
+    Args:
+        before: the earlier report affirms it; None if that is not known.
+        now: the current report affirms it.
+        stated: the states that the current report gives it.
+    """
     if now:
-        return said & THERE or (THERE if before is None else GOES_ON if before else frozenset({"new"}))
-    if before is None and "resolved" not in said:
+        return stated & PRESENT or (PRESENT if before is None else GOES_ON if before else frozenset({"new"}))
+    if before is None and "resolved" not in stated:
         return frozenset({"absent", "resolved"})
-    return frozenset({"resolved"}) if before or "resolved" in said else frozenset({"absent"})
+    return frozenset({"resolved"}) if before or "resolved" in stated else frozenset({"absent"})
 
 
-# De-identification marks: what stands in a published report where words were taken out to protect a patient.
-#
-# No radiologist wrote them, so that a draft has none: a sentence that holds one is left out of it, whole, since what the
-# mark stands for is not known.
-
+# De-identification marks, which replace words in a published report to protect a patient. A draft leaves out every
+# sentence that holds one, since the replaced words are not known.
 
 MARK = re.compile(r"x{3,}|_{2,}|\[\*\*.*?\*\*\]", re.IGNORECASE)
 
@@ -554,13 +556,12 @@ def without_marks(text: str) -> tuple[str, list[str]]:
         return text, []
     if has_both_sections(text):
         each = {name: without_marks(part) for name, part in split_sections(text).items()}
-        return join_sections({name: now for name, (now, _) in each.items()}), [
-            one for _, gone in each.values() for one in gone
-        ]
-    kept: list[str] = []
-    removed: list[str] = []
+        removed = [sentence for _, gone in each.values() for sentence in gone]
+        return join_sections({name: now for name, (now, _) in each.items()}), removed
+    clean: list[str] = []
+    removed = []
     for sentence in whole_sentences(text):
-        (removed if MARK.search(sentence) else kept).append(sentence)
+        (removed if MARK.search(sentence) else clean).append(sentence)
     # A mark with a full stop in it may lie across two of them.
-    now = " ".join(kept)
+    now = " ".join(clean)
     return ("", [text]) if MARK.search(now) else (now, removed)

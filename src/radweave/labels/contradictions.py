@@ -237,7 +237,7 @@ COVERS: Final[Mapping[str, frozenset[str]]] = {
     "abdomen": _OF_ABDOMEN,
     "chest": ALL - _VOLUMES,
 }
-"""What a denial of a topic, or an organ called normal, rules out."""
+"""Topic that is denied, or organ called normal -> the findings that this rules out."""
 
 _ORGANS: Final = frozenset({"lungs", "pleura", "mediastinum", "bones"})
 LASTING: Final = frozenset(
@@ -322,8 +322,8 @@ class _Reader:
     def __call__(self, text: str) -> Iterator[Claim]:
         """Those of a folded sentence."""
         # To the rules "otherwise" and "but" part two statements; "the lungs are large but otherwise clear" is one.
-        joined = _BUT_WELL.sub("and", text.replace("otherwise", " " * len("otherwise")))
-        for reading in self.rules.readings(joined):
+        connected = _BUT_WELL.sub("and", text.replace("otherwise", " " * len("otherwise")))
+        for reading in self.rules.readings(connected):
             topic, denied = reading.label, reading.state is LabelState.NEGATIVE
             if reading.state is LabelState.UNCERTAIN and _ADVICE.search(text):
                 continue
@@ -365,7 +365,7 @@ _FILLED = r"(?:volumes?|inflat\w+|expan\w+|aerat\w+|ventilat\w+)"
 
 
 def _of_lungs(text: str, topic: str, start: int, end: int) -> str | None:
-    """What is normal: the lungs, or how far they are filled; nothing in "the lungs are clear of consolidation"."""
+    """The normal topic: the lungs or their volumes; None in "the lungs are clear of consolidation"."""
     after = re.match(r"\W*(\w+)", text[end:])
     behind, span = after.group(1) if after else "", text[start:end]
     if behind in ("of", "from") and span.endswith("clear"):
@@ -400,13 +400,13 @@ _reader: Final = lru_cache(maxsize=1)(_Reader)
 
 @lru_cache(maxsize=16384)
 def claims_of(text: str) -> tuple[Claim, ...]:
-    """What a sentence, or a text, affirms and denies."""
+    """Claims that a sentence, or a text, affirms and denies."""
     read = _reader()
     return tuple(dict.fromkeys(claim for _, sentence in sentences(fold(text)) for claim in read(sentence)))
 
 
 def rules_out(denial: Claim, finding: Claim) -> bool:
-    """Whether a denial and a finding cannot both hold, "otherwise" left aside."""
+    """True if a denial and a finding cannot both hold, "otherwise" left aside."""
     return (
         finding.topic in COVERS[denial.topic]
         and not (denial.acute and finding.lasting)
@@ -418,8 +418,9 @@ def rules_out(denial: Claim, finding: Claim) -> bool:
 
 @lru_cache(maxsize=262144)
 def takes_back(text: str, other: str, *, behind: bool = False) -> bool:
-    """Whether a sentence denies what another one affirms. ``behind``: it comes after it, so that it may speak of the
-    rest.
+    """True if a sentence denies a finding that another one affirms.
+
+    ``behind``: it comes after the other one, so that "otherwise" may mean the rest.
     """
     own = claims_of(text)
     stated = frozenset(claim.topic for claim in own if not claim.denied)
@@ -433,7 +434,7 @@ def takes_back(text: str, other: str, *, behind: bool = False) -> bool:
 
 
 def _takes_itself_back(text: str) -> bool:
-    """Whether a sentence calls an organ normal and states a finding of it, with nothing between that sets it apart.
+    """True if a sentence calls an organ normal and states a finding of it, with nothing between that sets it apart.
 
     "Lungs are clear airspace disease" stands in reports for "clear of airspace disease".
     """
@@ -448,7 +449,7 @@ def _takes_itself_back(text: str) -> bool:
 
 
 def _excepted(denial: Claim, finding: Claim, stated: frozenset[str]) -> bool:
-    """Whether a sentence that states these topics excepts a finding from what it denies.
+    """True if a sentence that states these topics excepts a finding from its denial.
 
     "Clear except for a granuloma" excepts granulomas; where the exception is in words that are not read, anything may
     be it. "The heart is large, but the lungs are clear" excepts nothing of the lungs.
@@ -460,7 +461,7 @@ def _excepted(denial: Claim, finding: Claim, stated: frozenset[str]) -> bool:
 
 
 def states_something(text: str) -> bool:
-    """Whether a sentence affirms a finding."""
+    """True for a sentence that affirms a finding."""
     return any(not claim.denied for claim in claims_of(text))
 
 
@@ -477,22 +478,22 @@ class Contradiction:
 
 def contradictions(texts: Sequence[str]) -> list[Contradiction]:
     """Those among the sentences of one report, in order."""
-    found = []
+    result = []
     for number, text in enumerate(texts):
         if not any(claim.denied for claim in claims_of(text)):
             continue
         if _takes_itself_back(text):
-            found.append(Contradiction(number, number))
+            result.append(Contradiction(number, number))
         for other, stated in enumerate(texts):
             if other != number and takes_back(text, stated, behind=other < number):
-                found.append(Contradiction(other, number))
+                result.append(Contradiction(other, number))
         if not all(_has_others(claim, texts[: number + 1]) for claim in claims_of(text) if claim.rest):
-            found.append(Contradiction(None, number))
-    return found
+            result.append(Contradiction(None, number))
+    return result
 
 
 def _has_others(rest: Claim, texts: Sequence[str]) -> bool:
-    """Whether these sentences have a finding beside which "otherwise" makes sense."""
+    """True if these sentences have a finding that gives "otherwise" a meaning."""
     return any(
         not claim.denied and claim.topic in COVERS[rest.topic] | {"volumes", "devices"}
         for text in texts
@@ -506,15 +507,14 @@ def contradictions_of(report: str) -> list[tuple[str | None, str]]:
     return [(None if one.states is None else texts[one.states], texts[one.denies]) for one in contradictions(texts)]
 
 
-# Where in the chest a sentence places its finding, and the same sentence without the place.
+# Locations of findings in sentences, and the same sentences without them.
 #
 # without_place("There is a right lower lobe airspace disease.", labeler)    # "There is an airspace disease."
 # without_place("Small left pleural effusion.", labeler)                     # "Small pleural effusion."
 #
-# Sides, lobes, zones and measured sizes are places here: what one study has, and another one with the same finding has
-# not. Words are deleted in a few sure forms, and none is added but for "a" that becomes "an". The rest stands only if it
-# names no place any more, is no fragment, and a labeler reads the same state of every class in it.
-
+# Sides, lobes, zones and measured sizes count as locations: they differ between studies with the same finding. Words of
+# a few forms are deleted, and none is added but for "a" that becomes "an". The rest is used only if it names no
+# location any more, is no fragment, and a labeler reads the same state of every class in it.
 
 # Names of structures, which have a side without being anywhere else.
 _NAMED: Final = r"(?! (?:ventric|atri|heart|main|coronary|aortic|arch|brachiocephalic|pulmonary arter)\w*)"
@@ -579,7 +579,7 @@ _PLACE: Final = re.compile(
 
 
 def names_place(text: str) -> bool:
-    """Whether a sentence names a side, a part of the lungs or a measured size."""
+    """True for a sentence that names a side, a part of the lungs or a measured size."""
     return _PLACE.search(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What a labeler is: report texts in, one state per class out, with the words the state rests on."""
+"""Interface of labelers: report texts in, one state per class out, with the words the state rests on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READ_TOGETHER: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """What a text says of one class.
+    """State of one class in a text.
 
     ``span`` is the character range [start, end) in the given text that the state rests on. It is None for a blank
     class, for a state that follows from other classes (No Finding), and from labelers that give no evidence.

@@ -1,4 +1,4 @@
-"""Which words of a sentence are negated and which are in doubt.
+"""Negated and doubtful words of a sentence.
 
 A cue governs the words behind it up to the end of its clause, or the words before it back to the last verb. Lists
 joined by commas, "and", "or" are governed as a whole; a comma or "and" that opens a new statement ends the reach:
@@ -27,7 +27,7 @@ from radweave.labels.text import Sentence
 
 
 class Cue(Enum):
-    """What a phrase does to the findings around it."""
+    """Effect of a phrase on the findings around it."""
 
     NEGATES = "no X"
     NEGATES_NEXT = "resolved X"
@@ -42,7 +42,7 @@ class Cue(Enum):
     NO_MORE = "no increase in X"
 
 
-_SEEN = (
+_OBSERVED = (
     "seen|identified|noted|observed|detected|visualized|visualised|visible|demonstrated|appreciated|found|evident|"
     "present|shown|suspected|recognized|recognised|apparent|distinguished|encountered|followed|selected|determined|"
     "discerned|monitored|included|remarkable|watched|viewed|revealed|suggested|displayed|reported"
@@ -91,14 +91,14 @@ CUES: dict[Cue, tuple[str, ...]] = {
         "recently|previously|since|newly|now removed",
     ),
     Cue.NEGATED: (
-        f"{_BE} not|n't {_DEGREE}? {_SEEN}",
-        f"{_BE} neither {_SEEN}",
-        f"not {_DEGREE}? {_SEEN}",
-        f"cannot|couldn't be {_SEEN}",
-        f"could|can not be {_SEEN}",
-        f"no longer {_DEGREE}? {_SEEN}",
-        f"{_BE} no longer {_DEGREE}? {_SEEN}",
-        f"has|have not been {_DEGREE}? {_SEEN}",
+        f"{_BE} not|n't {_DEGREE}? {_OBSERVED}",
+        f"{_BE} neither {_OBSERVED}",
+        f"not {_DEGREE}? {_OBSERVED}",
+        f"cannot|couldn't be {_OBSERVED}",
+        f"could|can not be {_OBSERVED}",
+        f"no longer {_DEGREE}? {_OBSERVED}",
+        f"{_BE} no longer {_DEGREE}? {_OBSERVED}",
+        f"has|have not been {_DEGREE}? {_OBSERVED}",
         "did|do|does not exist|occur|develop",
         "is|are|was|were absent",
         "is|are|was|were|has|have been? ruled|excluded out?",
@@ -256,7 +256,7 @@ FINITE_VERBS = _words("""
 COPULAS = _words("is are was were remains remain appears appear seems seem")
 
 # Behind "is" or "are" these say that something is there, and tell no quality.
-SEEN = _words("""
+OBSERVED = _words("""
     seen identified noted observed detected visualized visualised demonstrated appreciated found evident present shown
     suspected been
 """)
@@ -398,14 +398,14 @@ def _forward_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> in
 
 
 def _accompanies(tokens: Sequence[str], start: int) -> bool:
-    """Whether "with" brings something that is there: "no pneumothorax with a small effusion"."""
+    """True if "with" introduces something present: "no pneumothorax with a small effusion"."""
     first = start + (tokens[start : start + 1] in (("a",), ("an",)))
     rest = tokens[first:]
     return bool(rest) and rest[0] in _EVENTS and "or" not in rest and "nor" not in rest
 
 
 def statement_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> int:
-    """Where the statement about a subject ends: at a join that opens a new one, once its own verb has come."""
+    """End of the statement about a subject: a join that opens a new one, after its own verb."""
     verb = False
     for index in range(start, len(tokens)):
         if index in parts:
@@ -417,7 +417,7 @@ def statement_end(tokens: Sequence[str], start: int, parts: frozenset[int]) -> i
 
 
 def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int], *, verb: bool) -> bool:
-    """Whether the words after a comma or "and" say something of their own, rather than go on with a list.
+    """True if the words after a comma or "and" are a statement of their own, rather than part of a list.
 
     ``verb``: the words before have their verb already, so that a second one makes a second statement.
     """
@@ -429,7 +429,7 @@ def _opens_statement(tokens: Sequence[str], start: int, parts: frozenset[int], *
     while end < len(tokens) and end not in parts and tokens[end] not in JOINS:
         if tokens[end] in FINITE_VERBS:
             # "no mass, and pneumothorax is seen" closes a list; "no mass, heart is enlarged" is a statement.
-            return verb or not (end + 1 < len(tokens) and tokens[end + 1] in SEEN)
+            return verb or not (end + 1 < len(tokens) and tokens[end + 1] in OBSERVED)
         if tokens[end] in ("or", "nor"):
             return False
         end += 1
@@ -509,9 +509,9 @@ def _relative_clause(tokens: Sequence[str], end: int) -> tuple[int, int] | None:
 
 
 def _opens_subject(tokens: Sequence[str], comma: int, end: int) -> bool:
-    """Whether a comma parts two statements, the second of which has its verb at ``end``."""
-    joined = any(token in ("or", "and", "nor", ",") for token in tokens[comma + 1 : end])
-    return not joined and tokens[0] in PRESENT_QUALITIES | CLAUSE_OPENERS
+    """True if a comma separates two statements, the second of which has its verb at ``end``."""
+    is_list = any(token in ("or", "and", "nor", ",") for token in tokens[comma + 1 : end])
+    return not is_list and tokens[0] in PRESENT_QUALITIES | CLAUSE_OPENERS
 
 
 def _mark_alternatives(scope: Scope, tokens: Sequence[str], findings: Sequence[Match[T]]) -> None:

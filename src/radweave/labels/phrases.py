@@ -78,11 +78,11 @@ class PhraseBook(Generic[T]):
         self._known: dict[str, tuple[tuple[re.Pattern[str], T], ...]] = {}
 
     def _candidates(self, word: str) -> tuple[tuple[re.Pattern[str], T], ...]:
-        found = self._by_first.get(word, [])
-        found = found + [(whole, what) for first, whole, what in self._open if first.fullmatch(word)]
+        candidates = self._by_first.get(word, [])
+        candidates = candidates + [(whole, what) for first, whole, what in self._open if first.fullmatch(word)]
         if len(self._known) >= _MAX_KNOWN_WORDS:
             self._known.clear()
-        self._known[word] = tuple(found)
+        self._known[word] = tuple(candidates)
         return self._known[word]
 
     def matches(self, sentence: Sentence) -> Iterator[Match[T]]:
@@ -102,11 +102,11 @@ class PhraseBook(Generic[T]):
 def longest(matches: Iterable[Match[T]]) -> list[Match[T]]:
     """From left to right, the longest match at each place; what overlaps it is dropped. First given wins a tie."""
     ordered = sorted(matches, key=lambda match: (match.first, -match.last))
-    kept: list[Match[T]] = []
+    chosen: list[Match[T]] = []
     for match in ordered:
-        if not kept or match.first > kept[-1].last:
-            kept.append(match)
-    return kept
+        if not chosen or match.first > chosen[-1].last:
+            chosen.append(match)
+    return chosen
 
 
 # How an ontology's words are written down: findings, structures and what is said of them, look-alikes.

@@ -45,18 +45,18 @@ def labeler_of(classes: Sequence[str]) -> Labeler:
 
 
 def label_set_of(name: str) -> LabelSet:
-    """What the labeler of this name reads.
+    """The label set that the labeler of this name reads.
 
     Raises:
         InputError: for a name that no labeler has.
     """
-    found: dict[str, LabelSet] = {str(known): label_set for known, label_set in LABEL_SETS.items()}
-    found |= NETWORKS
-    if name not in found:
+    label_sets: dict[str, LabelSet] = {str(known): label_set for known, label_set in LABEL_SETS.items()}
+    label_sets |= NETWORKS
+    if name not in label_sets:
         raise InputError(
-            "no labeler of this name", field="labeler", got=repr(name), expected=f"one of {', '.join(found)}"
+            "no labeler of this name", field="labeler", got=repr(name), expected=f"one of {', '.join(label_sets)}"
         )
-    return found[name]
+    return label_sets[name]
 
 
 @cache

@@ -17,7 +17,7 @@ from radweave.labels.negation import (
     FINITE_VERBS,
     JOINS,
     NORMAL,
-    SEEN,
+    OBSERVED,
     UNCHANGED,
     Scope,
     cue_book,
@@ -105,18 +105,18 @@ class RuleLabeler:
     def _label_one(self, text: str, number: int) -> dict[str, Mention]:
         if not isinstance(text, str):
             raise InputError("a report must be text", field=f"texts[{number}]", got=type(text).__name__, expected="str")
-        found: dict[str, list[Mention]] = {}
+        mentions: dict[str, list[Mention]] = {}
         for offset, sentence in sentences(fold(text)):
             read = self._read_cached if len(sentence) <= _LONGEST_CACHED else self._read
             for reading in read(sentence):
                 mention = Mention(reading.state, (offset + reading.start, offset + reading.end))
-                found.setdefault(reading.label, []).append(mention)
+                mentions.setdefault(reading.label, []).append(mention)
         labels = {
-            name: strongest(found.get(name, ()), doubt_beats_denial=self._lexicon.doubt_beats_denial)
+            name: strongest(mentions.get(name, ()), doubt_beats_denial=self._lexicon.doubt_beats_denial)
             for name in self._lexicon.classes
         }
         if NO_FINDING in labels:
-            labels[NO_FINDING] = no_finding(labels, found.get(_OTHER, ()), self._lexicon.not_a_finding)
+            labels[NO_FINDING] = no_finding(labels, mentions.get(_OTHER, ()), self._lexicon.not_a_finding)
         return labels
 
     def _read(self, text: str) -> tuple[Reading, ...]:
@@ -159,9 +159,9 @@ def strongest(mentions: Sequence[Mention], *, doubt_beats_denial: bool) -> Menti
 
 def no_finding(labels: dict[str, Mention], others: Sequence[Mention], exempt: frozenset[str]) -> Mention:
     """Positive if nothing is positive or uncertain, outside ``exempt``; blank otherwise."""
-    there = (LabelState.POSITIVE, LabelState.UNCERTAIN)
-    named = any(mention.state in there for label, mention in labels.items() if label not in exempt)
-    if named or any(mention.state in there for mention in others):
+    asserted = (LabelState.POSITIVE, LabelState.UNCERTAIN)
+    named = any(mention.state in asserted for label, mention in labels.items() if label not in exempt)
+    if named or any(mention.state in asserted for mention in others):
         return BLANK
     return Mention(LabelState.POSITIVE)
 
@@ -211,12 +211,12 @@ def _claims(matches: Sequence[Match[_Entry]]) -> list[Match[_Entry]]:
     for match in matches:
         if match.what.role in _CLAIMS and match.what.label not in away:
             by_label.setdefault(match.what.label, []).append(match)
-    kept = []
+    claims = []
     for group in by_label.values():
         fakes = [match for match in group if match.what.role is _Role.LOOK_ALIKE]
         real = [match for match in group if match.what.role is not _Role.LOOK_ALIKE]
-        kept += [match for match in longest(real) if not any(_cancels(fake, match) for fake in fakes)]
-    return kept
+        claims += [match for match in longest(real) if not any(_cancels(fake, match) for fake in fakes)]
+    return claims
 
 
 def _cancels(fake: Match[_Entry], match: Match[_Entry]) -> bool:
@@ -232,7 +232,7 @@ def _reading(sentence: Sentence, label: str, state: LabelState, first: int, last
 def _structures(
     sentence: Sentence, scope: Scope, matches: Sequence[Match[_Entry]], nouns: Sequence[Match[_Entry]]
 ) -> Iterator[Reading]:
-    """What is said of the structures a sentence names."""
+    """Statements about the structures that a sentence names."""
     by_structure: dict[int, list[Match[_Entry]]] = {}
     for noun in nouns:
         by_structure.setdefault(id(noun.what.structure), []).append(noun)
@@ -250,7 +250,7 @@ def _structures(
                     state = scope.state(noun.last)
                     yield _reading(sentence, noun.what.label, state, noun.first, noun.last)
                 continue
-            state = _said(sentence, scope, chosen, structure)
+            state = _predicate_state(sentence, scope, chosen, structure)
             if state is not LabelState.BLANK:
                 first, last = min(noun.first, chosen.first), max(noun.last, chosen.last)
                 yield _reading(sentence, noun.what.label, state, first, last)
@@ -268,7 +268,7 @@ def _predicate_of(
     inside = [match for match in predicates if first <= match.first and match.last < last]
     overlapping = [match for match in inside if match.first <= noun.last and match.last >= noun.first]
     before = [match for match in inside if match.last < noun.first]
-    behind = [match for match in inside if match.first > noun.last and _said_of(sentence.tokens, noun, match)]
+    behind = [match for match in inside if match.first > noun.last and _applies_to(sentence.tokens, noun, match)]
     close = [match for match in before if _attached(sentence.tokens[match.last + 1 : noun.first])]
     near = [match for match in before if _reaches(sentence.tokens, match, noun)]
     for group in (overlapping, close[::-1], behind, near[::-1]):
@@ -284,15 +284,15 @@ def _attached(between: Sequence[str]) -> bool:
     return len(between) <= 3 and not any(token in FINITE_VERBS or token in {",", "and", "with"} for token in between)
 
 
-def _said_of(tokens: Sequence[str], noun: Match[_Entry], quality: Match[_Entry]) -> bool:
-    """Whether an abnormal quality behind a noun is its own: not "heart and large vessels are normal"."""
+def _applies_to(tokens: Sequence[str], noun: Match[_Entry], quality: Match[_Entry]) -> bool:
+    """True if an abnormal quality behind a noun is its own: not "heart and large vessels are normal"."""
     between = tokens[noun.last + 1 : quality.first]
-    joined = any(token in JOINS for token in between)
-    return quality.what.role is not _Role.ABNORMAL or not joined or any(token in FINITE_VERBS for token in between)
+    has_join = any(token in JOINS for token in between)
+    return quality.what.role is not _Role.ABNORMAL or not has_join or any(token in FINITE_VERBS for token in between)
 
 
 def _reaches(tokens: Sequence[str], quality: Match[_Entry], noun: Match[_Entry]) -> bool:
-    """Whether a quality further before a noun is said of it: not "the heart is normal, interstitial markings"."""
+    """True if a quality further before a noun applies to it: not "the heart is normal, interstitial markings"."""
     between = tokens[quality.last + 1 : noun.first]
     of_another = quality.what.role is _Role.NORMAL and any(
         token in COPULAS for token in tokens[max(0, quality.first - 3) : quality.first]
@@ -301,17 +301,17 @@ def _reaches(tokens: Sequence[str], quality: Match[_Entry], noun: Match[_Entry])
 
 
 def _same_phrase(between: Sequence[str]) -> bool:
-    """Whether a quality may reach a noun across these words.
+    """True if a quality may reach a noun across these words.
 
     "Normal heart size and mediastinal contours", "plaques are seen in the aorta"; not "plaques are large, the aorta".
     """
     for index, token in enumerate(between):
-        if token in FINITE_VERBS and not any(word in SEEN for word in between[index + 1 : index + 3]):
+        if token in FINITE_VERBS and not any(word in OBSERVED for word in between[index + 1 : index + 3]):
             return False
     return len(between) <= _REACH
 
 
-def _said(sentence: Sentence, scope: Scope, predicate: Match[_Entry], structure: Structure) -> LabelState:
+def _predicate_state(sentence: Sentence, scope: Scope, predicate: Match[_Entry], structure: Structure) -> LabelState:
     state = scope.state(predicate.last)
     role = predicate.what.role
     if role is _Role.UNCHANGED:

@@ -65,15 +65,15 @@ def fold(text: str) -> str:
 
 
 def _ends_sentence(folded: str, start: int, end: int) -> bool:
-    """Whether the mark at [start, end) ends a sentence."""
+    """True if the mark at [start, end) ends a sentence."""
     mark = folded[start]
     before, after = folded[start - 1 : start], folded[end : end + 1]
     if mark == ".":
         if after.isdigit() and not before.isalpha():
             return False  # 1.3 cm
-        found = _ABBREVIATIONS.search(folded, max(0, start - 7), start)
+        abbreviation = _ABBREVIATIONS.search(folded, max(0, start - 7), start)
         # "e.g." never ends a sentence, a single letter ("lobe b.") does unless another letter follows at once ("s.p.")
-        return found is None or (len(found.group()) == 1 and not after.isalpha())
+        return abbreviation is None or (len(abbreviation.group()) == 1 and not after.isalpha())
     if mark == "?":
         return _OPEN_QUESTION.match(folded, end) is None
     if mark in '"“”':
@@ -161,4 +161,4 @@ def split_sentences(text: str) -> list[str]:
 def sentences_by_part(text: str) -> list[tuple[str, str]]:
     """Part and text of each sentence of a report, in order, without headings."""
     parts = split_sections(text) if has_both_sections(text) else {NO_SECTION: text}
-    return [(part, sentence) for part, said in parts.items() for sentence in split_sentences(said)]
+    return [(part, sentence) for part, content in parts.items() for sentence in split_sentences(content)]

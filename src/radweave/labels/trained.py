@@ -1,4 +1,4 @@
-"""What the adapters for trained labelers share: finding, checking and loading a user's local weights.
+"""Shared parts of the adapters for trained labelers: finding, checking and loading a user's local weights.
 
 Nothing is downloaded. Weights are safetensors, or a torch file that is read with ``weights_only=True``: tensors and
 plain containers, never code.
@@ -30,15 +30,15 @@ def weights_file(folder: Path, *, labeler: str) -> Path:
     """
     if not folder.is_dir():
         raise InputError(f"no folder with the weights of {labeler}", file=folder, expected="a local folder")
-    found = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and path.is_file())
-    if len(found) != 1:
+    files = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+    if len(files) != 1:
         raise InputError(
             f"the weights of {labeler} are not clear",
             file=folder,
-            got=", ".join(path.name for path in found) or "no weights file",
+            got=", ".join(path.name for path in files) or "no weights file",
             expected=f"one file ending in {', '.join(_SUFFIXES)}",
         )
-    return found[0]
+    return files[0]
 
 
 def require_files(folder: Path, choices: Sequence[Sequence[str]], *, labeler: str) -> None:
@@ -82,9 +82,9 @@ def load_strictly(network: nn.Module, state: Mapping[str, Tensor], path: Path) -
     Raises:
         InputError: naming the first parameters that are missing, left over, of another shape, or not finite.
     """
-    given = {name: value for name, value in state.items() if not name.endswith(_IGNORED)}
+    loaded = {name: value for name, value in state.items() if not name.endswith(_IGNORED)}
     wanted = {name: value for name, value in network.state_dict().items() if not name.endswith(_IGNORED)}
-    missing, extra = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    missing, extra = sorted(wanted.keys() - loaded.keys()), sorted(loaded.keys() - wanted.keys())
     if missing or extra:
         raise InputError(
             "the weights are not those of this network",
@@ -93,15 +93,15 @@ def load_strictly(network: nn.Module, state: Mapping[str, Tensor], path: Path) -
             expected=f"{len(missing)} that are missing ({', '.join(missing[:3])})" if missing else None,
         )
     for name, value in wanted.items():
-        if value.shape != given[name].shape:
+        if value.shape != loaded[name].shape:
             raise InputError(
                 "a parameter has another shape",
                 file=path,
                 field=name,
-                got=tuple(given[name].shape),
+                got=tuple(loaded[name].shape),
                 expected=tuple(value.shape),
             )
-    network.load_state_dict(given, strict=False)
+    network.load_state_dict(loaded, strict=False)
     refuse_unusable_weights(network, path)
 
 
@@ -111,7 +111,7 @@ def run_each(
 ) -> list[Tensor]:
     """The network's logits for each text, one text at a time.
 
-    One at a time and without padding, so that no text's label can hang on the length of its batch mates.
+    One at a time and without padding, so that no text's label depends on the length of others in the batch.
 
     Raises:
         InputError: if an entry is not a string.

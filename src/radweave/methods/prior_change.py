@@ -27,9 +27,9 @@ from torch import Tensor, nn
 
 from radweave.core.config import Config
 from radweave.core.errors import InputError
-from radweave.drafting.calibration import pays_off_from
+from radweave.drafting.calibration import f1_threshold
 from radweave.drafting.smoothers import Changes, Floats, Mask
-from radweave.labels.comparisons import STATES, THERE
+from radweave.labels.comparisons import PRESENT, STATES
 
 FEATURES = 6
 """Rows of W."""
@@ -37,7 +37,7 @@ FEWEST = 20
 """Training studies with a prior; from fewer nothing is learned."""
 OF_ALL, FURTHEST = 1.0, 20.0
 """Deviation of the regression for all classes from what z_c says; bound of log-odds."""
-_IS_THERE = np.array([state in THERE for state in STATES])
+_IS_THERE = np.array([state in PRESENT for state in STATES])
 _TURN = np.array([0.0, 1.0, 1.0, 0.0, -1.0, -1.0])
 
 
@@ -161,7 +161,7 @@ class Change(nn.Module):
             own = folds == fold
             without = state_regressions(features[~own], allowed[~own], self.deviation)
             states[own] = probabilities(features[own], without)
-        self.threshold.fill_(pays_off_from(states[:, counted, 1:], said[:, counted, 1:].astype(np.float64)))
+        self.threshold.fill_(f1_threshold(states[:, counted, 1:], said[:, counted, 1:].astype(np.float64)))
         self.fitted.fill_(True)
         return states
 

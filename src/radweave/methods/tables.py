@@ -25,22 +25,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from radweave.core.errors import InputError
-from radweave.metrics.records import ClinicalAverage, Measure
-
-LANGUAGE_METRICS = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_1", "ROUGE_2", "ROUGE_L", "CIDEr")
-CLINICAL_METRICS: Mapping[str, tuple[ClinicalAverage, Measure]] = {
-    "CE_P": ("micro", "precision"),
-    "CE_R": ("micro", "recall"),
-    "CE_F1": ("micro", "f1"),
-    "CE_F1_macro": ("macro", "f1"),
-    "CE_P_example": ("example", "precision"),
-    "CE_R_example": ("example", "recall"),
-    "CE_F1_example": ("example", "f1"),
-}
-"""Name -> (average, measure): uncertain counts as negative, No Finding is left out where the labels have it."""
-FREQUENT_METRIC = "CE_F1_macro_5"
-"""Macro F1 over the findings with five positives or more in the references."""
-METRICS = (*LANGUAGE_METRICS, *CLINICAL_METRICS, FREQUENT_METRIC)
+from radweave.metrics.catalogue import TABLE_METRICS
 
 Paper = Mapping[str, Mapping[str, float]]
 
@@ -64,15 +49,15 @@ class Row:
         method: another method that this row trains; None for the table's own.
         preset: another preset than the one the table is asked for, such as one that reads CT.
         headline: trained over the larger number of seeds (the full model, the baseline).
-        paper: the paper's own numbers: data set -> metric of ``METRICS`` -> value, on the scale of
-            0 to 1 (CIDEr as printed).
+        paper: the paper's own numbers: data set -> metric of ``TABLE_METRICS`` -> value, on the scale of 0 to 1
+            (CIDEr as printed).
         needs: weights without which the row is skipped: field -> what belongs there, such as
             ``{"model.text_encoder.path": "Bio_ClinicalBERT"}``. They come as ``ROW:field=PATH``, after the row's own
             overrides, which may change the part's kind with any path in its place.
         printed: a row of another system, which is not run: only the paper's numbers are shown.
         run_of: label of the row whose trained runs this one takes: nothing is trained, they report again.
-        at_test: settings of those runs that are changed then (``key=value``, see ``radweave.engine.restore``). What such
-            a row ``needs`` is a setting, or ``dataset``: the folder of another data set to report on.
+        at_test: settings of those runs that are changed then (``key=value``, see ``radweave.engine.restore``). Such a
+            row ``needs`` a setting, or ``dataset``: the folder of another data set to report on.
         decoding: options of decoding that are changed then (``kind=expected_utility``).
         draws: reports are written so often by the run of seed 0, with ``pairing_seed`` 0, 1, ...: the row's mean and
             deviation are over draws, and say nothing of other trainings.
@@ -105,9 +90,10 @@ class Row:
         if self.printed and not self.paper:
             raise InputError("a printed row needs the paper's numbers", field="paper", got=self.label)
         for name, values in self.paper.items():
-            unknown = [metric for metric in values if metric not in METRICS]
+            unknown = [metric for metric in values if metric not in TABLE_METRICS]
             if unknown:
-                raise InputError(f"'{unknown[0]}' is no metric", field=f"paper.{name}", expected=", ".join(METRICS))
+                known = ", ".join(TABLE_METRICS)
+                raise InputError(f"'{unknown[0]}' is no metric", field=f"paper.{name}", expected=known)
 
     @property
     def slug(self) -> str:
@@ -146,8 +132,8 @@ class Table:
         if len({row.slug for row in self.rows}) < len(labels):
             raise InputError("two rows share a folder name", field="rows", got=", ".join(row.slug for row in self.rows))
         for metric in self.metrics:
-            if metric not in METRICS:
-                raise InputError("no such metric", field="metrics", got=metric, expected=", ".join(METRICS))
+            if metric not in TABLE_METRICS:
+                raise InputError("no such metric", field="metrics", got=metric, expected=", ".join(TABLE_METRICS))
 
     def trained(self, row: Row) -> Row:
         """The row whose runs a row takes: itself, unless it names another."""

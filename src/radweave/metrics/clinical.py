@@ -59,8 +59,10 @@ def label_pairs(pairs: Sequence[Pair], labeler: Labeler) -> LabelledPairs:
     hyp = states_of([pair.hyp for pair in pairs], labeler)
     with_labels = sum(pair.labels is not None for pair in pairs)
     if with_labels == len(pairs):
-        given = [_given_states(pair, classes) for pair in pairs]
-        return LabelledPairs(classes, hyp, np.array(given, dtype=np.int8), _identity(labeler), "given with the pairs")
+        hand_set = [_hand_set_states(pair, classes) for pair in pairs]
+        return LabelledPairs(
+            classes, hyp, np.array(hand_set, dtype=np.int8), _identity(labeler), "given with the pairs"
+        )
     if with_labels:
         raise InputError(
             "only some pairs carry labels", field="labels", got=f"{with_labels} of {len(pairs)}", expected="all or none"
@@ -93,7 +95,7 @@ def states_of(texts: Sequence[str], labeler: Labeler) -> States:
     return np.asarray(rows[place], dtype=np.int8)
 
 
-def _given_states(pair: Pair, classes: Sequence[str]) -> list[int]:
+def _hand_set_states(pair: Pair, classes: Sequence[str]) -> list[int]:
     labels: Mapping[str, LabelState] = pair.labels or {}
     if set(labels) != set(classes):
         odd = sorted(set(labels) ^ set(classes))

@@ -1,4 +1,4 @@
-"""What the command line asks of this package: read files, score, print, write."""
+"""Commands ``evaluate``, ``compare`` and ``label``, and their Python functions: read files, score, print, write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from radweave.data.tables import read_rows
 from radweave.labels import LABELER_OF, Labeler, get_labeler, label_set_of
 from radweave.labels.comparisons import without_marks
 from radweave.labels.labeler import Mention
-from radweave.metrics.evaluate import Options, evaluate_pairs, floor_pairs, wording_beside
+from radweave.metrics.evaluate import Options, evaluate_pairs, floor_pairs, second_wording
 from radweave.metrics.floors import training_reports
 from radweave.metrics.judge import judge, judge_items, summarise
 from radweave.metrics.long_tail import ClassFrequencies, class_frequencies
@@ -60,7 +60,7 @@ from radweave.metrics.significance import (
 from radweave.metrics.tables import TextTable, latex_tables, markdown_tables, print_tables, reliability_plot
 
 
-def _beside(folder: Path) -> tuple[str, ...] | None:
+def _evaluation_files(folder: Path) -> tuple[str, ...] | None:
     record = read_json_object(folder / "evaluation.json")
     return (
         ("tables.md", "tables.tex", "reliability*.png")
@@ -69,7 +69,7 @@ def _beside(folder: Path) -> tuple[str, ...] | None:
     )
 
 
-_EVALUATION_OUTPUT = FolderKind("an evaluation", "evaluation.json", _beside)
+_EVALUATION_OUTPUT = FolderKind("an evaluation", "evaluation.json", _evaluation_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class EvaluateRequest(Options):
 
     pairs: tuple[Path, ...]
     protocol: str = "full"
-    beside: str = "auto"
+    second: str = "auto"
     ontology: str = "auto"
     weights: Path | None = None
     train: Path | None = None
@@ -99,10 +99,10 @@ def ontology_of(name: str, pairs: Iterable[Pair]) -> str:
     """
     if name != "auto":
         return name
-    found = sorted({pair.modality or "xray" for pair in pairs})
-    if len(found) > 1:
-        raise InputError("reports on several modalities have no label set in common", field="ontology", got=found)
-    return LABELER_OF[found[0]]
+    modalities = sorted({pair.modality or "xray" for pair in pairs})
+    if len(modalities) > 1:
+        raise InputError("reports on several modalities have no label set in common", field="ontology", got=modalities)
+    return LABELER_OF[modalities[0]]
 
 
 def labeler_for(name: str, weights: Path | None = None) -> Labeler | None:
@@ -146,16 +146,16 @@ def target_of(pairs: Sequence[Pair]) -> TargetText | None:
     Raises:
         InputError: if they are about several.
     """
-    found = {pair.target for pair in pairs}
-    if len(found) > 1:
+    targets = {pair.target for pair in pairs}
+    if len(targets) > 1:
         raise InputError(
-            "reports of several texts are not scored together", field="target", got=sorted(map(str, found))
+            "reports of several texts are not scored together", field="target", got=sorted(map(str, targets))
         )
-    return next(iter(found), None)
+    return next(iter(targets), None)
 
 
 def train_frequencies(path: Path | None, labeler: Labeler | None) -> ClassFrequencies | None:
-    """How frequent the labeler's classes are in a dataset folder's training split.
+    """Frequencies of the labeler's classes in a dataset folder's training split.
 
     Raises:
         InputError: if there is no labeler to name the classes, or nothing to count.
@@ -178,13 +178,13 @@ def run_evaluate(request: EvaluateRequest) -> None:
     get_protocol(request.protocol)
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
-    beside = beside_protocol(request, ontology, {pair.dataset for file in files.values() for pair in file.pairs})
+    second = second_protocol(request, ontology, {pair.dataset for file in files.values() for pair in file.pairs})
     labeler = labeler_for(ontology, request.weights)
     pairs = [pair for file in files.values() for pair in file.pairs]
     train_texts = train_reports(request.train, {pair.study_id for pair in pairs}, target_of(pairs))
     frequencies = train_frequencies(request.train_labels, labeler)
     results = {
-        name: _evaluated(file, request, beside, labeler, train_texts, frequencies) for name, file in files.items()
+        name: _evaluated(file, request, second, labeler, train_texts, frequencies) for name, file in files.items()
     }
     tables = result_tables(results)
     if request.out is not None:
@@ -217,12 +217,12 @@ def run_names(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return list(zip(names, paths, strict=True))
 
 
-def beside_protocol(request: EvaluateRequest, ontology: str, datasets: Iterable[str | None] = ()) -> str | None:
-    """The protocol shown beside: the full references beside a paper's, a paper's beside the full references."""
-    if request.beside == "none":
+def second_protocol(request: EvaluateRequest, ontology: str, datasets: Iterable[str | None] = ()) -> str | None:
+    """The second protocol that is shown: the full references beside a paper's, or a paper's beside the full ones."""
+    if request.second == "none":
         return None
-    if request.beside != "auto":
-        return get_protocol(request.beside).name
+    if request.second != "auto":
+        return get_protocol(request.second).name
     if request.protocol != "full":
         return "full"
     return published_protocol(datasets, "xray" if ontology == "none" else label_set_of(ontology).modality)
@@ -231,7 +231,7 @@ def beside_protocol(request: EvaluateRequest, ontology: str, datasets: Iterable[
 def _evaluated(
     file: PairsFile,
     request: EvaluateRequest,
-    beside: str | None,
+    second: str | None,
     labeler: Labeler | None,
     train_texts: Sequence[str] | None,
     frequencies: ClassFrequencies | None,
@@ -246,8 +246,8 @@ def _evaluated(
         left_out=file.left_out,
     )
     result = evaluation.to_json()
-    if beside is not None and beside != request.protocol:
-        result["beside"] = wording_beside(file.pairs, beside, train_texts=train_texts, options=request)
+    if second is not None and second != request.protocol:
+        result["beside"] = second_wording(file.pairs, second, train_texts=train_texts, options=request)
     return result
 
 
@@ -267,8 +267,7 @@ def _write(out: Path, results: dict[str, dict[str, Any]], tables: Sequence[TextT
         write_text(folder / "tables.tex", latex_tables(tables))
 
 
-# ``radweave compare``: systems against the first one, over the test set or over seeds, and the judge if asked.
-
+# ``radweave compare``: systems against the first one, over the test set or over seeds, and the judge on request.
 
 FORMAT = "radweave-comparison"
 FORMAT_VERSION = 1
@@ -359,13 +358,13 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
         pairs |= floor_pairs(pairs[baseline], request.seed)
     for name in list(pairs)[1:]:
         same_references(name, pairs[baseline], pairs[name])
-    evaluations = {name: _evaluation(found, request) for name, found in pairs.items()}
-    found: list[tuple[str, Difference]] = []
+    evaluations = {name: _evaluation(own, request) for name, own in pairs.items()}
+    compared: list[tuple[str, Difference]] = []
     for name in list(pairs)[1:]:
         differences = compare(evaluations[baseline], evaluations[name], resamples=request.resamples, seed=request.seed)
-        found.extend((name, difference) for difference in differences)
+        compared.extend((name, difference) for difference in differences)
     # One family: every metric of every pair of runs that was tested here.
-    family = corrected([difference for _, difference in found])
+    family = corrected([difference for _, difference in compared])
     record: dict[str, Any] = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -375,7 +374,7 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
         "baseline": baseline,
         "resampling": {"resamples": request.resamples, "seed": request.seed, "tests": len(family)},
         "comparisons": [
-            {"run": name, **asdict(difference)} for (name, _), difference in zip(found, family, strict=True)
+            {"run": name, **asdict(difference)} for (name, _), difference in zip(compared, family, strict=True)
         ],
     }
     if request.judge:
@@ -465,8 +464,7 @@ def _corpus_values(evaluation: Evaluation) -> dict[str, float | None]:
     return {name: number_or_none(value) for name, value in values.items()}
 
 
-# ``radweave label`` and ``radweave.label``: findings of report texts, of a file or as they are given.
-
+# ``radweave label`` and ``radweave.label``: findings of report texts.
 
 # The coding of the published CheXpert labeler's files.
 _CSV_CODES = {LabelState.POSITIVE: "1", LabelState.NEGATIVE: "0", LabelState.UNCERTAIN: "-1", LabelState.BLANK: ""}
@@ -488,7 +486,7 @@ class LabelRequest:
 
 
 def _is_labels(path: Path) -> bool:
-    """Whether a file is one that ``label`` writes."""
+    """True for a file that ``label`` writes."""
     try:
         with path.open(encoding="utf-8") as file:
             first = file.readline()
@@ -540,8 +538,8 @@ def label(
 
 
 def _states(labeler: Labeler, texts: Sequence[str]) -> list[dict[str, LabelState]]:
-    found = labeler.label([check_text(text, f"texts[{number}]") for number, text in enumerate(texts)])
-    return [{name: mention.state for name, mention in mentions.items()} for mentions in found]
+    labelled = labeler.label([check_text(text, f"texts[{number}]") for number, text in enumerate(texts)])
+    return [{name: mention.state for name, mention in mentions.items()} for mentions in labelled]
 
 
 def run_label(request: LabelRequest) -> int:
@@ -591,26 +589,26 @@ def read_texts(
     Raises:
         InputError: for a file that cannot be read, and for a row where nobody takes what is ``refused``.
     """
-    seen: set[str] = set()
+    used_ids: set[str] = set()
     for number, (place, row) in enumerate(read_rows(path), start=1):
         if number == 1:
             text_field = field_of(row, text_field, known, "text", place)
             id_field = id_field or next((name for name in STUDY_FIELDS if name in row), "")
         try:
             study = str(place.get("line", number)) if not id_field else row.get(id_field)
-            yield _checked_id(study, id_field, seen, place), check_text(row.get(text_field), text_field, **place)
+            yield _checked_id(study, id_field, used_ids, place), check_text(row.get(text_field), text_field, **place)
         except InputError as error:
             if refused is None:
                 raise
             refused.append(error)
 
 
-def _checked_id(study: Any, field: str, seen: set[str], place: dict[str, Any]) -> str:
+def _checked_id(study: Any, field: str, used_ids: set[str], place: dict[str, Any]) -> str:
     if not isinstance(study, (str, int)) or isinstance(study, bool) or str(study) == "":
         raise InputError("not a study id", field=field, got=type(study).__name__, **place)
-    if str(study) in seen:
+    if str(study) in used_ids:
         raise InputError("study id comes twice", field=field, got=study, **place)
-    seen.add(str(study))
+    used_ids.add(str(study))
     return str(study)
 
 
@@ -620,13 +618,8 @@ def _labelled(
     """Yield (study id, mentions) in the file's order, labelling in batches."""
     rows = read_texts(request.reports, text_field=request.text_field, id_field=request.id_field, refused=refused)
     while batch := list(islice(rows, _BATCH)):
-        yield from _label(batch, labeler)
-
-
-def _label(batch: Sequence[tuple[str, str]], labeler: Labeler) -> Iterator[tuple[str, dict[str, Mention]]]:
-    found = labeler.label([text for _, text in batch])
-    for (study, _), mentions in zip(batch, found, strict=True):
-        yield study, mentions
+        studies, texts = zip(*batch, strict=True)
+        yield from zip(studies, labeler.label(texts), strict=True)
 
 
 def _jsonl_lines(labelled: Iterable[tuple[str, dict[str, Mention]]]) -> Iterator[str]:

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from radweave.core.errors import InputError
 from radweave.core.study import SECTIONS, without_headings
 from radweave.labels import Labeler
+from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, definitions
 from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics, states_of
 from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
 from radweave.metrics.heads import HeadTable, head_table
 from radweave.metrics.honesty import honesty_rows
 from radweave.metrics.language import (
     ONE_STUDY_CIDER,
-    definitions,
     language_and_floors,
     language_statistics,
     second_opinions,
@@ -44,16 +44,15 @@ from radweave.metrics.prepare import (
     wholes,
 )
 from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
-from radweave.metrics.radgraph import RADGRAPH_DEFINITIONS
 from radweave.metrics.records import FINDING_F1, Estimate, FloorScores, Json, Resampling, Score, number_or_none
 from radweave.metrics.result import Evaluation
-from radweave.metrics.statistics import RESAMPLES, Interval, Statistic, bootstrap, cluster_index
+from radweave.metrics.statistics import RESAMPLES, Interval, Statistic, Unavailable, bootstrap, cluster_index
 from radweave.metrics.tables import POLICY_NAMES, clinical_table, interval_name, sided_interval_name, sided_table
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is computed, apart from the protocol.
+    """Scores and resamples to compute, apart from the protocol.
 
     Attributes:
         meteor: start Java for METEOR if it is there; without Java the row says unavailable.
@@ -112,9 +111,9 @@ def evaluate_pairs(
     sections: dict[str, Evaluation] = {}
     for name in SECTIONS:
         if own := of_section(checked, name):
-            said = [own_text for text in train_texts or () if (own_text := section_of(text, name))]
+            section_texts = [own_text for text in train_texts or () if (own_text := section_of(text, name))]
             none = {"reference has no such section": len(checked) - len(own)} if len(own) < len(checked) else {}
-            sections[name] = _evaluate(own, rules, labeler, said or None, None, options, none)
+            sections[name] = _evaluate(own, rules, labeler, section_texts or None, None, options, none)
     texts = None if train_texts is None else [without_headings(text) for text in train_texts]
     whole = _evaluate(wholes(checked), rules, labeler, texts, frequencies, options, left_out or {})
     return replace(whole, sections=sections)
@@ -168,13 +167,13 @@ def _evaluate(
             resamples=options.resamples,
             seed=options.seed,
         ),
-        definitions={**definitions(rules), **(RADGRAPH_DEFINITIONS if options.radgraph is not None else {})},
+        definitions=definitions(rules.metrics) | (definitions("radgraph") if options.radgraph is not None else {}),
         left_out=dict(left_out),
         second_opinions=second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )
 
 
-def wording_beside(
+def second_wording(
     pairs: Sequence[Pair], protocol: str, *, train_texts: Sequence[str] | None = None, options: Options
 ) -> Json:
     """The language scores, without METEOR, by another protocol than that of an evaluation of the same pairs."""
@@ -192,7 +191,7 @@ def wording_beside(
     return {
         "protocol": ProtocolRecord(rules, vocabulary, None, versions).to_json(),
         "corpus": {name: score.to_json() for name, score in _corpus(statistics, intervals, unavailable).items()},
-        "definitions": definitions(rules),
+        "definitions": definitions(rules.metrics),
         "texts": prepared.effects.to_json(),
     }
 
@@ -213,13 +212,13 @@ def _add_meteor(
     names = ("METEOR", "METEOR_segment_mean")
     if not options.meteor:
         return {**unavailable, **dict.fromkeys(names, "unavailable: not asked for")}, {}
-    from radweave.metrics.meteor import Unavailable, meteor_statistics
+    from radweave.metrics.meteor import meteor_statistics
 
-    found = meteor_statistics(prepared.hyps, prepared.refs)
-    if isinstance(found, Unavailable):
-        return {**unavailable, **dict.fromkeys(names, f"unavailable: {found.reason}")}, {}
-    statistics.update(found.statistics)
-    return unavailable, {"meteor": found.version}
+    meteor = meteor_statistics(prepared.hyps, prepared.refs)
+    if isinstance(meteor, Unavailable):
+        return {**unavailable, **dict.fromkeys(names, f"unavailable: {meteor.reason}")}, {}
+    statistics.update(meteor.statistics)
+    return unavailable, {"meteor": meteor.version}
 
 
 def _add_radgraph(
@@ -230,14 +229,14 @@ def _add_radgraph(
     folder: Path,
 ) -> None:
     """Add RadGraph-F1 of the texts as they are given, or why there is none."""
-    from radweave.metrics.radgraph import Unavailable, radgraph_statistics
+    from radweave.metrics.radgraph import radgraph_statistics
 
-    found = radgraph_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs], folder)
-    if isinstance(found, Unavailable):
-        unavailable |= dict.fromkeys(RADGRAPH_DEFINITIONS, f"unavailable: {found.reason}")
+    result = radgraph_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs], folder)
+    if isinstance(result, Unavailable):
+        unavailable |= dict.fromkeys(definitions("radgraph"), f"unavailable: {result.reason}")
         return
-    statistics.update(found.statistics)
-    versions["radgraph"] = found.version
+    statistics.update(result.statistics)
+    versions["radgraph"] = result.version
 
 
 def _corpus(
@@ -265,18 +264,18 @@ def _floor_table(
     labeler: Labeler | None,
 ) -> dict[str, FloorScores]:
     """Each baseline's corpus scores; METEOR is left out of them, it takes Java's time for every one."""
-    found = {}
+    table = {}
     for name, floor in floors.items():
         if floor.texts is None:
-            found[name] = FloorScores(floor.source)
+            table[name] = FloorScores(floor.source)
             continue
-        found[name] = FloorScores(
+        table[name] = FloorScores(
             floor.source,
             distinct_reports_share=len(set(floor.texts)) / len(floor.texts),
             corpus={metric: number_or_none(value) for metric, value in scores[name].items()},
             findings_f1=None if labelled is None or labeler is None else _f1(floor.texts, labelled, labeler),
         )
-    return found
+    return table
 
 
 def _f1(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> float | None:
@@ -365,15 +364,12 @@ def finding_f1(evaluation: Evaluation) -> Estimate:
 # Scores used while training and for choosing, not for reporting: no intervals, no floors, protocol ``full``.
 
 
-METRICS = ("BLEU_4", "ROUGE_L", "CIDEr")
-
-
 def corpus_scores(hyps: Mapping[str, str], refs: Mapping[str, str]) -> dict[str, float]:
     """Corpus BLEU-4, ROUGE-L and CIDEr of the reports, paired by study id."""
     protocol = get_protocol("full")
     pairs = [Pair(study_id=study_id, hyp=hyps[study_id], refs=(ref,)) for study_id, ref in refs.items()]
     statistics = language_statistics(prepare(pairs, protocol), protocol)
-    return {name: statistics[name].corpus() for name in METRICS if name in statistics}
+    return {name: statistics[name].corpus() for name in MAIN_LANGUAGE_METRICS if name in statistics}
 
 
 def best_constant(candidates: Sequence[str], references: Sequence[str]) -> str:

@@ -1,9 +1,8 @@
-"""Where findings get lost on the way to a draft: F1 of what the evidence says, beside the draft's.
+"""F1 of the findings in the evidence (heads, recalled text) and in the draft, to see where findings get lost.
 
 Findings are those that a rule-based labeler reads as positive, No Finding left out; a head counts from the threshold on
-that came with its draft, else from a probability of 0.5. Against the reference: the heads, what was recalled, the
-draft. And the draft against the heads and against what was recalled: does it say what its evidence says? For methods
-whose evidence has these.
+that came with its draft, else from a probability of 0.5. Heads, recalled text and draft are compared with the
+reference, and the draft with the heads and with the recalled text, for methods whose evidence has these.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ class EvidenceAgreement:
     """Micro F1 of findings; None where the evidence has no such thing.
 
     ``heads``, ``recalled`` and ``draft`` are against the reference, ``heads_ap`` is the micro average precision of the
-    heads, ``draft_heads`` and ``draft_recalled`` say how far
-    the draft follows its evidence. ``recalled_kind`` is "report" (the first that was recalled) or "sentence" (all of
-    them together). ``per_reference`` and ``per_draft`` are findings a report.
+    heads, ``draft_heads`` and ``draft_recalled`` are the draft's agreement with its evidence. ``recalled_kind`` is
+    "report" (the first that was recalled) or "sentence" (all of them together). ``per_reference`` and ``per_draft`` are
+    findings per report.
     """
 
     draft: float
@@ -47,13 +46,15 @@ class EvidenceAgreement:
 
 def evidence_agreement(rows: Iterable[Mapping[str, Any]], labeler: Labeler) -> EvidenceAgreement:
     """Compare evidence, draft and reference of predictions (rows with ``ref``, ``hyp`` and ``evidence``)."""
-    kept = [row for row in rows if row["ref"]]
-    true, draft = (stated([row[side] for row in kept], labeler) for side in ("ref", "hyp"))
-    evidence = [row.get("evidence") or {} for row in kept]
+    referenced = [row for row in rows if row["ref"]]
+    true, draft = (stated([row[side] for row in referenced], labeler) for side in ("ref", "hyp"))
+    evidence = [row.get("evidence") or {} for row in referenced]
     heads = (
-        [probable(found, labeler) for found in evidence] if any("class_probabilities" in e for e in evidence) else None
+        [probable(record, labeler) for record in evidence]
+        if any("class_probabilities" in e for e in evidence)
+        else None
     )
-    texts = [recalled_text(found) for found in evidence]
+    texts = [recalled_text(record) for record in evidence]
     kinds = {kind for kind, _ in texts if kind is not None}
     recalled = stated([text for _, text in texts], labeler) if kinds else None
     return EvidenceAgreement(
@@ -64,8 +65,8 @@ def evidence_agreement(rows: Iterable[Mapping[str, Any]], labeler: Labeler) -> E
         draft_heads=None if heads is None else micro_f1(draft, heads),
         draft_recalled=None if recalled is None else micro_f1(draft, recalled),
         recalled_kind=" or ".join(sorted(kinds)) or None,
-        per_reference=sum(map(len, true)) / max(1, len(kept)),
-        per_draft=sum(map(len, draft)) / max(1, len(kept)),
+        per_reference=sum(map(len, true)) / max(1, len(referenced)),
+        per_draft=sum(map(len, draft)) / max(1, len(referenced)),
     )
 
 
@@ -83,12 +84,12 @@ def probable(evidence: Mapping[str, Any], labeler: Labeler) -> frozenset[str]:
     cuts = (evidence.get("calibration") or {}).get("thresholds") or {}
     # A run that is calibrated never takes a class to be there that it has no threshold for.
     other = math.inf if cuts else PROBABLE
-    said = evidence.get("class_probabilities", {}).items()
-    return known & {name for name, value in said if value is not None and value >= cuts.get(name, other)}
+    probabilities = evidence.get("class_probabilities", {}).items()
+    return known & {name for name, value in probabilities if value is not None and value >= cuts.get(name, other)}
 
 
 def recalled_text(evidence: Mapping[str, Any]) -> tuple[str | None, str]:
-    """What was recalled in words, with its kind: the first report, else all sentences."""
+    """Kind and text of the recalled words: the first report, else all sentences."""
     recalled = [case for case in evidence.get("recalled", ()) if case.get("text")]
     for case in recalled:
         if case["kind"] in ("report", "volume"):
@@ -97,18 +98,18 @@ def recalled_text(evidence: Mapping[str, Any]) -> tuple[str | None, str]:
     return ("sentence", " ".join(sentences)) if sentences else (None, "")
 
 
-def micro_f1(said: Findings, true: Findings) -> float:
+def micro_f1(predicted: Findings, true: Findings) -> float:
     """Over all studies and findings; 0 where neither side has any."""
-    both = sum(len(a & b) for a, b in zip(said, true, strict=True))
-    return 2 * both / max(1, sum(map(len, said)) + sum(map(len, true)))
+    both = sum(len(a & b) for a, b in zip(predicted, true, strict=True))
+    return 2 * both / max(1, sum(map(len, predicted)) + sum(map(len, true)))
 
 
 def average_precision(evidence: Sequence[Mapping[str, Any]], true: Findings, labeler: Labeler) -> float | None:
     """Micro average precision of the heads over all findings; None unless every draft gives all probabilities."""
     names = [name for name in labeler.classes if name != NO_FINDING]
-    given = [found.get("class_probabilities") or {} for found in evidence]
-    if not given or any(row.get(name) is None for row in given for name in names):
+    rows = [record.get("class_probabilities") or {} for record in evidence]
+    if not rows or any(row.get(name) is None for row in rows for name in names):
         return None
-    said = np.array([[float(row[name]) for name in names] for row in given])
+    probabilities = np.array([[float(row[name]) for name in names] for row in rows])
     truth = np.array([[name in stated for name in names] for stated in true])
-    return number_or_none(float(ranking(said, truth, np.ones((1, len(said))))[1][0]))
+    return number_or_none(float(ranking(probabilities, truth, np.ones((1, len(rows))))[1][0]))

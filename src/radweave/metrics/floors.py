@@ -26,12 +26,8 @@ from radweave.metrics.pairwise import PairwiseWording
 from radweave.metrics.prepare import prepare_hypotheses
 from radweave.metrics.protocols import EvalProtocol
 
-# The best constant reports: what one report for everybody reaches that was chosen for one score alone.
-#
-# Micro F1 of findings is beaten by whoever states the most frequent finding of everybody, and CIDEr by a well-worded
-# normal report; each of them is worth nothing by the other score. Both are chosen among training reports, on training
-# reports.
-
+# The best constant reports, each chosen for one score among training reports, on training reports. A report that states
+# the most frequent finding has a high micro F1, and a well-worded normal report a high CIDEr; each fails by the other.
 
 FINDINGS, WORDING = "constant_findings", "constant_wording"
 """Names of the two floors: chosen for micro F1 of the findings, and for mean CIDEr + ROUGE-L."""
@@ -82,8 +78,8 @@ def constant_f1(stated: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Micro F1 (N,) of giving row n of ``stated`` (N, K) to all N studies."""
     frequency = stated.sum(axis=0)
     hits = stated @ frequency
-    said = len(stated) * stated.sum(axis=1)
-    return np.asarray(2 * hits / np.maximum(said + frequency.sum(), 1), dtype=np.float64)
+    num_stated = len(stated) * stated.sum(axis=1)
+    return np.asarray(2 * hits / np.maximum(num_stated + frequency.sum(), 1), dtype=np.float64)
 
 
 def best_for_wording(
@@ -125,7 +121,7 @@ _LEAST_CANDIDATES, _MOST_CANDIDATES = 200, 1000
 _SELECTION_TEXTS = 2000
 
 # Names under which a line's ``floors`` may give a baseline, and the name it gets in the table.
-_GIVEN_NAMES = {"constant": "constant_report", "nearest_neighbor": "nearest_neighbour"}
+_FLOOR_ALIASES = {"constant": "constant_report", "nearest_neighbor": "nearest_neighbour"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +161,7 @@ def _given_floors(pairs: Sequence[Pair]) -> dict[str, Floor]:
     for name in names:
         texts = [pair.floors[name] for pair in pairs if name in pair.floors]
         missing = len(pairs) - len(texts)
-        floors[_GIVEN_NAMES.get(name, name)] = (
+        floors[_FLOOR_ALIASES.get(name, name)] = (
             Floor(f"unavailable: {missing} of {len(pairs)} predictions lack floors.{name}", None)
             if missing
             else Floor("given with the predictions", tuple(texts))

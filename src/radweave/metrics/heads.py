@@ -1,8 +1,8 @@
-"""What drafts' probabilities are worth, and what becomes of them: ranking, calibration, and F1 beside the draft's.
+"""Ranking and calibration of drafts' probabilities, and F1 of the heads beside that of the draft.
 
-AUROC and average precision say how well probabilities rank the studies of a class, whatever the threshold; the
-expected calibration error how far they are from what was seen; F1 of the heads, at the thresholds that came with the
-drafts, what a draft could have said. The share of it that a draft reaches is what is kept between seeing and saying.
+AUROC and average precision measure how well probabilities rank the studies of a class, at any threshold. The expected
+calibration error is their distance from observed frequencies. F1 of the heads, at the thresholds that came with the
+drafts, is what a draft could reach; the table gives the share of it that the draft does reach.
 
 Sources: Hanley and McNeil, Radiology 1982 (AUROC); Davis and Goadrich, ICML 2006 (average precision without
 interpolation); Naeini, Cooper and Hauskrecht, AAAI 2015 (calibration error).
@@ -11,7 +11,7 @@ interpolation); Naeini, Cooper and Hauskrecht, AAAI 2015 (calibration error).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,22 +20,23 @@ from radweave.labels import NO_FINDING
 from radweave.metrics.clinical import FEWEST_POSITIVES, LabelledPairs, is_positive
 from radweave.metrics.pairs import Pair
 from radweave.metrics.records import Estimate, Json, number_or_none
-from radweave.metrics.statistics import Floats, resampled_weights
-
-# How far probabilities are from what was seen: the reliability curve, and its distance from the diagonal.
+from radweave.metrics.statistics import Floats, percentiles, resampled_weights
 
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Of ``count`` cases with a mean probability of ``said``, the share ``seen`` had the finding.
+    """A bin of the reliability curve: ``count`` cases, their mean probability and the frequency of the finding.
 
     ``low`` is the smallest probability among them.
     """
 
-    said: float
-    seen: float
+    probability: float
+    frequency: float
     count: int
     low: float
+
+    def to_json(self) -> Json:
+        return {"said": self.probability, "seen": self.frequency, "count": self.count, "low": self.low}
 
 
 def reliability(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> list[ReliabilityBin]:
@@ -53,13 +54,13 @@ def reliability(probabilities: Floats, labels: Floats, *, num_bins: int = 10) ->
 
 
 def expected_calibration_error(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> float:
-    """Mean distance of what was said and what was seen, over bins of equal count (N,).
+    """Mean distance between probability and frequency, over bins of equal count (N,).
 
     Source: Naeini, Cooper and Hauskrecht, AAAI 2015.
     """
     bins = reliability(probabilities, labels, num_bins=num_bins)
     total = sum(one.count for one in bins)
-    return sum(one.count * abs(one.said - one.seen) for one in bins) / total if total else float("nan")
+    return sum(one.count * abs(one.probability - one.frequency) for one in bins) / total if total else float("nan")
 
 
 Flags = NDArray[np.bool_]
@@ -88,7 +89,7 @@ class ClassRanking:
             "average_precision": self.average_precision.to_json(),
             "calibrated": self.calibrated,
             "calibration_error": self.calibration_error,
-            "reliability": [asdict(one) for one in self.bins],
+            "reliability": [one.to_json() for one in self.bins],
         }
 
 
@@ -125,7 +126,7 @@ class HeadTable:
             "heads_macro_f1": self.heads_macro_f1,
             "draft_macro_f1": self.draft_macro_f1,
             "calibration_error": self.calibration_error,
-            "reliability": [asdict(one) for one in self.bins],
+            "reliability": [one.to_json() for one in self.bins],
         }
 
 
@@ -133,16 +134,16 @@ def head_table(
     pairs: Sequence[Pair], labelled: LabelledPairs, clusters: NDArray[np.int64], *, resamples: int, seed: int
 ) -> HeadTable | None:
     """The table of the classes that all drafts give a probability of; None where there is none."""
-    given = [pair.probabilities for pair in pairs]
-    if any(one is None for one in given):
+    optional = [pair.probabilities for pair in pairs]
+    if any(one is None for one in optional):
         return None
-    known = [one for one in given if one is not None]
+    known = [one for one in optional if one is not None]
     names = [name for name in labelled.classes if all(name in one.values for one in known)]
     findings = [k for k, name in enumerate(names) if name != NO_FINDING]
     if not findings:
         return None
     columns = [labelled.classes.index(name) for name in names]
-    said = np.array([[one.values[name] for name in names] for one in known])
+    probabilities = np.array([[one.values[name] for name in names] for one in known])
     cuts = np.array([[one.threshold(name) for name in names] for one in known])
     true = is_positive(labelled.ref, "negative")[:, columns]
     draft = is_positive(labelled.hyp, "negative")[:, columns]
@@ -150,11 +151,11 @@ def head_table(
     draws = _Draws(clusters, resamples, seed)
     counted = [k for k in findings if names[k] in calibrated]
     frequent = [k for k in findings if true[:, k].sum() >= FEWEST_POSITIVES]
-    heads = said >= cuts
+    heads = probabilities >= cuts
     return HeadTable(
         classes={
             name: _ranking(
-                said[:, k],
+                probabilities[:, k],
                 true[:, k],
                 number_or_none(cuts[0, k]) if cuts[0, k] <= 1 else None,
                 name in calibrated,
@@ -163,21 +164,23 @@ def head_table(
             for k, name in enumerate(names)
         },
         calibrated_on=known[0].split,
-        micro_average_precision=draws.estimate(said[:, findings], true[:, findings])[1],
+        micro_average_precision=draws.estimate(probabilities[:, findings], true[:, findings])[1],
         heads_f1=_f1(heads[:, findings], true[:, findings]),
         draft_f1=_f1(draft[:, findings], true[:, findings]),
         heads_macro_f1=_macro_f1(heads, true, frequent),
         draft_macro_f1=_macro_f1(draft, true, frequent),
-        calibration_error=_error(said[:, counted].ravel(), true[:, counted].ravel()),
-        bins=tuple(reliability(said[:, counted].ravel(), true[:, counted].ravel().astype(np.float64))),
+        calibration_error=_error(probabilities[:, counted].ravel(), true[:, counted].ravel()),
+        bins=tuple(reliability(probabilities[:, counted].ravel(), true[:, counted].ravel().astype(np.float64))),
     )
 
 
-def _ranking(said: Floats, true: Flags, threshold: float | None, calibrated: bool, draws: _Draws) -> ClassRanking:
+def _ranking(
+    probabilities: Floats, true: Flags, threshold: float | None, calibrated: bool, draws: _Draws
+) -> ClassRanking:
     positives = int(true.sum())
     enough = min(positives, len(true) - positives) >= FEWEST_POSITIVES
     nothing = Estimate(None, None)
-    auroc, precision = draws.estimate(said[:, None], true[:, None]) if enough else (nothing, nothing)
+    auroc, precision = draws.estimate(probabilities[:, None], true[:, None]) if enough else (nothing, nothing)
     shown = calibrated and enough
     return ClassRanking(
         positives=positives,
@@ -185,23 +188,27 @@ def _ranking(said: Floats, true: Flags, threshold: float | None, calibrated: boo
         auroc=auroc,
         average_precision=precision,
         calibrated=calibrated,
-        calibration_error=_error(said, true) if shown else None,
-        bins=tuple(reliability(said, true.astype(np.float64))) if shown else (),
+        calibration_error=_error(probabilities, true) if shown else None,
+        bins=tuple(reliability(probabilities, true.astype(np.float64))) if shown else (),
     )
 
 
-def _error(said: Floats, true: Flags) -> float | None:
-    return number_or_none(expected_calibration_error(said, true.astype(np.float64))) if len(said) else None
+def _error(probabilities: Floats, true: Flags) -> float | None:
+    return (
+        number_or_none(expected_calibration_error(probabilities, true.astype(np.float64)))
+        if len(probabilities)
+        else None
+    )
 
 
-def _f1(said: Flags, true: Flags) -> float | None:
-    both, total = int((said & true).sum()), int(said.sum() + true.sum())
+def _f1(predicted: Flags, true: Flags) -> float | None:
+    both, total = int((predicted & true).sum()), int(predicted.sum() + true.sum())
     return 2 * both / total if total else None
 
 
-def _macro_f1(said: Flags, true: Flags, columns: Sequence[int]) -> float | None:
+def _macro_f1(predicted: Flags, true: Flags, columns: Sequence[int]) -> float | None:
     """Every class has positives in the references, so that no F1 is undefined."""
-    each = [_f1(said[:, k], true[:, k]) for k in columns]
+    each = [_f1(predicted[:, k], true[:, k]) for k in columns]
     return float(np.mean([one for one in each if one is not None])) if each else None
 
 
@@ -213,39 +220,32 @@ class _Draws:
     resamples: int
     seed: int
 
-    def estimate(self, said: Floats, true: Flags) -> tuple[Estimate, Estimate]:
+    def estimate(self, probabilities: Floats, true: Flags) -> tuple[Estimate, Estimate]:
         """AUROC and average precision over all entries (N, K), with intervals."""
-        ones = np.ones((1, len(said)))
-        found = [float(values[0]) for values in ranking(said, true, ones)]
+        ones = np.ones((1, len(probabilities)))
+        observed = [float(values[0]) for values in ranking(probabilities, true, ones)]
         if not self.resamples or int(self.clusters.max()) < 1:
-            auroc, precision = (Estimate(number_or_none(value), None) for value in found)
+            auroc, precision = (Estimate(number_or_none(value), None) for value in observed)
             return auroc, precision
         chunks = [
-            ranking(said, true, weights) for weights in resampled_weights(self.clusters, self.resamples, self.seed)
+            ranking(probabilities, true, weights)
+            for weights in resampled_weights(self.clusters, self.resamples, self.seed)
         ]
         drawn = [np.concatenate([chunk[place] for chunk in chunks]) for place in range(2)]
         auroc, precision = (
-            Estimate(number_or_none(value), _bounds(values)) for value, values in zip(found, drawn, strict=True)
+            Estimate(number_or_none(value), percentiles(values)) for value, values in zip(observed, drawn, strict=True)
         )
         return auroc, precision
 
 
-def _bounds(values: Floats) -> tuple[float, float] | None:
-    defined = values[~np.isnan(values)]
-    if not defined.size:
-        return None
-    low, high = np.quantile(defined, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def ranking(said: Floats, true: Flags, weights: Floats) -> tuple[Floats, Floats]:
+def ranking(probabilities: Floats, true: Flags, weights: Floats) -> tuple[Floats, Floats]:
     """AUROC and average precision (R,) of entries (N, K) for each row of study weights (R, N); NaN where undefined.
 
     Entries of equal probability come together: they count half in AUROC, and are one step of precision.
     """
-    classes = said.shape[1]
-    order = np.argsort(-said.ravel(), kind="stable")
-    flat = said.ravel()[order]
+    classes = probabilities.shape[1]
+    order = np.argsort(-probabilities.ravel(), kind="stable")
+    flat = probabilities.ravel()[order]
     ends = np.append(flat[1:] != flat[:-1], True)
     drawn = weights[:, order // classes]
     positive = true.ravel()[order]

@@ -49,7 +49,7 @@ class VarietyRow(HonestyRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthRow(HonestyRow):
-    """How long the reports are beside the references."""
+    """Length of the reports relative to the references."""
 
     mean_tokens_generated: float
     mean_tokens_reference: float
@@ -226,9 +226,9 @@ def _finding_rows(labelled: LabelledPairs | None) -> tuple[InventedRow | Unlabel
 def _comparison_row(pairs: Sequence[Pair]) -> ComparisonRow:
     hyp = np.array([compares_with_prior(pair.hyp) for pair in pairs])
     ref = np.array([any(compares_with_prior(text) for text in pair.refs) for pair in pairs])
-    told = np.array([pair.has_prior is not None for pair in pairs])
-    none_there = np.array([pair.has_prior is False for pair in pairs]) | (~told & ~ref)
-    unsupported = hyp & none_there
+    is_known = np.array([pair.has_prior is not None for pair in pairs])
+    no_prior = np.array([pair.has_prior is False for pair in pairs]) | (~is_known & ~ref)
+    unsupported = hyp & no_prior
     return ComparisonRow(
         value=float(unsupported.sum() / len(pairs)),
         reports=int(unsupported.sum()),
@@ -236,7 +236,7 @@ def _comparison_row(pairs: Sequence[Pair]) -> ComparisonRow:
         reference=float(ref.mean()),
         removed_sentences=sum(pair.comparisons_removed for pair in pairs),
         removed_from_reports=sum(pair.comparisons_removed > 0 for pair in pairs),
-        rule=f"has_prior told for {int(told.sum())} of {len(pairs)} studies;"
+        rule=f"has_prior known for {int(is_known.sum())} of {len(pairs)} studies;"
         " elsewhere a reference that compares with nothing counts as no prior",
         meaning="reports that compare with an earlier study where there is none / studies",
     )

@@ -296,12 +296,12 @@ class HttpChat:
             try:
                 return _text_of(self._post(body))
             except urllib.error.HTTPError as error:
-                problem, again = f"HTTP status {error.code}", error.code in (408, 429) or error.code >= 500
+                problem, retry = f"HTTP status {error.code}", error.code in (408, 429) or error.code >= 500
                 wait = _retry_after(error, wait)
                 error.close()
             except (TimeoutError, urllib.error.URLError, ConnectionError, HTTPException) as error:
-                problem, again = f"no connection: {type(error).__name__}", True
-            if not again or not remaining:
+                problem, retry = f"no connection: {type(error).__name__}", True
+            if not retry or not remaining:
                 raise ChatFailedError(problem)
             time.sleep(min(wait, _MAX_WAIT_S))
             wait *= 2

@@ -24,7 +24,7 @@ from radweave.metrics.ngrams import (
 from radweave.metrics.prepare import PreparedTexts
 from radweave.metrics.protocols import EvalProtocol, rouge_score_tokens, tokens_13a
 from radweave.metrics.records import Json
-from radweave.metrics.statistics import RunningSums, Statistic, joined, mean_statistic
+from radweave.metrics.statistics import RunningSums, Statistic, concatenated, mean_statistic
 
 # BLEU-1 to BLEU-4, as coco's scorer defines it and as HF evaluate does with smoothing.
 #
@@ -117,7 +117,6 @@ def hf_bleu(texts: PairedTexts, counts: list[PairedCounts]) -> dict[str, Statist
 
 
 _SIGMA = 6.0
-DF_SOURCE = "references of the evaluated set"
 
 
 def document_frequency(counts: PairedCounts, ref_owner: Ints) -> Ints:
@@ -257,33 +256,7 @@ def rouge_score_l(texts: PairedTexts) -> Statistic:
 
 STUDIES_AT_A_TIME = 2048
 
-_COCO_DEFINITIONS = {
-    **{f"BLEU_{n}": f"BLEU-{n} of coco's scorer; corpus value from summed counts" for n in range(1, 5)},
-    "ROUGE_L": "ROUGE-L of coco's scorer (beta 1.2), mean over studies",
-}
-_HF_DEFINITIONS = {
-    **{f"BLEU_{n}": f"BLEU-{n} of HF evaluate with smoothing, 13a tokens, mean over studies" for n in range(1, 5)},
-    **{f"BLEU_{n}_corpus": f"BLEU-{n} of HF evaluate with smoothing, 13a tokens, corpus" for n in range(1, 5)},
-    "ROUGE_L": "ROUGE-L F1 of rouge-score without stemming, mean over studies",
-}
-_SHARED_DEFINITIONS = {
-    "ROUGE_1": "ROUGE-1 F1 of rouge-score without stemming, mean over studies",
-    "ROUGE_2": "ROUGE-2 F1 of rouge-score without stemming, mean over studies",
-    "ROUGE_L_F1": "ROUGE-L F1 of rouge-score without stemming, mean over studies",
-    "METEOR": "METEOR 1.5 (Java, -l en -norm), corpus value from summed statistics",
-    "METEOR_segment_mean": "METEOR 1.5 (Java, -l en -norm), mean over studies",
-    "CIDEr": f"CIDEr-D, which coco's scorer and the papers call CIDEr; document frequencies: {DF_SOURCE}",
-    "CIDEr_plain": f"CIDEr without clipping and length penalty; document frequencies: {DF_SOURCE}",
-}
 ONE_STUDY_CIDER = "undefined for one study: its document frequencies come from the evaluated set"
-
-
-def definitions(protocol: EvalProtocol) -> dict[str, str]:
-    """What each metric name means under a protocol."""
-    if protocol.metrics == "hf":
-        shared = {name: text for name, text in _SHARED_DEFINITIONS.items() if name != "ROUGE_L_F1"}
-        return {**_HF_DEFINITIONS, **shared}
-    return {**_COCO_DEFINITIONS, **_SHARED_DEFINITIONS}
 
 
 def language_statistics(texts: PreparedTexts, protocol: EvalProtocol) -> dict[str, Statistic]:
@@ -301,15 +274,15 @@ def language_and_floors(
     frequencies = ReportStatistics.of(
         (text.split() for group in texts.refs for text in group), MAX_ORDER, owners_of(texts.refs)
     )
-    found, sums = [], {name: RunningSums() for name in floors}
+    parts, sums = [], {name: RunningSums() for name in floors}
     for first in range(0, len(texts.hyps), STUDIES_AT_A_TIME):
         part = slice(first, min(first + STUDIES_AT_A_TIME, len(texts.hyps)))
         studies = _Part(texts.refs[part], [texts.hyps[part], *(floor[part] for floor in floors.values())], protocol)
         whole, *others = studies.statistics(frequencies, len(texts.hyps))
-        found.append(whole)
+        parts.append(whole)
         for name, other in zip(floors, others, strict=True):
             sums[name].add(other)
-    return joined(found), {name: total.corpus() for name, total in sums.items()}
+    return concatenated(parts), {name: total.corpus() for name, total in sums.items()}
 
 
 class _Part:
@@ -335,21 +308,21 @@ class _Part:
         else:
             scores = [coco_bleu(texts, counts) for texts, counts in zip(words, word_counts, strict=True)]
         blanks = self._paired([text.split(" ") for text in self.texts])
-        for number, found in enumerate(scores):
-            found["ROUGE_1"] = rouge_score_n(rouge[number], rouge_counts[number][0], 1)
-            found["ROUGE_2"] = rouge_score_n(rouge[number], rouge_counts[number][1], 2)
+        for number, metrics in enumerate(scores):
+            metrics["ROUGE_1"] = rouge_score_n(rouge[number], rouge_counts[number][0], 1)
+            metrics["ROUGE_2"] = rouge_score_n(rouge[number], rouge_counts[number][1], 2)
             if self.protocol.metrics == "hf":
-                found["ROUGE_L"] = rouge_score_l(rouge[number])
+                metrics["ROUGE_L"] = rouge_score_l(rouge[number])
             else:
-                found["ROUGE_L"] = coco_rouge_l(blanks[number])
-                found["ROUGE_L_F1"] = rouge_score_l(rouge[number])
+                metrics["ROUGE_L"] = coco_rouge_l(blanks[number])
+                metrics["ROUGE_L_F1"] = rouge_score_l(rouge[number])
             if num_studies > 1:
                 clipped, plain = cider(words[number], word_counts[number], frequencies, num_studies)
-                found["CIDEr"], found["CIDEr_plain"] = mean_statistic(clipped), mean_statistic(plain)
+                metrics["CIDEr"], metrics["CIDEr_plain"] = mean_statistic(clipped), mean_statistic(plain)
         return scores
 
     def _places(self) -> list[slice]:
-        """Where each set stands among the texts, behind the references."""
+        """Range of each set among the texts, after the references."""
         starts = np.cumsum([len(self.owner), *(len(hyps) for hyps in self.sets)]).tolist()
         return [slice(start, end) for start, end in itertools.pairwise(starts)]
 
@@ -361,29 +334,28 @@ class _Part:
         return [[pair_counts(table, place, refs, self.owner) for table in tables] for place in self._places()]
 
 
-# The same scores by other people's programs, where they are installed: rouge-score and sacrebleu.
-#
-# They see exactly the texts and tokens our own code sees, so a difference beyond rounding is a fault on one side.
+# The same scores by rouge-score and sacrebleu, where they are installed. They get the same texts and tokens, so that a
+# difference beyond rounding is a fault on one side.
 
 
 @dataclass(frozen=True, slots=True)
 class SecondOpinion:
-    """A score by our code and by another program."""
+    """A score by this package (``own``) and by another program."""
 
-    ours: float
-    theirs: float
+    own: float
+    other: float
 
     @property
     def difference(self) -> float:
-        return self.ours - self.theirs
+        return self.own - self.other
 
     def to_json(self) -> Json:
-        return {"ours": self.ours, "theirs": self.theirs, "difference": self.difference}
+        return {"ours": self.own, "theirs": self.other, "difference": self.difference}
 
 
 @dataclass(frozen=True, slots=True)
 class NoOpinion:
-    """Why a program says nothing."""
+    """The reason why a program gives no score."""
 
     unavailable: str
 
@@ -395,7 +367,7 @@ Opinions = dict[str, SecondOpinion | NoOpinion]
 
 
 def second_opinions(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]) -> Opinions:
-    """Metric and program -> both scores, or why the program has no opinion."""
+    """Metric and program -> both scores, or the reason why the program gives none."""
     return {**_rouge(texts, protocol, statistics), **_sacrebleu(texts, protocol, statistics)}
 
 
@@ -404,20 +376,24 @@ def _rouge(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str
         return {"rouge-score": NoOpinion(not_installed("metrics", "it"))}
     from rouge_score.rouge_scorer import RougeScorer
 
-    ours = {"rouge1": "ROUGE_1", "rouge2": "ROUGE_2", "rougeL": "ROUGE_L" if protocol.metrics == "hf" else "ROUGE_L_F1"}
-    scorer = RougeScorer(list(ours), use_stemmer=False)
-    sums = dict.fromkeys(ours, 0.0)
+    metric_of = {
+        "rouge1": "ROUGE_1",
+        "rouge2": "ROUGE_2",
+        "rougeL": "ROUGE_L" if protocol.metrics == "hf" else "ROUGE_L_F1",
+    }
+    scorer = RougeScorer(list(metric_of), use_stemmer=False)
+    sums = dict.fromkeys(metric_of, 0.0)
     for hyp, refs in zip(texts.hyps, texts.refs, strict=True):
         for name, score in scorer.score_multi(refs, hyp).items():
             sums[name] += score.fmeasure
     return {
-        f"{ours[name]} (rouge-score)": SecondOpinion(statistics[ours[name]].corpus(), total / len(texts.hyps))
+        f"{metric_of[name]} (rouge-score)": SecondOpinion(statistics[metric_of[name]].corpus(), total / len(texts.hyps))
         for name, total in sums.items()
     }
 
 
 def _sacrebleu(texts: PreparedTexts, protocol: EvalProtocol, statistics: Mapping[str, Statistic]) -> Opinions:
-    """Corpus BLEU-4 on our tokens; sacrebleu has no add-one smoothing of order 1, so it has no opinion on HF's BLEU."""
+    """Corpus BLEU-4 on the same tokens; sacrebleu has no add-one smoothing of order 1, so it cannot score HF's BLEU."""
     if "sacrebleu" in missing("metrics"):
         return {"sacrebleu": NoOpinion(not_installed("metrics", "it"))}
     if protocol.metrics == "hf":

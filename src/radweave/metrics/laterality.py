@@ -76,7 +76,7 @@ _SIDES = {
 
 def sided_findings(text: str) -> dict[str, frozenset[str]]:
     """Finding stem -> sides ("L", "R") the text puts it on; findings without a side are left out."""
-    found: dict[str, set[str]] = defaultdict(set)
+    findings: dict[str, set[str]] = defaultdict(set)
     for clause in _CLAUSE_END.split(text.lower()):
         if not clause or _DENIED.search(clause):
             continue
@@ -87,8 +87,8 @@ def sided_findings(text: str) -> dict[str, frozenset[str]]:
         for i, word in enumerate(words):
             match = _FINDING.match(word)
             if match:
-                found[match.group()] |= _nearest_side(i, places)
-    return {finding: frozenset(sides) for finding, sides in found.items()}
+                findings[match.group()] |= _nearest_side(i, places)
+    return {finding: frozenset(sides) for finding, sides in findings.items()}
 
 
 def _nearest_side(position: int, places: list[tuple[int, frozenset[str]]]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The long tail: how frequent each class is in training, and how well reports do on frequent and on rare classes.
+"""Scores by how frequent the classes are in training: the long tail.
 
 The classes are ordered by their positives in the *training* split and cut into thirds: head, middle, tail. A method
 against imbalance must show its gain in the tail; an average over all studies is nearly all head.
@@ -36,7 +36,7 @@ GROUP_AVERAGES: tuple[ClinicalAverage, ...] = ("macro", "macro_defined", "micro"
 
 
 class ThirdKey(NamedTuple):
-    """Which score of a third of the classes."""
+    """Key of a score of a third of the classes."""
 
     policy: UncertainPolicy
     third: Third
@@ -50,7 +50,7 @@ class ThirdKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClassFrequencies:
-    """How many of the training studies are positive for each class; uncertain counts as not."""
+    """Number of training studies that are positive for each class; uncertain counts as not."""
 
     positives: Mapping[str, int]
     studies: int
@@ -155,10 +155,10 @@ def long_tail_table(
         hyp, ref = is_positive(labelled.hyp, policy), is_positive(labelled.ref, policy)
         for third, names in groups.items():
             columns = [labelled.classes.index(name) for name in names]
-            found = average_statistics(confusion_rows(hyp[:, columns], ref[:, columns]))
+            averages = average_statistics(confusion_rows(hyp[:, columns], ref[:, columns]))
             for average in GROUP_AVERAGES:
                 for measure in MEASURES:
-                    statistics[ThirdKey(policy, third, average, measure)] = found[average, measure]
+                    statistics[ThirdKey(policy, third, average, measure)] = averages[average, measure]
     named = {key.name: statistic for key, statistic in statistics.items()}
     intervals = bootstrap(named, clusters, resamples=resamples, seed=seed) if resamples else {}
 

@@ -22,7 +22,7 @@ import numpy as np
 from radweave.core.errors import InputError
 from radweave.core.extras import install_line
 from radweave.metrics.pairs import replace_control
-from radweave.metrics.statistics import Floats, Statistic, mean_statistic
+from radweave.metrics.statistics import ExternalScores, Floats, Statistic, Unavailable, mean_statistic
 
 # Java programs of the pycocoevalcap package, run as children that cannot hang or shift lines.
 #
@@ -41,7 +41,7 @@ _MORE_PUNCTUATION = frozenset(["...", ";"])
 
 @dataclass(frozen=True, slots=True)
 class JavaTools:
-    """Where Java and the package's folder are."""
+    """Paths of Java and of the package's folder."""
 
     java: str
     package: Path
@@ -117,19 +117,6 @@ _SENTINEL = "lungs clear"
 _HEAP = "-Xmx2G"
 
 
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """Why there is no METEOR."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MeteorScores:
-    statistics: dict[str, Statistic]
-    version: str = VERSION
-
-
 def meteor_value(sums: Floats) -> Floats:
     """METEOR from its sums (..., 23).
 
@@ -155,19 +142,20 @@ def meteor_value(sums: Floats) -> Floats:
     return np.asarray(np.where(np.isfinite(score), score, 0.0))
 
 
-def meteor_statistics(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> MeteorScores | Unavailable:
-    """METEOR's statistics for N hypotheses with their references, or why there are none."""
+def meteor_statistics(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> ExternalScores | Unavailable:
+    """METEOR's statistics for N hypotheses with their references, or the reason why there are none."""
     tools = find_java_tools()
     if isinstance(tools, str):
         return Unavailable(tools)
     longest = max(len(text.split()) for text in (*hyps, *(ref for group in refs for ref in group)))
     if longest > MAX_WORDS:
         return Unavailable(f"a report of {longest} words; METEOR's aligner is run up to {MAX_WORDS}")
-    found = _alignment_sums(tools, hyps, refs, timeout_s=_START_S + _PER_PAIR_S * len(hyps))
-    if isinstance(found, Unavailable):
-        return found
-    each = meteor_value(found)
-    return MeteorScores({"METEOR": Statistic(found, meteor_value, each), "METEOR_segment_mean": mean_statistic(each)})
+    sums = _alignment_sums(tools, hyps, refs, timeout_s=_START_S + _PER_PAIR_S * len(hyps))
+    if isinstance(sums, Unavailable):
+        return sums
+    each = meteor_value(sums)
+    statistics = {"METEOR": Statistic(sums, meteor_value, each), "METEOR_segment_mean": mean_statistic(each)}
+    return ExternalScores(statistics, VERSION)
 
 
 def _alignment_sums(

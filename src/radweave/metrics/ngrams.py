@@ -79,12 +79,12 @@ def count_numbers(tokens: Ints, lengths: Ints, max_order: int) -> list[NgramCoun
 def longer(
     numbers: Ints, places: Ints, owner: Ints, tokens: NDArray[np.integer], order: int, vocabulary: int
 ) -> tuple[Ints, Ints]:
-    """Where n-grams of the next order start, and a key for each: (number of the shorter one) * vocabulary + word."""
+    """Starts of the n-grams of the next order, and a key for each: (number of the shorter one) * vocabulary + word."""
     reach = places + order - 1
     inside = reach < len(tokens)
     inside[inside] = owner[reach[inside]] == owner[places[inside]]
-    kept = places[inside]
-    return kept, numbers[inside] * vocabulary + tokens[kept + order - 1]
+    starts = places[inside]
+    return starts, numbers[inside] * vocabulary + tokens[starts + order - 1]
 
 
 def _runs(text: Ints, gram: Ints, before: Ints, last: Ints) -> NgramCounts:
@@ -144,7 +144,7 @@ def count_pairs(texts: PairedTexts, max_order: int) -> list[PairedCounts]:
 
 
 def pair_counts(table: NgramCounts, hyps: slice, refs: slice, ref_owner: Ints) -> PairedCounts:
-    """What these hypotheses share with these references, of texts that were counted together."""
+    """Counts of these hypotheses and references, and their common n-grams, of texts that were counted together."""
     hyp, ref = table.of(hyps), table.of(refs)
     hyp_keys = hyp.text * max(table.num_grams, 1) + hyp.gram
     ref_keys = ref_owner[ref.text] * max(table.num_grams, 1) + ref.gram
@@ -177,11 +177,10 @@ def clipped_matches(counts: PairedCounts, ref_owner: Ints, num_studies: int) -> 
     return np.bincount(study, weights=most, minlength=num_studies).astype(np.int64)
 
 
-# In how many reports of a bank each n-gram stands, for texts that are counted a few at a time.
+# Document frequencies of a bank of reports, for texts that are counted a few at a time.
 #
-# CIDEr weighs an n-gram by how rare it is among *all* reports. The pairwise scores of a few reports of a large bank need
-# the frequencies of the whole bank, and nothing else of it.
-
+# CIDEr weighs an n-gram by how rare it is among *all* reports. The pairwise scores of a few reports of a large bank
+# need the frequencies of the whole bank, and nothing else of it.
 
 _BLOCK = 4096
 
@@ -245,15 +244,17 @@ class ReportStatistics:
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         tokens = np.fromiter((word for text in texts for word in text), dtype=np.int64, count=int(lengths.sum()))
         base = len(self.frequencies[0])
-        tables, found = count_numbers(tokens, lengths, len(self.frequencies)), []
+        tables, document_frequencies = count_numbers(tokens, lengths, len(self.frequencies)), []
         for order, (table, frequencies) in enumerate(zip(tables, self.frequencies, strict=True), start=1):
             if order == 1:
                 banked = np.where(table.last < base, table.last, -1)
             else:
                 banked = _look_up(self.keys[order - 2], banked[table.before], table.last, base)
             known = banked >= 0
-            found.append(np.where(known, frequencies[np.where(known, banked, 0)] if len(frequencies) else 0, 0))
-        return tables, found
+            document_frequencies.append(
+                np.where(known, frequencies[np.where(known, banked, 0)] if len(frequencies) else 0, 0)
+            )
+        return tables, document_frequencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,7 @@ def _next_order(
 
     ``numbers`` (T,) are those of the order before; -1 where a report ends too soon.
     """
-    found, local = [], np.full_like(numbers, -1)
+    counted, local = [], np.full_like(numbers, -1)
     for block in blocks:
         part, before = tokens[block.tokens], numbers[block.tokens].astype(np.int64)
         places = np.flatnonzero(before >= 0)
@@ -295,10 +296,10 @@ def _next_order(
         known, number = np.unique(keys, return_inverse=True)
         local[block.tokens.start + places] = number
         held = np.unique(block.owner[places] * max(len(known), 1) + number) % max(len(known), 1)
-        found.append((known, np.bincount(held, minlength=len(known))))
-    distinct = np.unique(np.concatenate([known for known, _ in found])) if found else np.zeros(0, dtype=np.int64)
+        counted.append((known, np.bincount(held, minlength=len(known))))
+    distinct = np.unique(np.concatenate([known for known, _ in counted])) if counted else np.zeros(0, dtype=np.int64)
     frequency = np.zeros(len(distinct), dtype=np.int32)
-    for block, (known, held) in zip(blocks, found, strict=True):
+    for block, (known, held) in zip(blocks, counted, strict=True):
         place = np.searchsorted(distinct, known).astype(np.int32)
         frequency[place] += held.astype(np.int32)
         # Number -1 finds the -1 at the end.

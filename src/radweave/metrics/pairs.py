@@ -5,9 +5,8 @@ baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "const
 patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
 ``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``dataset`` (whose studies
 they are, as ``dataset.json`` names it), ``target`` ("both": reports have findings and impression under headings, and
-are scored by section too), ``evidence`` (its list
-``comparisons_removed`` is counted, its ``class_probabilities`` are scored). Other keys are ignored. ``fields`` has the
-other names under which files keep the first three.
+are scored by section too), ``evidence`` (its list ``comparisons_removed`` is counted, its ``class_probabilities`` are
+scored). Other keys are ignored. ``Fields`` has the other names of the first three in files.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from radweave.core.errors import InputError
 from radweave.core.study import LabelState, Modality, TargetText
 from radweave.data.tables import ID, read_rows
 
-# Which field of a row has what: other programs call the same things by other names.
-
-
+# Names of the fields in the files of other programs.
 STUDY_FIELDS = (ID, "id", "uid", "image_id", "Study", "VolumeName")
 HYP_FIELDS = ("hyp", "hypothesis", "prediction", "generated", "generated_report", "draft", "candidate")
 REF_FIELDS = ("ref", "refs", "reference", "references", "reference_report", "ground_truth", "gt")
@@ -48,16 +45,17 @@ class Fields:
 BY_NAME = Fields()
 
 
-def field_of(row: Mapping[str, Any], given: str, known: Sequence[str], what: str, place: Mapping[str, Any]) -> str:
-    """The field of a row that was named, or the first known one that it has.
+def field_of(row: Mapping[str, Any], named: str, known: Sequence[str], what: str, place: Mapping[str, Any]) -> str:
+    """The field of a row that the user named, or the first known one that it has.
 
     Raises:
-        InputError: if there is none. The row's own names are not told: a table without a header has a patient's there.
+        InputError: if there is none. The message leaves out the row's own names, which may be a patient's data where a
+            table has no header.
     """
-    if given:
-        if given not in row:
-            raise InputError(f"no field '{given}'", got=f"{len(row)} other fields", **place)
-        return given
+    if named:
+        if named not in row:
+            raise InputError(f"no field '{named}'", got=f"{len(row)} other fields", **place)
+        return named
     for name in known:
         if name in row:
             return name
@@ -70,35 +68,35 @@ def pair_row(row: Mapping[str, Any], fields: Fields, path: Path, place: Mapping[
     Raises:
         InputError: if a field that was named is not there.
     """
-    found = _from_cells(row) if path.suffix.lower() in (".csv", ".tsv") else dict(row)
-    named = dict(found)
-    for ours, given, known in (
+    cells = _from_cells(row) if path.suffix.lower() in (".csv", ".tsv") else dict(row)
+    named = dict(cells)
+    for standard, chosen, known in (
         (ID, fields.study, STUDY_FIELDS),
         ("hyp", fields.hyp, HYP_FIELDS),
         ("ref", fields.ref, REF_FIELDS),
     ):
-        is_named = ours in found or (ours == "ref" and "refs" in found)
-        if not given and (is_named or not any(name in found for name in known)):
+        is_named = standard in cells or (standard == "ref" and "refs" in cells)
+        if not chosen and (is_named or not any(name in cells for name in known)):
             continue
-        value = found[field_of(found, given, known, ours, place)]
-        if ours == "ref":
+        value = cells[field_of(cells, chosen, known, standard, place)]
+        if standard == "ref":
             named.pop("ref", None)
             named.pop("refs", None)
-        named["refs" if ours == "ref" and isinstance(value, list) else ours] = value
+        named["refs" if standard == "ref" and isinstance(value, list) else standard] = value
     return named
 
 
 def _from_cells(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a CSV file: cells are texts, and an empty one of what is optional is not there."""
-    kept = {name: value for name, value in row.items() if name not in _OBJECTS}
-    if "refs" in kept:
-        kept.setdefault("ref", kept.pop("refs"))
+    cells = {name: value for name, value in row.items() if name not in _OBJECTS}
+    if "refs" in cells:
+        cells.setdefault("ref", cells.pop("refs"))
     for name in ("patient_id", "modality", "has_prior"):
-        if not str(kept.get(name, "")).strip():
-            kept.pop(name, None)
-    if "has_prior" in kept:
-        kept["has_prior"] = _TRUTH.get(str(kept["has_prior"]).strip().lower(), kept["has_prior"])
-    return kept
+        if not str(cells.get(name, "")).strip():
+            cells.pop(name, None)
+    if "has_prior" in cells:
+        cells["has_prior"] = _TRUTH.get(str(cells["has_prior"]).strip().lower(), cells["has_prior"])
+    return cells
 
 
 # C0, DEL, C1, and the Unicode line and paragraph separators; tab, line feed and carriage return are ordinary blanks.
@@ -107,15 +105,15 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 DEFAULT_THRESHOLD = 0.5
-"""For drafts that do not say from where on a probability counts."""
+"""For drafts without thresholds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probabilities:
-    """What a draft's evidence gives of the classes: probabilities, and from where on the run takes each to be there.
+    """Class probabilities of a draft's evidence, and the thresholds from which on the run counts a class as present.
 
     ``calibrated`` names the classes whose probability is calibrated, on the studies of ``split``. A run that is
-    calibrated and has no threshold for a class never takes it to be there.
+    calibrated and has no threshold for a class never counts it as present.
     """
 
     values: Mapping[str, float]
@@ -124,7 +122,7 @@ class Probabilities:
     split: str | None = None
 
     def threshold(self, name: str) -> float:
-        """From which probability on a class is taken to be there; infinity for never."""
+        """Least probability at which a class counts as present; infinity for never."""
         return self.thresholds.get(name, math.inf) if self.thresholds else DEFAULT_THRESHOLD
 
 
@@ -188,13 +186,13 @@ def check_pairs(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
     checked = tuple(pairs)
     if not checked:
         raise InputError("no pairs to evaluate", expected="at least one study")
-    seen: set[str] = set()
+    ids: set[str] = set()
     for pair in checked:
         if not isinstance(pair.study_id, str) or not pair.study_id:
             raise InputError("not a study id", field="study_id", got=type(pair.study_id).__name__)
-        if pair.study_id in seen:
+        if pair.study_id in ids:
             raise InputError("study id comes twice", field="study_id", got=pair.study_id)
-        seen.add(pair.study_id)
+        ids.add(pair.study_id)
         place: dict[str, Any] = {"file": f"study {pair.study_id}"}
         check_text(pair.hyp, "hyp", **place)
         refs: Any = pair.refs
@@ -241,7 +239,7 @@ def read_pairs(path: Path, *, skip_invalid: bool = False, fields: Fields = BY_NA
     """
     pairs: list[Pair] = []
     left_out: Counter[str] = Counter()
-    seen: set[str] = set()
+    ids: set[str] = set()
     for place, row in read_rows(path):
         try:
             pair = _pair_of(pair_row(row, fields, path, place), place)
@@ -250,9 +248,9 @@ def read_pairs(path: Path, *, skip_invalid: bool = False, fields: Fields = BY_NA
                 raise
             left_out[f"{error.field or 'line'}: {error.reason}"] += 1
             continue
-        if pair.study_id in seen:
+        if pair.study_id in ids:
             raise InputError("study id comes twice", field="study_id", got=pair.study_id, **place)
-        seen.add(pair.study_id)
+        ids.add(pair.study_id)
         pairs.append(pair)
     if not pairs:
         raise InputError("holds no usable pair", file=path, expected="rows with study_id, hyp and ref or refs")
@@ -269,13 +267,13 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
     if ("ref" in row) == ("refs" in row):
         expected = "one of them, or its name by --ref"
         raise InputError("needs either 'ref' or 'refs'", field="ref", expected=expected, **place)
-    given = [row["ref"]] if "ref" in row else row["refs"]
+    texts = [row["ref"]] if "ref" in row else row["refs"]
     name = "ref" if "ref" in row else "refs"
     if row[name] is None:
         raise InputError("the study has no reference report; --skip-invalid leaves it out", field=name, **place)
-    if not isinstance(given, list) or not given:
-        raise InputError("not a list of references", field=name, got=type(given).__name__, **place)
-    refs = tuple(check_text(text, name, **place) for text in given)
+    if not isinstance(texts, list) or not texts:
+        raise InputError("not a list of references", field=name, got=type(texts).__name__, **place)
+    refs = tuple(check_text(text, name, **place) for text in texts)
     if not all(text.strip() for text in refs):
         raise InputError("reference is empty", field=name, **place)
     has_prior = row.get("has_prior")
@@ -305,44 +303,44 @@ def _modality_of(value: Any, place: dict[str, Any]) -> Modality | None:
     if value not in (None, *get_args(Modality)):
         expected = " or ".join(get_args(Modality))
         raise InputError("no such modality", field="modality", got=repr(value)[:40], expected=expected, **place)
-    found: Modality | None = value
-    return found
+    modality: Modality | None = value
+    return modality
 
 
 def _removed_of(evidence: Any) -> int:
-    """How many sentences ``generate`` took a comparison out of; 0 for evidence of any other make."""
+    """Number of sentences that ``generate`` took a comparison out of; 0 for evidence of another program."""
     removed = evidence.get("comparisons_removed") if isinstance(evidence, dict) else None
     return len(removed) if isinstance(removed, list) else 0
 
 
 def _probabilities_of(evidence: Any, place: dict[str, Any]) -> Probabilities | None:
     """The class probabilities of a draft; None where its evidence has none."""
-    given = evidence.get("class_probabilities") if isinstance(evidence, dict) else None
-    if not isinstance(given, dict) or not given:
+    probabilities = evidence.get("class_probabilities") if isinstance(evidence, dict) else None
+    if not isinstance(probabilities, dict) or not probabilities:
         return None
-    values = _shares(given, "evidence.class_probabilities", place)
+    values = _shares(probabilities, "evidence.class_probabilities", place)
     made = evidence.get("calibration")
     if not isinstance(made, dict):
         return Probabilities(values)
-    alike, split = made.get("alike"), made.get("split")
+    calibrated, split = made.get("alike"), made.get("split")
     return Probabilities(
         values,
         _shares(made.get("thresholds") or {}, "evidence.calibration.thresholds", place),
-        frozenset(alike) if isinstance(alike, dict) else frozenset(),
+        frozenset(calibrated) if isinstance(calibrated, dict) else frozenset(),
         split if isinstance(split, str) else None,
     )
 
 
-def _shares(given: Any, name: str, place: dict[str, Any]) -> dict[str, float]:
+def _shares(mapping: Any, name: str, place: dict[str, Any]) -> dict[str, float]:
     """Numbers from 0 to 1 by class; those that are null are left out."""
-    if not isinstance(given, dict):
-        raise InputError("not a mapping of class to number", field=name, got=type(given).__name__, **place)
-    for key, value in given.items():
+    if not isinstance(mapping, dict):
+        raise InputError("not a mapping of class to number", field=name, got=type(mapping).__name__, **place)
+    for key, value in mapping.items():
         if value is not None and not (type(value) in (int, float) and 0 <= value <= 1):
             raise InputError(
                 "not a probability", field=f"{name}.{key}", got=repr(value)[:40], expected="0 to 1", **place
             )
-    return {str(key): float(value) for key, value in given.items() if value is not None}
+    return {str(key): float(value) for key, value in mapping.items() if value is not None}
 
 
 def _floors_of(value: Any, place: dict[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How well every candidate report words every training report: pairwise CIDEr-D, ROUGE-L and corpus BLEU.
+"""Pairwise wording scores of candidate reports against training reports: CIDEr-D, ROUGE-L and corpus BLEU.
 
     u(i, j) = cider * CIDEr-D(i, j) + rouge_l * ROUGE-L(i, j) + bleu * b(i, j)
 
@@ -36,7 +36,7 @@ _WORD = 64
 
 @dataclass(frozen=True, slots=True)
 class WordingWeights:
-    """What each part of the wording counts. CIDEr-D runs from 0 to 10, ROUGE-L from 0 to 1."""
+    """Weights of the wording scores. CIDEr-D runs from 0 to 10, ROUGE-L from 0 to 1."""
 
     cider: float = 1.0
     rouge_l: float = 5.0
@@ -45,7 +45,7 @@ class WordingWeights:
 
 @dataclass(frozen=True, slots=True)
 class BleuPoint:
-    """Where corpus BLEU is made linear: mean matches and candidates of order 1 to 4, mean reference length."""
+    """Point of linearization of corpus BLEU: mean matches and candidates of order 1 to 4, mean reference length."""
 
     matches: tuple[float, ...]
     candidates: tuple[float, ...]

@@ -13,7 +13,7 @@ from radweave.metrics.protocols import UNKNOWN_WORD, EvalProtocol, SideRule, Voc
 
 @dataclass(slots=True)
 class TextEffects:
-    """What happened to the texts. Shares are of all texts of that side."""
+    """Counts of the changes to the texts. Shares are of all texts of that side."""
 
     hypotheses: int = 0
     references: int = 0
@@ -79,8 +79,8 @@ def _tokenized(texts: Sequence[str], rule: SideRule) -> list[str]:
         split = ptb_tokenize([_cleaned(text, rule) for text in distinct])
     else:
         split = [_split(_cleaned(text, rule), rule) for text in distinct]
-    found = dict(zip(distinct, split, strict=True))
-    return [found[text] for text in texts]
+    tokens_of = dict(zip(distinct, split, strict=True))
+    return [tokens_of[text] for text in texts]
 
 
 def _cleaned(text: str, rule: SideRule) -> str:
@@ -121,7 +121,7 @@ BOTH = "both"
 
 
 def are_parted(pairs: Sequence[Pair]) -> bool:
-    """Whether every pair says that its reports have two parts."""
+    """True where every pair says that its reports have two parts."""
     return all(pair.target == BOTH for pair in pairs)
 
 
@@ -139,16 +139,16 @@ def wholes(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
 
 
 def section_of(text: str, name: str) -> str:
-    """What a text says in a section; one without headings says all of it in its findings."""
+    """Text of a section; a text without headings is all findings."""
     return (split_sections(text) or {SECTIONS[0]: text}).get(name, "")
 
 
 def of_section(pairs: Sequence[Pair], name: str) -> tuple[Pair, ...]:
-    """The pairs in a section: a draft without it says nothing there; a study whose references lack it has no pair.
+    """The pairs in a section; a draft without it is empty there, and a study whose references lack it has no pair.
 
-    What is known of the study as a whole (hand-set labels, probabilities) is not said of a section.
+    Hand-set labels and probabilities belong to the study as a whole and are left out.
     """
-    found = (
+    sections = (
         replace(
             pair,
             hyp=section_of(pair.hyp, name),
@@ -161,4 +161,4 @@ def of_section(pairs: Sequence[Pair], name: str) -> tuple[Pair, ...]:
         )
         for pair in pairs
     )
-    return tuple(pair for pair in found if pair.refs)
+    return tuple(pair for pair in sections if pair.refs)

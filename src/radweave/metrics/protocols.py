@@ -155,7 +155,7 @@ _OF_THE_FINDINGS = ("clinical", "labeler", "deviations")
 
 
 class SideRule(Config):
-    """How one side's text becomes tokens. ``max_tokens`` cuts at blanks; None keeps the whole text."""
+    """Rule by which one side's text becomes tokens. ``max_tokens`` cuts at blanks; None keeps the whole text."""
 
     cleaner: CleanerName = "none"
     tokenizer: TokenizerName = "none"
@@ -163,7 +163,7 @@ class SideRule(Config):
 
 
 class ClinicalRule(Config):
-    """Which of the clinical averages the source of a protocol printed."""
+    """The clinical average that the source of a protocol prints."""
 
     average: Average = "micro"
     uncertain: UncertainPolicy = "negative"
@@ -313,8 +313,8 @@ class Vocabulary:
         if protocol.vocabulary_threshold is None:
             return None
         counts = Counter(word for text in train_texts for word in clean(text, protocol.reference.cleaner).split())
-        kept = (word for word, count in counts.items() if count >= protocol.vocabulary_threshold)
-        return cls(frozenset(kept), protocol.vocabulary_threshold)
+        frequent = (word for word, count in counts.items() if count >= protocol.vocabulary_threshold)
+        return cls(frozenset(frequent), protocol.vocabulary_threshold)
 
     @cached_property
     def sha256(self) -> str:

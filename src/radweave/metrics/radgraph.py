@@ -28,7 +28,8 @@ from radweave.core.foreign_models import model_of_shape, read_shape, read_tokeni
 from radweave.core.json_files import read_json
 from radweave.core.storage import sha256_file
 from radweave.labels.trained import load_strictly, read_state
-from radweave.metrics.statistics import Statistic, mean_statistic
+from radweave.metrics.catalogue import definitions
+from radweave.metrics.statistics import ExternalScores, Unavailable, mean_statistic
 
 # The network that reads RadGraph entities and relations from a report: a text encoder, and heads over word spans.
 #
@@ -114,9 +115,9 @@ class SpanNetwork(nn.Module):
             mask = torch.ones_like(ids)[None]
             hidden = self.encoder(input_ids=ids[None], attention_mask=mask).last_hidden_state[0]
             states.append(hidden[before : hidden.shape[0] - after])
-        joined = torch.cat(states)
-        nothing = joined.new_zeros(joined.shape[1])
-        return torch.stack([joined[first:end].mean(0) if end > first else nothing for first, end in pieces])
+        piece_states = torch.cat(states)
+        nothing = piece_states.new_zeros(piece_states.shape[1])
+        return torch.stack([piece_states[first:end].mean(0) if end > first else nothing for first, end in pieces])
 
     def read(self, words: Float[Tensor, "words dim"]) -> ReadEntities:
         """Entities and relations of one report from the states of its words."""
@@ -135,21 +136,21 @@ class SpanNetwork(nn.Module):
     def _relations(
         self, vectors: Float[Tensor, "spans dim"], spans: Sequence[tuple[int, int]], num_words: int
     ) -> list[tuple[tuple[int, int], tuple[int, int], str]]:
-        kept = min(max(math.ceil(num_words * self.settings.spans_per_word), 1), len(spans))
+        num_kept = min(max(math.ceil(num_words * self.settings.spans_per_word), 1), len(spans))
         mentions = self.pruner(vectors)[:, 0]
-        chosen = mentions.topk(kept).indices.sort().values
+        chosen = mentions.topk(num_kept).indices.sort().values
         places, vectors, mentions = chosen.tolist(), vectors[chosen], mentions[chosen]
-        found = []
-        for start in range(0, kept, _PAIR_ROWS):
-            first = vectors[start : start + _PAIR_ROWS, None].expand(-1, kept, -1)
+        relations = []
+        for start in range(0, num_kept, _PAIR_ROWS):
+            first = vectors[start : start + _PAIR_ROWS, None].expand(-1, num_kept, -1)
             second = vectors[None].expand(first.shape[0], -1, -1)
             scores = self.relation_scorer(torch.cat([first, second, first * second], dim=-1))
             scores = scores + (mentions[start : start + _PAIR_ROWS, None, None] + mentions[None, :, None])
             labels = _with_null(scores).argmax(-1)
             for i, j in labels.nonzero().tolist():
                 name = self.settings.relation_labels[int(labels[i, j]) - 1]
-                found.append((spans[places[start + i]], spans[places[j]], name))
-        return found
+                relations.append((spans[places[start + i]], spans[places[j]], name))
+        return relations
 
 
 def _with_null(scores: Float[Tensor, "*items labels"]) -> Float[Tensor, "*items labels+1"]:
@@ -159,8 +160,8 @@ def _with_null(scores: Float[Tensor, "*items labels"]) -> Float[Tensor, "*items 
 # RadGraph-F1: what two reports' graphs of entities and relations have in common.
 #
 # Source: Delbrouck et al., "Improving the Factual Correctness of Radiology Report Generation with Semantic Rewards",
-# Findings of EMNLP 2022, Sec. 3; the three levels as in the radgraph package 0.1.18. A report's graph becomes a set, and
-# the score is the F1 of two sets:
+# Findings of EMNLP 2022, Sec. 3; the three levels as in the radgraph package 0.1.18. A report's graph becomes a set,
+# and the score is the F1 of two sets:
 #
 # simple    (words, label) of every entity
 # partial   (words, label, has a relation or not)
@@ -170,11 +171,8 @@ def _with_null(scores: Float[Tensor, "*items labels"]) -> Float[Tensor, "*items 
 # compared as they are written, and in lower case only within a relation.
 
 
-LEVELS = ("simple", "partial", "complete")
-RADGRAPH_DEFINITIONS = {
-    f"RadGraph_{level}": f"RadGraph-F1, reward level {level}, mean over studies; 0 where either graph is empty"
-    for level in LEVELS
-}
+LEVELS = tuple(definitions("radgraph"))
+"""Keys of the three metrics, in the order of the sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +238,7 @@ def radgraph_f1(hyp: Graph, ref: Graph) -> tuple[float, float, float]:
     if not hyp or not ref:
         return 0.0, 0.0, 0.0
     simple, partial, complete = (
-        _f1(ours, theirs) for ours, theirs in zip(reward_sets(hyp), reward_sets(ref), strict=True)
+        _f1(hyp_set, ref_set) for hyp_set, ref_set in zip(reward_sets(hyp), reward_sets(ref), strict=True)
     )
     return simple, partial, complete
 
@@ -266,23 +264,10 @@ _FIRST_GENERATION = ("radgraph", "None")
 _NO_TEXT = "None"
 
 
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """Why there is no RadGraph-F1."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RadGraphScores:
-    statistics: dict[str, Statistic]
-    version: str
-
-
 def radgraph_statistics(
     hyps: Sequence[str], refs: Sequence[Sequence[str]], folder: Path
-) -> RadGraphScores | Unavailable:
-    """RadGraph-F1 of N hypotheses, each against the best of its references, or why there is none."""
+) -> ExternalScores | Unavailable:
+    """RadGraph-F1 of N hypotheses, each against the best of its references, or the reason why there is none."""
     try:
         reader = RadGraphReader(folder)
     except InputError as error:
@@ -292,8 +277,8 @@ def radgraph_statistics(
         [best_radgraph_f1(graphs[hyp], [graphs[ref] for ref in group]) for hyp, group in zip(hyps, refs, strict=True)],
         dtype=np.float64,
     )
-    return RadGraphScores(
-        {name: mean_statistic(scores[:, i]) for i, name in enumerate(RADGRAPH_DEFINITIONS)},
+    return ExternalScores(
+        {name: mean_statistic(scores[:, i]) for i, name in enumerate(LEVELS)},
         f"{reader.name} {reader.version}",
     )
 
@@ -304,10 +289,10 @@ def words_of(text: str, checkpoint: str) -> list[str]:
         return _MARKS.sub(r" \1 ", text).split()
     for mark, blank in _ESCAPES:
         text = text.replace(mark, blank)
-    joined = " ".join(_WORDS.findall(_SPACES.sub(" ", text)))
+    spaced = " ".join(_WORDS.findall(_SPACES.sub(" ", text)))
     for together, apart in _APART:
-        joined = joined.replace(together, apart)
-    return joined.split()
+        spaced = spaced.replace(together, apart)
+    return spaced.split()
 
 
 class RadGraphReader:
@@ -329,7 +314,7 @@ class RadGraphReader:
         self._network = network.eval().to(device)
         self._device = device
         self._frame = _special_ids(self._tokenizer, folder)
-        self._room = _max_length(config, folder) - len(self._frame[0]) - len(self._frame[1])
+        self._max_pieces = _bert(config, folder)[1] - len(self._frame[0]) - len(self._frame[1])
 
     @torch.inference_mode()
     def graph(self, text: str) -> dict[str, Entity]:
@@ -350,21 +335,21 @@ class RadGraphReader:
             ids += self._tokenizer(word[1:] if word in ("/.", "/?") else word, add_special_tokens=False)["input_ids"]
             ranges.append((first, len(ids)))
         before, after = self._frame
-        cuts = [ids[i : i + self._room] for i in range(0, max(len(ids), 1), self._room)]
+        cuts = [ids[i : i + self._max_pieces] for i in range(0, max(len(ids), 1), self._max_pieces)]
         return [torch.tensor([*before, *cut, *after], device=self._device) for cut in cuts], ranges
 
 
-def _graph(words: Sequence[str], found: ReadEntities) -> dict[str, Entity]:
-    keys = {(first, last): str(number) for number, (first, last, _) in enumerate(found.entities, start=1)}
+def _graph(words: Sequence[str], read: ReadEntities) -> dict[str, Entity]:
+    keys = {(first, last): str(number) for number, (first, last, _) in enumerate(read.entities, start=1)}
     relations: dict[tuple[int, int], list[tuple[str, str]]] = {}
-    for subject, target, name in found.relations:
+    for subject, target, name in read.relations:
         if subject in keys and target in keys:
             relations.setdefault(subject, []).append((name, keys[target]))
     return {
         keys[first, last]: Entity(
             " ".join(words[first : last + 1]), label, first, last, tuple(relations.get((first, last), ()))
         )
-        for first, last, label in found.entities
+        for first, last, label in read.entities
     }
 
 
@@ -420,22 +405,19 @@ def _lines(path: Path) -> tuple[str, ...]:
     return tuple(text.removesuffix("\n").split("\n"))
 
 
-def _bert(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+def _bert(config: Mapping[str, Any], folder: Path) -> tuple[str, int]:
+    """Name and maximum length of the text encoder."""
     try:
         bert = config["model"]["embedder"]["token_embedders"]["bert"]
-        return {"model_name": str(bert["model_name"]), "max_length": int(bert["max_length"])}
+        return str(bert["model_name"]), int(bert["max_length"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"not a RadGraph configuration: {error}", file=folder / "config.json") from None
-
-
-def _max_length(config: Mapping[str, Any], folder: Path) -> int:
-    return int(_bert(config, folder)["max_length"])
 
 
 def _encoder(config: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
     """The text encoder without its weights, and its tokenizer, from ``encoder/``."""
     home = folder / "encoder"
-    wanted = f"config.json and the tokenizer of {_bert(config, folder)['model_name']} in encoder/"
+    wanted = f"config.json and the tokenizer of {_bert(config, folder)[0]} in encoder/"
     has_words = any((home / name).is_file() for name in ("vocab.txt", "tokenizer.json"))
     if not (home / "config.json").is_file() or not has_words:
         raise InputError("RadGraph needs files that are missing", file=folder, expected=wanted)

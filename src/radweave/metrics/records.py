@@ -18,7 +18,7 @@ MEASURES: tuple[Measure, ...] = ("precision", "recall", "f1")
 
 
 class ClinicalKey(NamedTuple):
-    """Which of the clinical scores: how uncertain counts, over which classes, averaged how, of which measure."""
+    """Key of a clinical score: uncertain policy, group of classes, average and measure."""
 
     policy: UncertainPolicy
     group: ClassGroup
@@ -100,7 +100,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class FloorScores:
-    """Where a baseline's reports came from, and what they score; ``corpus`` is None where there are no reports.
+    """Source and scores of a baseline's reports; ``corpus`` is None where there are no reports.
 
     ``findings_f1`` is micro, uncertain as negative, No Finding left out; None without a label set.
     """
@@ -123,7 +123,7 @@ class FloorScores:
 
 @dataclass(frozen=True, slots=True)
 class Resampling:
-    """What the intervals are made of: ``units`` are drawn with replacement, ``resamples`` times."""
+    """Settings of the intervals: ``units`` are drawn with replacement, ``resamples`` times."""
 
     unit: Literal["study", "patient"]
     units: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, METRICS
 from radweave.metrics.heads import HeadTable
 from radweave.metrics.honesty import Honesty, InventedRow
 from radweave.metrics.language import Opinions
@@ -15,10 +16,7 @@ from radweave.metrics.records import ClinicalKey, FloorScores, Json, Measure, Re
 from radweave.metrics.statistics import Statistic
 from radweave.metrics.tables import ClinicalTable, SidedTable
 
-# What a reader must not overlook, in sentences: made from the floors, the honesty rows and the clinical table.
-
-
-# Where a row becomes a sentence. They are set so that a set of reports written by people stays silent.
+# Thresholds of the warnings, set so that reports written by people cause none.
 _COLLAPSED_SHARE = 0.5
 _FEW_DISTINCT = 0.1
 _CONTRADICTED_SHARE = 0.25
@@ -36,58 +34,59 @@ def warnings(corpus: Mapping[str, Score], floors: Mapping[str, FloorScores], hon
 
 def _collapse(honesty: Honesty) -> list[str]:
     most, distinct = honesty.most_frequent_report_share, honesty.distinct_reports_share
-    found = []
+    sentences = []
     if most.value > max(_COLLAPSED_SHARE, 2.0 * most.reference):
-        found.append(f"collapsed: {most.value:.0%} of the studies got one and the same report")
+        sentences.append(f"collapsed: {most.value:.0%} of the studies got one and the same report")
     elif distinct.value < _FEW_DISTINCT * distinct.reference:
-        found.append(
+        sentences.append(
             f"nearly collapsed: {distinct.value:.1%} of the reports are distinct, {distinct.reference:.1%} of"
             " the references"
         )
     length = honesty.length_ratio.value
     if length is not None and not _LENGTH_RATIO[0] <= length <= _LENGTH_RATIO[1]:
-        found.append(f"the reports are {length:.2f} times as long as the references")
+        sentences.append(f"the reports are {length:.2f} times as long as the references")
     if honesty.empty_reports_share.value > 0:
-        found.append(f"{honesty.empty_reports_share.value:.1%} of the reports are empty")
-    return found
+        sentences.append(f"{honesty.empty_reports_share.value:.1%} of the reports are empty")
+    return sentences
 
 
 def _beaten_by_floors(corpus: Mapping[str, Score], floors: Mapping[str, FloorScores]) -> list[str]:
-    found = []
+    sentences = []
     for name, floor in floors.items():
-        reached = [metric for metric in ("BLEU_4", "ROUGE_L", "CIDEr") if _reaches(floor, corpus, metric)]
+        reached = [metric for metric in MAIN_LANGUAGE_METRICS if _reaches(floor, corpus, metric)]
         if reached:
-            found.append(f"no better than the baseline {name} in {', '.join(reached)}")
-    return found
+            sentences.append(f"no better than the baseline {name} in {', '.join(reached)}")
+    return sentences
 
 
 def _reaches(floor: FloorScores, corpus: Mapping[str, Score], metric: str) -> bool:
-    """Whether the baseline's score is as high; not where either has none."""
-    ours = corpus[metric].value if metric in corpus else None
-    theirs = (floor.corpus or {}).get(metric)
-    return ours is not None and theirs is not None and ours <= theirs
+    """True where the baseline's score is as good; False where either has none."""
+    score = corpus[metric].value if metric in corpus else None
+    baseline = (floor.corpus or {}).get(metric)
+    rank = METRICS[metric].rank
+    return score is not None and baseline is not None and rank(score) <= rank(baseline)
 
 
 def _content(honesty: Honesty) -> list[str]:
-    found = []
+    sentences = []
     invented = honesty.hallucinated_findings_per_report
     if isinstance(invented, InventedRow):
         share = invented.share_of_stated_findings
         if share is not None and share > _INVENTED_SHARE:
-            found.append(f"{share:.0%} of the findings stated as present are not in the reference")
+            sentences.append(f"{share:.0%} of the findings stated as present are not in the reference")
         if invented.share_of_reports > _INVENTING_REPORTS_SHARE:
-            found.append(
+            sentences.append(
                 f"{invented.share_of_reports:.0%} of the reports state a finding that the reference does not have"
             )
     sides = honesty.left_right_contradiction_share
     if sides.value is not None and sides.comparable_reports >= _LEAST_COMPARABLE and sides.value > _CONTRADICTED_SHARE:
-        found.append(
+        sentences.append(
             f"left and right contradict the reference in {sides.value:.0%} of the reports that can be compared"
         )
     comparison = honesty.comparison_without_prior_share
     if comparison.value > _NO_PRIOR_SHARE:
-        found.append(f"{comparison.value:.0%} of the reports compare with an earlier study where there is none")
-    return found
+        sentences.append(f"{comparison.value:.0%} of the reports compare with an earlier study where there is none")
+    return sentences
 
 
 FORMAT = "radweave-evaluation"
@@ -125,7 +124,7 @@ class Evaluation:
     sections: Mapping[str, Evaluation] = field(default_factory=dict)
 
     def warnings(self) -> list[str]:
-        """What a reader must not overlook."""
+        """Sentences that a reader must not overlook."""
         return warnings(self.corpus, self.floors, self.honesty)
 
     def per_study(self) -> dict[str, dict[str, float | None]]:
@@ -162,7 +161,7 @@ class Evaluation:
         }
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: scores with intervals, the floors beside them, and the warnings."""
+        """Notebook view: scores with intervals, the floors, and the warnings."""
         from radweave.core.study import html_box, html_paragraph, html_table
         from radweave.metrics.result_tables import floor_table, language_table
 

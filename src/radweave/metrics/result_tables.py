@@ -1,32 +1,13 @@
-"""Which tables an evaluation is shown as."""
+"""Tables of an evaluation and of a comparison, from their JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from radweave.metrics.catalogue import METRICS, SHORT_METRICS
 from radweave.metrics.tables import DASH, TextTable, heads_table, number, score_cell
 
-# Order of the rows; metrics a protocol adds follow in the order of their names.
-_METRICS = (
-    "BLEU_1",
-    "BLEU_2",
-    "BLEU_3",
-    "BLEU_4",
-    "METEOR",
-    "METEOR_segment_mean",
-    "ROUGE_1",
-    "ROUGE_2",
-    "ROUGE_L",
-    "ROUGE_L_F1",
-    "CIDEr",
-    "CIDEr_plain",
-    "RadGraph_simple",
-    "RadGraph_partial",
-    "RadGraph_complete",
-)
-_SHOWN = {"CIDEr": "CIDEr (= CIDEr-D, as coco)", "ROUGE_L_F1": "ROUGE_L_F1 (rouge-score)"}
-_FLOOR_METRICS = ("BLEU_1", "BLEU_4", "ROUGE_L", "CIDEr")
 _GROUPS = {
     "all": "all",
     "without_no_finding": "without No Finding",
@@ -79,7 +60,12 @@ def _label(protocol: Mapping[str, Any]) -> str:
 
 
 def _ordered(names: set[str]) -> list[str]:
-    return [name for name in _METRICS if name in names] + sorted(names - set(_METRICS))
+    """Keys in the order of the catalogue; others follow in the order of their names."""
+    return [name for name in METRICS if name in names] + sorted(names - METRICS.keys())
+
+
+def _row_label(metric: str) -> str:
+    return (METRICS[metric].label if metric in METRICS else "") or metric
 
 
 def language_table(runs: Mapping[str, Result]) -> TextTable:
@@ -103,7 +89,7 @@ def language_table(runs: Mapping[str, Result]) -> TextTable:
                 notes[f"{prefix}{metric}: {score['unavailable']}"] = None
     rows = [
         (
-            _SHOWN.get(metric, metric),
+            _row_label(metric),
             *(score_cell(corpus[metric]) if metric in corpus else DASH for _, corpus in columns),
         )
         for metric in _ordered({metric for _, corpus in columns for metric in corpus})
@@ -141,11 +127,11 @@ def floor_table(result: Result, suffix: str = "") -> TextTable:
             corpora[name] = floor["corpus"]
             findings[name] = floor["findings_f1"]
     rows = [
-        (name, *(number(corpus.get(metric)) for metric in _FLOOR_METRICS), number(findings[name], 3))
+        (name, *(number(corpus.get(metric)) for metric in SHORT_METRICS), number(findings[name], 3))
         for name, corpus in corpora.items()
     ]
     title = f"Beside baselines that do not read the image{suffix}"
-    return TextTable(title, (_label(result["protocol"]), *_FLOOR_METRICS, "findings F1"), tuple(rows), tuple(notes))
+    return TextTable(title, (_label(result["protocol"]), *SHORT_METRICS, "findings F1"), tuple(rows), tuple(notes))
 
 
 def _by_section(result: Result, suffix: str) -> TextTable:
@@ -154,7 +140,7 @@ def _by_section(result: Result, suffix: str) -> TextTable:
     metrics = _ordered({metric for one in results.values() for metric in one["corpus"]})
     rows = [
         (
-            _SHOWN.get(name, name),
+            _row_label(name),
             *(score_cell(one["corpus"][name]) if name in one["corpus"] else DASH for one in results.values()),
         )
         for name in metrics
@@ -289,7 +275,7 @@ def _second_opinions(result: Result, suffix: str) -> TextTable:
     return TextTable(f"Second opinions{suffix}", ("metric", "ours", "theirs", "difference"), tuple(rows), tuple(notes))
 
 
-# Which tables a comparison is shown as.
+# Tables of a comparison.
 
 
 def comparison_tables(record: Mapping[str, Any]) -> list[TextTable]:
@@ -298,7 +284,7 @@ def comparison_tables(record: Mapping[str, Any]) -> list[TextTable]:
         return [_seeds(record)]
     runs = list(dict.fromkeys(row["run"] for row in record["comparisons"]))
     tables = [_compared_studies(record, run) for run in runs]
-    return tables + [_judge(record, run, found) for run, found in record.get("judge", {}).items()]
+    return tables + [_judge(record, run, summary) for run, summary in record.get("judge", {}).items()]
 
 
 def _p(value: float | None) -> str:
@@ -356,11 +342,11 @@ def _seeds(record: Mapping[str, Any]) -> TextTable:
     )
 
 
-def _judge(record: Mapping[str, Any], run: str, found: Mapping[str, Any]) -> TextTable:
+def _judge(record: Mapping[str, Any], run: str, summary: Mapping[str, Any]) -> TextTable:
     rows = []
-    for name, row in found["dimensions"].items():
+    for name, row in summary["dimensions"].items():
         interval = DASH if row["interval"] is None else f"[{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]"
-        flips = (str(row["flipped_with_order"]),) if found["both_orders"] else ()
+        flips = (str(row["flipped_with_order"]),) if summary["both_orders"] else ()
         rows.append((name, number(row["b_win_rate"], 3), interval, _p(row["p"]), _p(row["p_holm"]), *flips))
     head = (
         "dimension",
@@ -368,11 +354,11 @@ def _judge(record: Mapping[str, Any], run: str, found: Mapping[str, Any]) -> Tex
         "95 % Wilson",
         "p sign test",
         "p Holm",
-        *(("flipped",) if found["both_orders"] else ()),
+        *(("flipped",) if summary["both_orders"] else ()),
     )
     notes = (
-        f"judge {found['judge']}, prompt {found['prompt_version']}, seed {found['seed']}:"
-        f" {found['valid']} of {found['asked']} answers valid; first report chosen in"
-        f" {number(found['first_slot_share'], 3)} of choices",
+        f"judge {summary['judge']}, prompt {summary['prompt_version']}, seed {summary['seed']}:"
+        f" {summary['valid']} of {summary['asked']} answers valid; first report chosen in"
+        f" {number(summary['first_slot_share'], 3)} of choices",
     )
     return TextTable(f"Judge: {run} against {record['baseline']}", head, tuple(rows), notes)

@@ -1,8 +1,8 @@
-"""Is one system better than another? Paired bootstrap and approximate randomisation over the test set, Holm over all.
+"""Significance tests of two systems: paired bootstrap and approximate randomisation over studies, Welch over seeds.
 
-Both tests recompute the corpus score in every resample from summed rows. P-values are (b + 1) / (R + 1), never 0
-(Davison and Hinkley, 1997, ch. 4). Randomisation: Noreen, 1989, as Riezler and Maxwell, 2005, use it. They say whether
-the difference holds for other studies of this kind; they say nothing about other training seeds (see ``seeds``).
+Both tests over studies recompute the corpus score in every resample from summed rows. P-values are (b + 1) / (R + 1),
+never 0 (Davison and Hinkley, 1997, ch. 4). Randomisation: Noreen, 1989, as Riezler and Maxwell, 2005, use it. They
+generalise to other studies of this kind, and not to other training seeds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from radweave.core.errors import InputError
 from radweave.metrics.protocols import ClinicalRule
 from radweave.metrics.records import ClinicalKey
 from radweave.metrics.result import Evaluation
-from radweave.metrics.statistics import RESAMPLES, Floats, Rows, Statistic, cluster_index, resampled_weights
+from radweave.metrics.statistics import (
+    RESAMPLES,
+    Floats,
+    Rows,
+    Statistic,
+    cluster_index,
+    percentiles,
+    resampled_weights,
+)
 
 # Rounding in summed rows must not make a tie look smaller than the observed difference.
 _ROUNDING = 1e-12
@@ -59,14 +67,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def benjamini_hochberg(p_values: Sequence[float | None]) -> list[float | None]:
-    """Benjamini and Hochberg's step-up correction (1995)."""
-    order = sorted(((p, i) for i, p in enumerate(p_values) if p is not None), reverse=True)
-    corrected: list[float | None] = [None] * len(p_values)
-    smallest = 1.0
-    for rank, (p, i) in enumerate(order):
-        smallest = min(smallest, p * len(order) / (len(order) - rank))
-        corrected[i] = smallest
-    return corrected
+    """Benjamini and Hochberg's step-up correction (1995); undefined entries stay undefined and do not count."""
+    from scipy.stats import false_discovery_control
+
+    corrected = iter(false_discovery_control([p for p in p_values if p is not None]).tolist())
+    return [None if p is None else next(corrected) for p in p_values]
 
 
 def marked_rule(evaluation: Evaluation) -> ClinicalRule:
@@ -154,15 +159,14 @@ def _test(tested: Mapping[str, _Paired], clusters: Clusters, resamples: int, see
             results.append(_difference(name, a, b, note="undefined for at least one system"))
             continue
         bootstrap = np.concatenate(drawn[name])
-        defined = bootstrap[~np.isnan(bootstrap)]
-        low, high = np.quantile(defined, [0.025, 0.975]) if defined.size else (None, None)
+        low, high = percentiles(bootstrap) or (None, None)
         results.append(
             replace(
                 _difference(name, a, b),
-                low=None if low is None else float(low),
-                high=None if high is None else float(high),
-                p_bootstrap=_p_value(bootstrap - (b - a), b - a),
-                p_randomisation=_p_value(swapped[name], b - a),
+                low=low,
+                high=high,
+                p_bootstrap=resampled_p_value(bootstrap - (b - a), b - a),
+                p_randomisation=resampled_p_value(swapped[name], b - a),
             )
         )
     return results
@@ -172,7 +176,7 @@ def _swapped(tested: Mapping[str, _Paired], clusters: Clusters, resamples: int, 
     """Differences (R,) after exchanging the two systems' outputs for a random half of the units."""
     generator = np.random.default_rng([seed, 1])
     units = int(clusters.max()) + 1
-    found: dict[str, list[Floats]] = {name: [] for name in tested}
+    differences: dict[str, list[Floats]] = {name: [] for name in tested}
     for start in range(0, resamples, _CHUNK):
         flips = generator.integers(0, 2, size=(min(_CHUNK, resamples - start), units))[:, clusters].astype(np.float64)
         for name, paired in tested.items():
@@ -180,12 +184,12 @@ def _swapped(tested: Mapping[str, _Paired], clusters: Clusters, resamples: int, 
             value = paired.first.value
             first = value(paired.first.sums() + moved)
             second = value(paired.second_rows.sum(axis=0, dtype=np.float64) - moved)
-            found[name].append(second - first)
-    return {name: np.concatenate(chunks) for name, chunks in found.items()}
+            differences[name].append(second - first)
+    return {name: np.concatenate(chunks) for name, chunks in differences.items()}
 
 
-def _p_value(null: Floats, observed: float) -> float:
-    """Share of null differences at least as large; an undefined one counts as large."""
+def resampled_p_value(null: Floats, observed: float) -> float:
+    """Two-sided: share of null differences at least as large, never 0; an undefined one counts as large."""
     extreme = np.isnan(null) | (np.abs(null) >= abs(observed) - _ROUNDING)
     return (int(extreme.sum()) + 1) / (null.size + 1)
 
@@ -209,9 +213,8 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
 #
 # The published table that this follows (Tian et al., "DiffVP", arXiv:2603.17718, Table 5) says "two-sided t-test" over
 # five seeds; its p-values are those of Welch's test (unequal variances) on its printed scores, and its standard
-# deviations have n - 1 below (ddof 1). What a seed varies must be said by whoever reports it; that table's seeds vary
-# the pairing at test time, not the training. A seed test says nothing about other test sets (see ``significance``).
-
+# deviations have n - 1 below (ddof 1). That table's seeds vary the pairing at test time, not the training. A test over
+# seeds says nothing about other test sets.
 
 TEST = "two-sided Welch t-test"
 DDOF = 1
@@ -260,34 +263,26 @@ def compare_seeds(
     return [replace(comparison, p_holm=p) for comparison, p in zip(comparisons, by_holm, strict=True)]
 
 
-def _welch_p_value(a: Floats, b: Floats) -> float:
-    """Two-sided p-value of Welch's test (1947), with Satterthwaite's degrees of freedom."""
-    from scipy.stats import t
-
-    variances = np.array([a.var(ddof=1) / a.size, b.var(ddof=1) / b.size])
-    statistic = (b.mean() - a.mean()) / np.sqrt(variances.sum())
-    freedom = variances.sum() ** 2 / (variances**2 / np.array([a.size - 1, b.size - 1])).sum()
-    return float(2.0 * t.sf(abs(statistic), freedom))
-
-
 def _compare_metric(metric: str, a: Sequence[float], b: Sequence[float]) -> SeedComparison:
-    first, second = np.array(a, dtype=np.float64), np.array(b, dtype=np.float64)
-    stds = float(first.std(ddof=DDOF)), float(second.std(ddof=DDOF))
-    p: float | None = None
-    note = None
-    if max(stds) <= _NO_SPREAD * max(abs(first.mean()), abs(second.mean())):
+    from scipy.stats import ttest_ind_from_stats
+
+    (a_mean, b_mean), (a_std, b_std) = zip(
+        *((float(np.mean(scores)), float(np.std(scores, ddof=DDOF))) for scores in (a, b)), strict=True
+    )
+    p, note = None, None
+    if max(a_std, b_std) <= _NO_SPREAD * max(abs(a_mean), abs(b_mean)):
         note = "undefined: the scores do not vary over seeds"
     else:
-        p = _welch_p_value(first, second)
+        p = float(ttest_ind_from_stats(a_mean, a_std, len(a), b_mean, b_std, len(b), equal_var=False).pvalue)
     return SeedComparison(
         metric=metric,
         a_scores=tuple(a),
         b_scores=tuple(b),
-        a_mean=float(first.mean()),
-        a_std=stds[0],
-        b_mean=float(second.mean()),
-        b_std=stds[1],
-        difference=float(second.mean() - first.mean()),
+        a_mean=a_mean,
+        a_std=a_std,
+        b_mean=b_mean,
+        b_std=b_std,
+        difference=b_mean - a_mean,
         p=p,
         note=note,
     )

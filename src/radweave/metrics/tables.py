@@ -272,8 +272,13 @@ class ClinicalTable:
 
     def _asserted_json(self) -> Json:
         findings = [name for name in self.classes if name != NO_FINDING]
-        said = list(self.asserted)
-        return {"classes": said, "number": len(said), "of": len(findings), "share": len(said) / len(findings)}
+        asserted = list(self.asserted)
+        return {
+            "classes": asserted,
+            "number": len(asserted),
+            "of": len(findings),
+            "share": len(asserted) / len(findings),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,8 +370,7 @@ def _clinical_per_class(labelled: LabelledPairs, policy: UncertainPolicy) -> dic
     }
 
 
-# The table of what drafts' probabilities are worth, and its picture.
-
+# Ranking and calibration of drafts' probabilities: table and plot.
 
 _NOTICE = "Research software, not a medical device."
 _SPLITS = {"train": "training", "val": "validation"}
@@ -407,7 +411,7 @@ def _cell(estimate: Mapping[str, Any]) -> str:
 
 
 def reliability_plot(result: Mapping[str, Any]) -> bytes | None:
-    """What was said against what was seen, all findings and each class (PNG); None where nothing is calibrated."""
+    """Reliability curves of all findings and each class (PNG); None where nothing is calibrated."""
     heads = result["heads"]
     curves = {"all findings": heads["reliability"]}
     curves |= {name: one["reliability"] for name, one in heads["classes"].items() if one["reliability"]}

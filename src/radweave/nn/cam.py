@@ -103,10 +103,10 @@ def view_maps(
     flat = views.tokens.detach().reshape(batch * num_views, -1, dim)
     maps = []
     for gradient in score_gradients(score, views.tokens, classes):
-        found = class_activation_map(kind, flat, gradient.reshape(flat.shape)).view(batch, num_views, height, width)
-        found = found * views.view_mask[:, :, None, None]
-        peak = found.flatten(1).amax(1)[:, None, None, None]
-        maps.append(found / peak.clamp(min=torch.finfo(found.dtype).tiny))
+        heat = class_activation_map(kind, flat, gradient.reshape(flat.shape)).view(batch, num_views, height, width)
+        heat = heat * views.view_mask[:, :, None, None]
+        peak = heat.flatten(1).amax(1)[:, None, None, None]
+        maps.append(heat / peak.clamp(min=torch.finfo(heat.dtype).tiny))
     return torch.stack(maps) if maps else flat.new_zeros(0, batch, num_views, height, width)
 
 

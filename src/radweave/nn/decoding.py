@@ -418,7 +418,7 @@ def draw(scores: Float[Tensor, "rows vocabulary"], uniforms: Float[Tensor, " row
 
 
 # Beam search of each study by itself, with the results of transformers: of the ``2 K`` best continuations of K beams
-# those that end join the finished, by their sum of log-probabilities over the length to the power of ``length_penalty``;
+# those that end join the finished, by the sum of log-probabilities over the length to the power of ``length_penalty``;
 # the search ends when K are finished and the best open one, at its present length, is no better than the worst of them.
 
 
@@ -683,18 +683,18 @@ class KVCache:
             count, width = self.num_rows, self.columns
         else:
             count, width = _multiple(len(tokens), LEAST_ROWS), _multiple(max(positions) + 1, WIDTH)
-            for layer, columns in self._layers(width):
-                layer.view(count, columns)
+            for layer, visible in self._layers(width):
+                layer.view(count, visible)
         idle = [0] * (count - len(tokens))
-        inputs = torch.tensor([[*tokens, *idle], [*positions, *idle]], device=self.device)
+        words, columns = torch.tensor([[*tokens, *idle], [*positions, *idle]], device=self.device)
         for layer in self.layers:
-            layer.write_at(self.rows[:count], inputs[1])
+            layer.write_at(self.rows[:count], columns)
         own, memory_width = Cache(layers=self.layers), None
         if self.cross_layers:
             own = EncoderDecoderCache(own, Cache(layers=self.cross_layers))
             own.is_updated = dict.fromkeys(range(len(self.cross_layers)), True)
             memory_width = self.model.config.hidden_size
-        self.scores[:count] = self._forward(self.model, *inputs, own, memory_width, self.absent[:count], width)
+        self.scores[:count] = self._forward(self.model, words, columns, own, memory_width, self.absent[:count], width)
 
     def _layers(self, columns: int) -> Iterator[tuple[_LayerCache, int]]:
         """All layers, each with its number of columns."""

@@ -128,7 +128,7 @@ class CrossAttentionLanguageModel(nn.Module):
         prefix: Float[Tensor, "batch prefix width"] | None,
         prefix_mask: Bool[Tensor, "batch prefix"] | None,
     ) -> Prefixes:
-        """What stands before the reports, as ``write`` takes it."""
+        """The prompts of ``write``: prefix, begin token and memory."""
         return Prefixes(*self._begin(prefix, prefix_mask, len(memory)), memory.to(self.dtype), memory_mask)
 
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:

@@ -26,7 +26,7 @@ Projections = Literal["per_mask", "shared"]
 def span_masks(
     grid: tuple[int, ...], num_queries: int, num_masks: int, centers: Centers = "cyclic"
 ) -> Bool[Tensor, "masks queries cells"]:
-    """Which cells of the grid each query may see under each mask (Eq. 6).
+    """Masks of the grid's cells that each query may attend to (Eq. 6).
 
     A^0 is all ones. Under A^s query l sees the cells at most s steps along every axis from its centre: a window of
     (2s+1) x (2s+1) that the border cuts. Its centre is cell l mod S, "cyclically stacked", so few queries all look at
@@ -106,15 +106,15 @@ class RoutedCoAttention(nn.Module):
     ) -> tuple[Float[Tensor, "batch queries dim"], Float[Tensor, "batch queries cells"]]:
         """Read the image; also returns the routed attention, mean over the heads."""
         shape = (self.sets, self.num_heads, -1, image.shape[-1])
-        asked = self.query(queries).unflatten(-1, (self.sets, self.num_heads, -1))
-        absorbed = torch.einsum("bnghe,ghed->bghnd", asked, self.key.weight.view(shape))
-        scores = absorbed.flatten(1, 3) @ image.transpose(1, 2) * asked.shape[-1] ** -0.5
+        projected = self.query(queries).unflatten(-1, (self.sets, self.num_heads, -1))
+        absorbed = torch.einsum("bnghe,ghed->bghnd", projected, self.key.weight.view(shape))
+        scores = absorbed.flatten(1, 3) @ image.transpose(1, 2) * projected.shape[-1] ** -0.5
         scores = scores.unflatten(1, absorbed.shape[1:4])
-        seen = spans[None, :, None]
+        visible = spans[None, :, None]
         if self.mask == "multiply":
-            scores = scores * seen.to(scores.dtype)
-            seen = torch.ones_like(seen)
-        allowed = seen & present[:, None, None, None]
+            scores = scores * visible.to(scores.dtype)
+            visible = torch.ones_like(visible)
+        allowed = visible & present[:, None, None, None]
         weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1) * alpha[:, :, None, None, None]
         if self.sets == 1:
             weights = weights.sum(1, keepdim=True)
@@ -149,14 +149,14 @@ class DynamicRoutingLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, queries: Tensor, there: Tensor, image: Tensor, present: Tensor, spans: Tensor
+        self, queries: Tensor, query_mask: Tensor, image: Tensor, present: Tensor, spans: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the queries, alpha, and the attention over the image."""
         alpha = image.new_ones(len(image), 1) if self.router is None else self.router(image, present)
-        read, seen = self.co_attention(queries, image, spans, present, alpha)
+        read, visible = self.co_attention(queries, image, spans, present, alpha)
         queries = self.co_norm(queries + self.dropout(read))
-        queries = self.self_norm(queries + self.dropout(self.self_attention.read(queries, queries, there)))
-        return self.ffn_norm(queries + self.dropout(self.ffn(queries))), alpha, seen
+        queries = self.self_norm(queries + self.dropout(self.self_attention.read(queries, queries, query_mask)))
+        return self.ffn_norm(queries + self.dropout(self.ffn(queries))), alpha, visible
 
 
 class FlexiRoute(nn.Module):
@@ -194,7 +194,7 @@ class FlexiRoute(nn.Module):
     def forward(
         self,
         queries: Float[Tensor, "batch queries dim"],
-        there: Bool[Tensor, "batch queries"],
+        query_mask: Bool[Tensor, "batch queries"],
         image: Float[Tensor, "batch cells dim"],
         present: Bool[Tensor, "batch cells"],
         grid: tuple[int, ...],
@@ -203,18 +203,18 @@ class FlexiRoute(nn.Module):
 
         Args:
             queries: what reads.
-            there: False for a query that is padding; the others do not see it, and its own output means nothing.
+            query_mask: False for a query that is padding; the others do not see it, and its own output means nothing.
             image: the cells of all views, one view's after the other's.
             present: False for the cells of a view that is absent; each row needs one.
             grid: the grid of one view. A window is the same in every view.
         """
         # A row without any query would attend to nothing, which is not a number.
-        there = there | ~there.any(1, keepdim=True)
+        query_mask = query_mask | ~query_mask.any(1, keepdim=True)
         routes, attention = [], None
         for num_masks, layer in zip(self.masks_per_layer, self.layers, strict=True):
             spans = span_masks(grid, queries.shape[1], num_masks, self.centers).to(image.device)
             spans = spans.repeat(1, 1, image.shape[1] // spans.shape[2])
-            queries, alpha, attention = layer(queries, there, image, present, spans)
+            queries, alpha, attention = layer(queries, query_mask, image, present, spans)
             routes.append(alpha)
         return Routed(queries, tuple(routes), attention)
 
@@ -222,5 +222,7 @@ class FlexiRoute(nn.Module):
 class NoRouting(nn.Module):
     """The queries as they are, to stand beside the image ("concat" of Table 3)."""
 
-    def forward(self, queries: Tensor, there: Tensor, image: Tensor, present: Tensor, grid: tuple[int, ...]) -> Routed:
+    def forward(
+        self, queries: Tensor, query_mask: Tensor, image: Tensor, present: Tensor, grid: tuple[int, ...]
+    ) -> Routed:
         return Routed(queries)

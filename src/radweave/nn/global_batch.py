@@ -59,7 +59,7 @@ def mean_over_batch(total: Float[Tensor, ""], count: Tensor | int) -> Float[Tens
 
 
 def count_over_batch(count: int) -> int:
-    """How many items the global batch has, of which this rank has ``count``."""
+    """The number of items of the global batch, of which this rank has ``count``."""
     number = torch.tensor(count)
     if _current is not None:
         dist.all_reduce(number)

@@ -59,7 +59,7 @@ def binary_loss(
 
 
 def are_normal(class_states: Int[Tensor, "studies classes"], classes: Sequence[str]) -> Bool[Tensor, " studies"]:
-    """Which studies state no abnormality: no class is positive or uncertain, "No Finding" aside.
+    """Mark the studies without a stated abnormality: no class is positive or uncertain, "No Finding" aside.
 
     A report that suspects something does not say that there is nothing (appendix B), whatever an uncertain label counts
     as for a classifier. A class that is not mentioned counts as absent. Devices count as findings: they change the
@@ -139,10 +139,10 @@ class DenseHead(nn.Module):
     ) -> Float[Tensor, ""]:
         """Weighted binary cross-entropy: the mean over words, and the mean over the classes that are known."""
         pooled = self.dropout(mean_and_largest(tokens, view_mask))
-        said = (labels[:, None, :] == self.word_ids[None, :, None]).any(-1)
+        mentioned = (labels[:, None, :] == self.word_ids[None, :, None]).any(-1)
         logits = self.words(pooled)
         apart = F.binary_cross_entropy_with_logits(
-            logits, said.to(logits.dtype), pos_weight=self.word_weight.to(logits.dtype), reduction="none"
+            logits, mentioned.to(logits.dtype), pos_weight=self.word_weight.to(logits.dtype), reduction="none"
         )
         # Of a batch that is cut, a head that sees some of the studies alone counts those of all slices.
         words = mean_over_batch(apart.mean(1).sum(), len(apart))
@@ -229,7 +229,7 @@ class LinearWordHeadConfig(Config):
 
 
 WordPart = WordHead | DenseHead | NoWordHead
-"""What these records build."""
+"""The head that these records build."""
 WordHeadConfig = Annotated[NoWordHeadConfig | LinearWordHeadConfig | DenseHeadConfig, Field(discriminator="kind")]
 
 
@@ -275,7 +275,7 @@ def noisy_or_logits(
 
 
 def first_logit(prior: float, num_voxels: int) -> float:
-    """What every voxel must say for all of them together to give P = ``prior``: log((1 - prior)^(-1/n) - 1)."""
+    """The first logit of a voxel, with which all of them together give P = ``prior``: log((1 - prior)^(-1/n) - 1)."""
     return math.log(math.expm1(-math.log1p(-prior) / num_voxels))
 
 

@@ -100,8 +100,8 @@ class _Recall(torch.autograd.Function):
             top = new_top
         tiny = torch.finfo(queries.dtype).tiny
         averages = summed / total.clamp(min=tiny)
-        seen = total > 0
-        log_total = torch.where(seen, top + torch.log(total.clamp(min=tiny)), torch.zeros_like(total))
+        reached = total > 0
+        log_total = torch.where(reached, top + torch.log(total.clamp(min=tiny)), torch.zeros_like(total))
         ctx.save_for_backward(queries, values, averages, log_total, askers, owners)
         ctx.normalised = normalised
         ctx.mark_non_differentiable(log_total)
@@ -248,7 +248,7 @@ class Schedule:
 
 @dataclass(slots=True)
 class Association:
-    """What a network recalled: ``output`` (R, out), and the ``queries`` (R, h, P) that weigh the patterns."""
+    """The result of a network: ``output`` (R, out), and the ``queries`` (R, h, P) that weigh the patterns."""
 
     output: Tensor
     queries: Tensor

@@ -94,12 +94,12 @@ def _named(network: nn.Module, *kinds: type[nn.Module]) -> tuple[str, ...]:
 
 
 def has_lora(model: nn.Module) -> bool:
-    """Whether a module holds adapters."""
+    """Tell if a module holds adapters."""
     return any(MARK in name for name, _ in model.named_parameters())
 
 
 def says_nothing(model: nn.Module) -> bool:
-    """Whether a module has adapters and all add exactly 0, as fresh ones do: what computes without them is the same."""
+    """Tell if a module has adapters that all add exactly 0, as fresh ones do: without them it computes the same."""
     adapters = {name: value for name, value in model.named_parameters() if MARK in name}
     last = [value for name, value in adapters.items() if "lora_B" in name]
     # Adapters of another kind than a product B A begin otherwise.
@@ -259,8 +259,8 @@ class CausalLanguageModel(nn.Module):
 
     def write_draws(self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int) -> list[list[list[int]]]:
         """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding."""
-        given = [replace(one, embeds=one.embeds.to(self.dtype)) for one in prompts]
-        return write_draws(self.model, given, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
+        typed = [replace(one, embeds=one.embeds.to(self.dtype)) for one in prompts]
+        return write_draws(self.model, typed, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
 
 
 class LlamaConfig(Config):

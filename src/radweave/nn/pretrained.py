@@ -27,7 +27,7 @@ _TEXT_WEIGHTS = {
     r"^language_model\.lm_head\.": "lm_head.",
     r"^model\.language_model\.": "model.",
 }
-"""Where checkpoints of images and texts keep the weights of the text part, and their names there alone."""
+"""Prefix of the text part's weights in checkpoints of images and texts, and its replacement."""
 
 
 def load_language_model(

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 PromptFormat = Literal["plain", "chat", "auto"]
 """``chat`` wraps a prompt in the tokenizer's chat template as a user's turn, ``auto`` where it has one."""
-TOLD = "told"
-"""The slot of what is told of a study beside its images; no template of a method has it."""
-_SLOT_OF_TOLD = f"{{{TOLD}}}"
+CONTEXT = "context"
+"""The slot of a study's context, the text that it has beside its images; no template of a method has it."""
+_CONTEXT_SLOT = f"{{{CONTEXT}}}"
 Slot = tuple[Tensor, Tensor]
 """Embeddings (B, S, H) and a mask (B, S), True where a token is there."""
 
@@ -34,12 +34,12 @@ Slot = tuple[Tensor, Tensor]
 class PromptTemplate:
     """Pieces of a prompt in order: token ids, or the name of a slot.
 
-    ``told`` are the same with a slot more, ``TOLD``: in a chat template it is the beginning of the user's turn, else
-    that of the prompt. It is there for models that are told something of each study.
+    ``with_context`` are the same with one more slot, ``CONTEXT``: at the beginning of the user's turn in a chat
+    template, else of the prompt. Models that get context use it.
     """
 
     pieces: tuple[tuple[int, ...] | str, ...]
-    told: tuple[tuple[int, ...] | str, ...] = ()
+    with_context: tuple[tuple[int, ...] | str, ...] = ()
 
     @classmethod
     def parse(
@@ -49,7 +49,7 @@ class PromptTemplate:
         *,
         slots: Sequence[str],
         bos_id: int | None,
-        told: str | None = None,
+        context: str | None = None,
     ) -> PromptTemplate:
         """Tokenise the text between ``{slot}`` marks.
 
@@ -58,16 +58,16 @@ class PromptTemplate:
             encode: text to token ids.
             slots: the names that must be in it.
             bos_id: the begin token, if it stands before the prompt.
-            told: the prompt with the slot ``TOLD``, where that is not before everything.
+            context: the prompt with the slot ``CONTEXT``, where that is not before everything.
 
         Raises:
             InputError: if the slots in the template are not exactly ``slots``, each once.
         """
         pieces = _pieces(template, encode, bos_id)
-        found = [piece for piece in pieces if isinstance(piece, str)]
-        if sorted(found) != sorted(slots):
-            raise InputError("wrong slots in the prompt", field="prompt", got=found, expected=list(slots))
-        return cls(pieces, _pieces(told or _SLOT_OF_TOLD + template, encode, bos_id))
+        names = [piece for piece in pieces if isinstance(piece, str)]
+        if sorted(names) != sorted(slots):
+            raise InputError("wrong slots in the prompt", field="prompt", got=names, expected=list(slots))
+        return cls(pieces, _pieces(context or _CONTEXT_SLOT + template, encode, bos_id))
 
     @classmethod
     def for_tokenizer(
@@ -79,7 +79,7 @@ class PromptTemplate:
             InputError: for wrong slots, or a chat format where the tokenizer has no chat template or one that
                 cannot be rendered.
         """
-        bos_id, told = tokenizer.bos_token_id, None
+        bos_id, context = tokenizer.bos_token_id, None
         if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template is not None):
             if tokenizer.chat_template is None:
                 raise InputError(
@@ -87,30 +87,30 @@ class PromptTemplate:
                 )
             content = template.strip()
             template = render_turn(_chat_template(tokenizer), template, tokenizer.special_tokens_map)
-            told = template.replace(content, _SLOT_OF_TOLD + content, 1) if content in template else None
+            context = template.replace(content, _CONTEXT_SLOT + content, 1) if content in template else None
             bos_id = None  # the chat template brings its own
 
         def encode(text: str) -> list[int]:
             ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
             return ids
 
-        return cls.parse(template, encode, slots=slots, bos_id=bos_id, told=told)
+        return cls.parse(template, encode, slots=slots, bos_id=bos_id, context=context)
 
     def splice(
-        self, embed: Callable[[Tensor], Tensor], slots: Mapping[str, Slot], told: Slot | None = None
+        self, embed: Callable[[Tensor], Tensor], slots: Mapping[str, Slot], context: Slot | None = None
     ) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:
         """Concatenate the pieces and move padding to the left, so that the prompt ends at the last column.
 
         Args:
             embed: token ids to embeddings.
-            slots: what stands in each slot.
-            told: what is told of each study, nothing of some; None of a model that is told nothing.
+            slots: the embeddings of each slot.
+            context: that of each study, empty for some; None for a model without context.
         """
         first, _ = next(iter(slots.values()))
         batch, device = first.shape[0], first.device
         parts, masks = [], []
-        slots = slots if told is None else {**slots, TOLD: told}
-        for piece in self.pieces if told is None else self.told:
+        slots = slots if context is None else {**slots, CONTEXT: context}
+        for piece in self.pieces if context is None else self.with_context:
             if isinstance(piece, str):
                 tokens, mask = slots[piece]
             else:
@@ -171,7 +171,7 @@ def left_pad(
 
 
 _WORD_STARTS = ("Ġ", "▁", " ")
-"""How byte-level and SentencePiece tokens write the space before a word."""
+"""Marks of the space before a word, in byte-level and SentencePiece tokens."""
 
 
 @dataclass(frozen=True, slots=True)

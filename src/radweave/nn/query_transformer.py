@@ -43,10 +43,10 @@ class CrossAttention(nn.Module):
         source: Float[Tensor, "batch source source_dim"],
         mask: Bool[Tensor, "batch source"] | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """What is read, without the weights: torch's fused attention, which never has them."""
+        """Attend without returning weights, by torch's fused attention."""
         q, k, v = (self._heads(x) for x in (self.query(queries), self.key(source), self.value(source)))
-        there = None if mask is None else mask[:, None, None, :]
-        read = F.scaled_dot_product_attention(q, k, v, attn_mask=there, dropout_p=self.dropout * self.training)
+        attn_mask = None if mask is None else mask[:, None, None, :]
+        read = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=self.dropout * self.training)
         out: Tensor = self.out(read.transpose(1, 2).flatten(2))
         return out
 
@@ -135,7 +135,7 @@ class QueryTransformer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class DiseaseReading:
-    """What the disease tokens made of a study.
+    """The result of the disease tokens for a study.
 
     ``tokens`` (B, K, D) refined tokens, ``logits`` (B, K), ``attention`` (B, K, N) over the patches, mean over heads.
     """

@@ -28,7 +28,7 @@ CHANNELS = 32
 """Channels of one program."""
 _WARPS = 4
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether Triton runs its kernels in Python, for tests without a GPU: TRITON_INTERPRET=1, set before it is imported."""
+"""Triton runs its kernels in Python, for tests without a GPU: TRITON_INTERPRET=1, set before it is imported."""
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
@@ -43,21 +43,21 @@ def _then(first_decay, first, second_decay, second):  # type: ignore[no-untyped-
 
 @_kernel
 def _weights(a_at, d_at, group, c, n, channels, states):  # type: ignore[no-untyped-def]
-    """Which of a block's channels (C,) and states (C, N) there are; A (C, N) and D (C,) of a group for them."""
-    there = c < channels
-    held = there[:, None] & (n < states)[None, :]
-    rates = tl.load(a_at + (group * channels + c)[:, None] * states + n[None, :], mask=held, other=0.0)
-    through = tl.load(d_at + group * channels + c, mask=there, other=0.0)
-    return there, held, rates, through
+    """Masks of a block's channels (C,) and states (C, N); A (C, N) and D (C,) of a group for them."""
+    channel_mask = c < channels
+    state_mask = channel_mask[:, None] & (n < states)[None, :]
+    rates = tl.load(a_at + (group * channels + c)[:, None] * states + n[None, :], mask=state_mask, other=0.0)
+    through = tl.load(d_at + group * channels + c, mask=channel_mask, other=0.0)
+    return channel_mask, state_mask, rates, through
 
 
 @_kernel
-def _beside(u_at, delta_at, place, row, seen, after, channels):  # type: ignore[no-untyped-def]
+def _shifted(u_at, delta_at, offset, row, mask, after, channels):  # type: ignore[no-untyped-def]
     """Delta and delta u (T, C) of the token before each one, 0 before the chunk's first; delta of the one after it."""
-    before = seen & (row > 0)[:, None]
-    delta_before = tl.load(delta_at + place - channels, mask=before, other=0.0)
-    step_before = delta_before * tl.load(u_at + place - channels, mask=before, other=0.0)
-    return delta_before, step_before, tl.load(delta_at + place + channels, mask=after, other=0.0)
+    before = mask & (row > 0)[:, None]
+    delta_before = tl.load(delta_at + offset - channels, mask=before, other=0.0)
+    step_before = delta_before * tl.load(u_at + offset - channels, mask=before, other=0.0)
+    return delta_before, step_before, tl.load(delta_at + offset + channels, mask=after, other=0.0)
 
 
 @_kernel
@@ -91,17 +91,17 @@ def _forward(  # type: ignore[no-untyped-def]
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     n = tl.arange(0, STATES)
     row = tl.arange(0, CHUNK)
-    there, held, rates, through = _weights(a_at, d_at, group, c, n, channels, states)
+    channel_mask, state_mask, rates, through = _weights(a_at, d_at, group, c, n, channels, states)
     state = tl.zeros([CHANNELS, STATES], dtype=rates.dtype)
     chunks = tl.cdiv(tokens, CHUNK)
     for chunk in range(0, chunks):
         t = chunk * CHUNK + row
-        seen = (t < tokens)[:, None] & there[None, :]
-        place = (sequence * tokens + t)[:, None] * channels + c[None, :]
-        u = tl.load(u_at + place, mask=seen, other=0.0)
-        delta = tl.load(delta_at + place, mask=seen, other=0.0)
-        kept = (sequence * chunks + chunk) * channels * states + c[:, None] * states + n[None, :]
-        tl.store(starts_at + kept, state, mask=held)
+        mask = (t < tokens)[:, None] & channel_mask[None, :]
+        offset = (sequence * tokens + t)[:, None] * channels + c[None, :]
+        u = tl.load(u_at + offset, mask=mask, other=0.0)
+        delta = tl.load(delta_at + offset, mask=mask, other=0.0)
+        start_offset = (sequence * chunks + chunk) * channels * states + c[:, None] * states + n[None, :]
+        tl.store(starts_at + start_offset, state, mask=state_mask)
         y = u * through[None, :]
         step = delta * u
         for k in range(0, states):
@@ -117,7 +117,7 @@ def _forward(  # type: ignore[no-untyped-def]
             y += h * read[:, None]
             last = tl.sum(tl.where((row == CHUNK - 1)[:, None], h, 0.0), axis=0)
             state = tl.where(chosen, last[:, None], state)
-        tl.store(y_at + place, y, mask=seen)
+        tl.store(y_at + offset, y, mask=mask)
 
 
 @_kernel
@@ -136,7 +136,7 @@ def _backward(  # type: ignore[no-untyped-def]
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     n = tl.arange(0, STATES)
     row = tl.arange(0, CHUNK)
-    there, held, rates, through = _weights(a_at, d_at, group, c, n, channels, states)
+    channel_mask, state_mask, rates, through = _weights(a_at, d_at, group, c, n, channels, states)
     carried = tl.zeros([CHANNELS, STATES], dtype=rates.dtype)
     da = tl.zeros([CHANNELS, STATES], dtype=rates.dtype)
     dd = tl.zeros([CHANNELS], dtype=rates.dtype)
@@ -144,15 +144,15 @@ def _backward(  # type: ignore[no-untyped-def]
     for back in range(0, chunks):
         chunk = chunks - 1 - back
         t = chunk * CHUNK + row
-        seen = (t < tokens)[:, None] & there[None, :]
-        place = (sequence * tokens + t)[:, None] * channels + c[None, :]
-        u = tl.load(u_at + place, mask=seen, other=0.0)
-        delta = tl.load(delta_at + place, mask=seen, other=0.0)
-        dy = tl.load(dy_at + place, mask=seen, other=0.0)
-        after = (t + 1 < tokens)[:, None] & there[None, :]
-        delta_before, step_before, delta_after = _beside(u_at, delta_at, place, row, seen, after, channels)
-        kept = (sequence * chunks + chunk) * channels * states + c[:, None] * states + n[None, :]
-        starts = tl.load(starts_at + kept, mask=held, other=0.0)
+        mask = (t < tokens)[:, None] & channel_mask[None, :]
+        offset = (sequence * tokens + t)[:, None] * channels + c[None, :]
+        u = tl.load(u_at + offset, mask=mask, other=0.0)
+        delta = tl.load(delta_at + offset, mask=mask, other=0.0)
+        dy = tl.load(dy_at + offset, mask=mask, other=0.0)
+        after = (t + 1 < tokens)[:, None] & channel_mask[None, :]
+        delta_before, step_before, delta_after = _shifted(u_at, delta_at, offset, row, mask, after, channels)
+        start_offset = (sequence * chunks + chunk) * channels * states + c[:, None] * states + n[None, :]
+        starts = tl.load(starts_at + start_offset, mask=state_mask, other=0.0)
         dd += tl.sum(dy * u, axis=0)
         step = delta * u
         inner = tl.zeros([CHUNK, CHANNELS], dtype=rates.dtype)
@@ -177,10 +177,10 @@ def _backward(  # type: ignore[no-untyped-def]
             da += tl.where(chosen, tl.sum(w * delta, axis=0)[:, None], 0.0)
             first = tl.sum(tl.where((row == 0)[:, None], g, 0.0), axis=0)
             carried = tl.where(chosen, first[:, None], carried)
-        tl.store(du_at + place, delta * inner + dy * through[None, :], mask=seen)
-        tl.store(ddelta_at + place, u * inner + turned, mask=seen)
-    tl.store(da_at + (sequence * channels + c)[:, None] * states + n[None, :], da, mask=held)
-    tl.store(dd_at + sequence * channels + c, dd, mask=there)
+        tl.store(du_at + offset, delta * inner + dy * through[None, :], mask=mask)
+        tl.store(ddelta_at + offset, u * inner + turned, mask=mask)
+    tl.store(da_at + (sequence * channels + c)[:, None] * states + n[None, :], da, mask=state_mask)
+    tl.store(dd_at + sequence * channels + c, dd, mask=channel_mask)
 
 
 class _Scan(torch.autograd.Function):

@@ -132,7 +132,7 @@ class PretrainedTextEncoder(nn.Module):
 
 
 TextPart = LsaTextEncoder | PretrainedTextEncoder
-"""What methods use. ``fit`` sees training texts only; an encoder that is pretrained ignores them."""
+"""Interface of text encoders. ``fit`` gets training texts only; a pretrained encoder ignores them."""
 
 
 class LsaTextEncoderConfig(Config):

@@ -48,9 +48,9 @@ def word_hints(
     exchanged = torch.rand(batch, length, generator=generator) < wrong
     shift = int(torch.randint(0, batch, (1,), generator=generator))
     source = torch.where(exchanged, labels.roll(shift, 0).cpu(), labels.cpu())
-    kept = (torch.rand(batch, length, generator=generator) < share) & (source != -100)
-    order = torch.where(kept, torch.rand(batch, length, generator=generator), 2.0).argsort(dim=1)
-    ids, mask = source.gather(1, order), kept.gather(1, order)
+    chosen = (torch.rand(batch, length, generator=generator) < share) & (source != -100)
+    order = torch.where(chosen, torch.rand(batch, length, generator=generator), 2.0).argsort(dim=1)
+    ids, mask = source.gather(1, order), chosen.gather(1, order)
     width = max(1, int(mask.sum(1).max()))
     ids, mask = ids[:, :width].masked_fill(~mask[:, :width], 0), mask[:, :width]
     return ids.to(labels.device), mask.to(labels.device)
@@ -134,9 +134,9 @@ class Around:
 
     def __call__(self, ids: Int[Tensor, "batch text"], mask: Bool[Tensor, "batch text"]) -> TokenSlot:
         """Texts with the words around them; a row without any token stays without."""
-        there = mask.any(1, keepdim=True)
+        has_words = mask.any(1, keepdim=True)
         before, after = (ids.new_tensor(words).expand(len(ids), -1) for words in (self._before, self._after))
-        around = [there.expand(-1, words.shape[1]) for words in (before, after)]
+        around = [has_words.expand(-1, words.shape[1]) for words in (before, after)]
         return torch.cat([before, ids, after], dim=1), torch.cat([around[0], mask, around[1]], dim=1)
 
 
@@ -145,19 +145,19 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisText:
-    """How findings are put in words, as token ids: ``intro``, then each class's name, or ``none``."""
+    """Wording of findings as token ids: ``intro``, then the name of each class, or ``none``."""
 
     intro: tuple[int, ...]
     names: tuple[tuple[int, ...], ...]
     none: tuple[int, ...]
 
-    def tokens(self, found: Bool[Tensor, "batch classes"]) -> TokenSlot:
+    def tokens(self, findings: Bool[Tensor, "batch classes"]) -> TokenSlot:
         """The words for each study, in the order of the classes."""
         rows = []
-        for study in found.tolist():
-            named = [token for name, there in zip(self.names, study, strict=True) if there for token in name]
+        for study in findings.tolist():
+            named = [token for name, positive in zip(self.names, study, strict=True) if positive for token in name]
             rows.append([*self.intro, *(named or self.none)])
-        return pad_rows(rows, found.device)
+        return pad_rows(rows, findings.device)
 
 
 def noisy_findings(
@@ -180,7 +180,7 @@ def noisy_findings(
 
 
 class DiagnosisTextConfig(Config):
-    """How findings are put in words: ``intro``, then each name and a comma, or ``none`` where nothing is found."""
+    """Wording of findings: ``intro``, then each name and a comma, or ``none`` for a study without a finding."""
 
     intro: Prompt = ""
     none: Prompt = ""

@@ -97,5 +97,5 @@ def sections_of(text: str, target: str) -> tuple[Section, ...]:
 
 
 def _findings(support: Support) -> tuple[Finding, ...]:
-    rows = [Finding(row.name, row.probability, row.threshold, row.said, row.flag) for row in support.findings]
+    rows = [Finding(row.name, row.probability, row.threshold, row.state, row.flag) for row in support.findings]
     return tuple(sorted(rows, key=lambda row: -1.0 if row.probability is None else row.probability, reverse=True))

@@ -26,7 +26,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian, JPE
 from command_line import radweave
 from image_files import CANARY, compressed, save, write_dicom
 from radweave.core.errors import InputError
-from radweave.data.deidentify.folder import Cleaned, deidentify_file, deidentify_folder
+from radweave.data.deidentify.folder import DeidentifiedImage, deidentify_file, deidentify_folder
 from radweave.data.deidentify.key import Key, read_key, write_key
 from radweave.data.deidentify.rewrite import table
 from radweave.data.deidentify.traces import Traces
@@ -36,7 +36,7 @@ _TEXTUAL = ("AE", "AS", "CS", "DA", "DS", "DT", "IS", "LO", "LT", "PN", "SH", "S
 _ROOT = "1.2.826.0.1.3680043.8.498.77"
 
 
-def clean(path: Path, key: Key = KEY, **more: Any) -> tuple[Dataset, Cleaned]:
+def clean(path: Path, key: Key = KEY, **more: Any) -> tuple[Dataset, DeidentifiedImage]:
     cleaned = deidentify_file(path, key, **more)
     return dcmread(io.BytesIO(cleaned.data)), cleaned
 
@@ -449,7 +449,7 @@ def test_a_bad_file_never_loses_the_others_and_the_names_of_files_are_not_kept(t
     (source / "notes.txt").write_text("not an image")
     write_dicom(source / "text.dcm", BurnedInAnnotation="YES")
     done = deidentify_folder(tmp_path / f"in {CANARY}", tmp_path / "out", KEY)
-    assert (done.images, done.again, len(done.refused)) == (3, 1, 4)
+    assert (done.images, done.duplicates, len(done.refused)) == (3, 1, 4)
     record = json.loads((tmp_path / "out" / "deidentified.json").read_text())
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in source.iterdir()}
     reasons = {file["sha256"]: file["reason"] for file in record["refused_files"]}

@@ -56,7 +56,10 @@ def test_against_counts_by_hand() -> None:
     assert (effusion.auroc.value, effusion.average_precision.value) == (1.0, 1.0)
     assert effusion.auroc.bounds == (1.0, 1.0)
     assert effusion.calibration_error == pytest.approx(20 / 60 * 0.6 + 40 / 60 * 0.1)
-    assert [(round(one.said, 6), one.seen, one.count) for one in effusion.bins] == [(0.1, 0.0, 40), (0.4, 1.0, 20)]
+    assert [(round(one.probability, 6), one.frequency, one.count) for one in effusion.bins] == [
+        (0.1, 0.0, 40),
+        (0.4, 1.0, 20),
+    ]
     edema = found.classes["Edema"]
     assert (edema.positives, edema.auroc.value, edema.calibration_error) == (0, None, None), "nothing can be said"
     assert not edema.calibrated

@@ -44,7 +44,7 @@ _FOLDERS = ("", "PNG", "DICOM", "images", "CheXpert-v1.0")
 
 @dataclass(slots=True)
 class _StudyRows:
-    """One study: its patient, its place in the patient's order of reports, its sections and views."""
+    """The table rows of one study: patient, position in the patient's order of reports, sections and views."""
 
     patient: str
     folder: str
@@ -95,8 +95,8 @@ def _gather(table: Path) -> dict[str, _StudyRows]:
         study_id = f"{parts[-3]}_{parts[-2]}"
         if study_id not in rows:
             texts = {
-                ours: next((row[name] for name in names if text_or_none(row.get(name))), None)
-                for ours, names in _SECTIONS.items()
+                section: next((row[name] for name in names if text_or_none(row.get(name))), None)
+                for section, names in _SECTIONS.items()
             }
             number = row["patient_report_date_order"].split(".", 1)[0]
             order = int(number) if number.isdigit() else None
@@ -144,6 +144,8 @@ def _raw_study(study_id: str, rows: _StudyRows, labels: dict[str, dict[str, Labe
 def _image(root: Path, path: str, dicom: str, view: View) -> RawImage:
     stem = path.rsplit(".", 1)[0]
     names = (f"{stem}.png", path, dicom)
-    found = [(root / folder / name, name) for name in names for folder in _FOLDERS if (root / folder / name).is_file()]
-    file, name = found[0] if found else (root / path, path)
+    existing = [
+        (root / folder / name, name) for name in names for folder in _FOLDERS if (root / folder / name).is_file()
+    ]
+    file, name = existing[0] if existing else (root / path, path)
     return RawImage(file, f"images/{name}", view)

@@ -152,7 +152,7 @@ def _order(name: str, geometry: dict[str, tuple[tuple[float, ...] | None, str | 
 def _find_volumes(root: Path, *, radgenome: bool) -> dict[str, Path]:
     """File name -> path; where a volume lies in several folders, the corrected or the preprocessed one."""
     ranks = ("_preprocessed", *_FOLDER_RANK) if radgenome else (*_FOLDER_RANK, "_preprocessed")
-    found: dict[str, tuple[int, str, Path]] = {}
+    best: dict[str, tuple[int, str, Path]] = {}
     for folder, subfolders, names in os.walk(root):
         subfolders.sort()
         top = Path(folder).relative_to(root).as_posix()
@@ -160,8 +160,8 @@ def _find_volumes(root: Path, *, radgenome: bool) -> dict[str, Path]:
         for name in names:
             if name.endswith(_SUFFIX) and "mask" not in top:
                 candidate = (rank, top, Path(folder, name))
-                found[name] = min(found.get(name, candidate), candidate)
-    return {name: path for name, (_, _, path) in found.items()}
+                best[name] = min(best.get(name, candidate), candidate)
+    return {name: path for name, (_, _, path) in best.items()}
 
 
 def _raw_study(

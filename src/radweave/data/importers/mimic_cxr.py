@@ -6,8 +6,7 @@
     files/p10/p10000032/s50414267/<dicom_id>.jpg
     files/p10/p10000032/s50414267.txt   or below mimic-cxr-reports/, or in mimic-cxr-reports.zip
 
-The prior of a study is the patient's study before it by StudyDate and StudyTime. Study ids are random numbers and say
-nothing about time.
+The prior of a study is the patient's previous study by StudyDate and StudyTime; study ids are random.
 
 Sources: Johnson et al., "MIMIC-CXR", Sci Data 6:317, 2019; Johnson et al., "MIMIC-CXR-JPG", arXiv:1901.07042.
 """
@@ -40,14 +39,14 @@ from radweave.data.targets import parse_sections
 IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg", ".dcm")
 LARGEST_REPORT_BYTES = 1 << 20
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-"""A member may be damaged, no text, encrypted (RuntimeError), or packed in an unknown way (NotImplementedError)."""
+"""Errors of members that are damaged, no text, encrypted (RuntimeError), or of an unknown compression."""
 _NO_LABEL = frozenset({"subject_id", "study_id"})
 ReadReport = Callable[[str], str | None]
 
 
 @dataclass(slots=True)
 class _StudyRows:
-    """What the tables say of one study: its images with their views, its split and the moment it was taken."""
+    """The table rows of one study: images with views, splits and time."""
 
     patient: str
     images: list[tuple[str, View]] = field(default_factory=list)
@@ -146,7 +145,7 @@ def _report_name(patient: str, study: str) -> str:
 
 
 def _report_reader(folder: Path) -> tuple[ReadReport, Path | None]:
-    """How to get a report's text by its published name: from files, or from the archive.
+    """A reader of reports by published name, from files or from the archive, and the archive.
 
     Raises:
         InputError: if there are no reports at all.

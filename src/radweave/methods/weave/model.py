@@ -17,7 +17,7 @@ from radweave.core.config import Config
 from radweave.core.errors import InputError
 from radweave.drafting.smoothers import Changes, Evidence, Floats, Mask
 from radweave.labels import NO_FINDING
-from radweave.labels.comparisons import STATES, possible, said_changes
+from radweave.labels.comparisons import STATES, possible, stated_changes
 from radweave.labels.registry import labeler_of
 from radweave.methods.model import (
     ForwardPass,
@@ -130,7 +130,7 @@ def states_of_reports(training: TrainingView, before: Before) -> tuple[Mask, Mas
     texts = [training.examples[row].report or "" for row in before.rows]
     allowed = np.zeros((len(texts), len(classes), len(STATES)), dtype=bool)
     said = np.zeros_like(allowed)
-    for number, (row, words) in enumerate(zip(before.rows, said_changes(texts, labeler), strict=True)):
+    for number, (row, words) in enumerate(zip(before.rows, stated_changes(texts, labeler), strict=True)):
         for place, name in enumerate(classes):
             there = before.reported[number, place]
             stated = words.get(name, frozenset())

@@ -96,7 +96,7 @@ ROWS = "rows"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What one row of a tensor is: its kind of number and its shape; sizes with a name are equal wherever it stands."""
+    """Number type and shape of one row of a tensor; sizes with the same name are equal in all tensors."""
 
     kind: Literal["float", "whole", "flag"]
     shape: tuple[int | str, ...] = ()
@@ -116,7 +116,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class BankLayout:
-    """What a method reads of a bank: its tensors, whether every row has a ``text``, and whether it may have no rows."""
+    """Contents of a method's bank: its tensors, if every row has a ``text``, and if it may have no rows."""
 
     tensors: Mapping[str, Column]
     texts: bool = False
@@ -145,7 +145,7 @@ class HashedNames(Record):
 
 
 class Owners:
-    """Which study and patient each row of a bank is of, as numbers; ``patients`` are codes (see ``patient_code``).
+    """Study and patient of each row of a bank, as numbers; ``patients`` are codes (see ``patient_code``).
 
     With a ``salt`` the names of rows are hashes, and those of queries are hashed alike.
     """
@@ -180,18 +180,18 @@ class Owners:
         return torch.tensor([known.get(name, -1) for name in hashed], dtype=torch.long)
 
     def barred(self, own: tuple[Tensor, Tensor], rows: slice | Int[Tensor, "batch rows"]) -> Bool[Tensor, "batch rows"]:
-        """Whether a row is of the query's own study or patient; rows of a slice, or other rows for each query."""
+        """Mark the rows of the query's own study or patient; rows of a slice, or other rows for each query."""
         studies, patients = own
         return (self.study_of_row[rows] == studies[:, None]) | (self.patient_of_row[rows] == patients[:, None])
 
     def barred_rows(self, own: tuple[Tensor, Tensor]) -> tuple[Int[Tensor, " barred"], Int[Tensor, " barred"]]:
-        """What ``barred`` says of all rows, as numbers of queries and of rows; a pair may come twice.
+        """The barred pairs of all rows, as numbers of queries and of rows; a pair may come twice.
 
         A query has a handful of rows of its own: looking them up does not grow with the bank.
         """
         studies, patients = own
-        found = [self._by_study.rows_of(studies), self._by_patient.rows_of(patients)]
-        query, row = (torch.cat(parts) for parts in zip(*found, strict=True))
+        pairs = [self._by_study.rows_of(studies), self._by_patient.rows_of(patients)]
+        query, row = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         return query, row
 
 
@@ -227,7 +227,7 @@ class Bank:
         assert all("study_id" in row and "patient" in row for row in self.rows), "every row names its origin"
 
     def owners(self) -> Owners:
-        """Who the rows are of, for whatever must not give a query its own study or patient."""
+        """Owners of the rows, for searches that must not return the query's own study or patient."""
         if self.hashed is None:
             return Owners(self.study_ids, self.patients)
         return Owners(self.hashed.studies, self.hashed.patients, self.hashed.salt)
@@ -281,14 +281,14 @@ class Bank:
                 raise InputError(f"row {number} of the bank '{name}' has no text", field="text")
 
     def _refuse_tensor(self, name: str, tensor: str, column: Column, sizes: dict[str, int]) -> None:
-        found = self.tensors.get(tensor)
-        if found is None:
+        value = self.tensors.get(tensor)
+        if value is None:
             raise InputError(f"the bank '{name}' lacks a tensor", field=tensor)
-        if found.dtype not in column.dtypes:
+        if value.dtype not in column.dtypes:
             expected = " or ".join(sorted(str(kind).removeprefix("torch.") for kind in column.dtypes))
-            got = str(found.dtype).removeprefix("torch.")
+            got = str(value.dtype).removeprefix("torch.")
             raise InputError(f"the bank '{name}' does not fit this model", field=tensor, got=got, expected=expected)
-        shape = found.shape[1:]
+        shape = value.shape[1:]
         if len(shape) == len(column.shape):
             known = [
                 size if isinstance(size, int) else sizes.setdefault(size, got)
@@ -328,12 +328,12 @@ class Bank:
             InputError: naming the bank and the first such study.
         """
         known = set(allowed)
-        strangers = [study_id for study_id in self.study_ids if study_id not in known]
-        if strangers:
+        unknown = [study_id for study_id in self.study_ids if study_id not in known]
+        if unknown:
             raise InputError(
-                f"leak: {len(strangers)} rows of the bank '{name}' are not of the training split",
+                f"leak: {len(unknown)} rows of the bank '{name}' are not of the training split",
                 field="study_id",
-                got=strangers[0],
+                got=unknown[0],
             )
 
 

@@ -30,7 +30,7 @@ _WIDENED = 2048
 
 @runtime_checkable
 class Index(Protocol):
-    """What a retrieval index does; see ``ExactIndex.search``."""
+    """Interface of a retrieval index; see ``ExactIndex.search``."""
 
     def search(
         self,
@@ -82,8 +82,8 @@ class ExactIndex:
             for number in ((last >= limits) & ~last.isneginf()).nonzero()[:, 0].tolist():
                 alone = slice(number, number + 1)
                 near = self._near(queries[alone], float(limits[number]), (own[0][alone], own[1][alone]))
-                for found, exact in zip(best, score_again(self.vectors, queries[alone], near, k), strict=True):
-                    found[alone] = exact
+                for part, exact in zip(best, score_again(self.vectors, queries[alone], near, k), strict=True):
+                    part[alone] = exact
         return best
 
     def _rounding(self, queries: Tensor) -> Tensor:
@@ -97,11 +97,11 @@ class ExactIndex:
 
     def _near(self, query: Tensor, limit: float, own: tuple[Tensor, Tensor]) -> Int[Tensor, "one rows"]:
         """All rows whose product with one query is ``limit`` or more, those of its own study and patient left out."""
-        found = []
+        near_rows = []
         for start in range(0, len(self), self.chunk_rows):
             scores = _products(query.float(), self.vectors[start : start + self.chunk_rows]).cpu()
-            found.append((scores[0] >= limit).nonzero()[:, 0] + start)
-        rows = torch.cat(found)[None]
+            near_rows.append((scores[0] >= limit).nonzero()[:, 0] + start)
+        rows = torch.cat(near_rows)[None]
         near: Tensor = rows[~self.owners.barred(own, rows)]
         return near[None]
 

@@ -30,19 +30,19 @@ VisionEncoderConfig = Annotated[VisionRecord, Field(discriminator="kind")]
 VISION_RECORDS: tuple[type[VisionRecord], ...] = get_args(VisionRecord)
 
 VisionPart = TransformersEncoder | AnyVisionEncoder | VMambaEncoder | ResNet3dEncoder | CtVitEncoder | SwinUnetrEncoder
-"""What these records build."""
+"""The encoder that these records build."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSize:
-    """What an encoder gets: squares of ``image`` pixels, or volumes (D, H, W)."""
+    """Input of an encoder: squares of ``image`` pixels, or volumes (D, H, W)."""
 
     image: int
     volume: tuple[int, int, int] | None = None
 
 
 def tokens_of(encoder: VisionPart, size: InputSize) -> int:
-    """How many tokens the encoder makes of one view. Nothing is computed: shapes alone are followed."""
+    """The number of tokens that the encoder makes of one view, from shapes alone."""
     space = (size.image, size.image) if size.volume is None else size.volume
     state = {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
     shapes = {name: torch.empty_like(value, device="meta") for name, value in state.items()}

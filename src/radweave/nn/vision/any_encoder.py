@@ -158,7 +158,7 @@ def _places(rows: int, columns: int, merge: int) -> Tensor:
 FIELD = "vision_encoder.path"
 PREPROCESSOR = "preprocessor_config.json"
 _TOWER_WEIGHTS = {r"^(?:model\.)?vision_tower\.(?:vision_model\.)?": "", r"^(?:model\.)?visual\.": ""}
-"""Where checkpoints of images and texts keep the weights of their vision tower, and their names there alone."""
+"""Prefix of the vision tower's weights in checkpoints of images and texts, and its replacement."""
 
 
 class AnyVisionEncoder(nn.Module):
@@ -276,7 +276,7 @@ class AnyVisionConfig(Config):
             InputError: if there is no such checkpoint.
         """
         try:
-            shape, given = read_shape(self.path, what=WHAT), self._preprocessor()
+            shape, settings = read_shape(self.path, what=WHAT), self._preprocessor()
         except InputError as error:
             raise InputError(
                 error.reason, file=error.file, field=error.field or FIELD, got=error.got, expected=error.expected
@@ -284,7 +284,7 @@ class AnyVisionConfig(Config):
         if tower_class(getattr(shape, "vision_config", shape).model_type):
             # Any size will do; what its processor calls one is how many pixels an image may have.
             return None
-        for size in (given.get("crop_size"), given.get("size")):
+        for size in (settings.get("crop_size"), settings.get("size")):
             side = size.get("height", size.get("shortest_edge")) if isinstance(size, dict) else size
             if isinstance(side, int):
                 return side
@@ -297,8 +297,8 @@ class AnyVisionConfig(Config):
             numbers = open_clip_standardisation(folder)
             return {"image_mean": numbers.mean, "image_std": numbers.std}
         file = folder / PREPROCESSOR
-        given = read_json(file) if file.is_file() else {}
-        return given if isinstance(given, dict) else {}
+        settings = read_json(file) if file.is_file() else {}
+        return settings if isinstance(settings, dict) else {}
 
     def _width(self, empty: AnyVisionEncoder) -> int:
         """The width of the tokens, by a pass without numbers, which also shows whether such images are taken."""
@@ -319,11 +319,11 @@ class AnyVisionConfig(Config):
         """Mean and standard deviation per channel that the checkpoint's images were standardised with."""
         channels = int(getattr(shape, "num_channels", 3))
         # A restored run has them among its weights.
-        given = {} if saved else self._preprocessor()
+        settings = {} if saved else self._preprocessor()
         file = Path(self.path) / PREPROCESSOR
-        if given.get("do_normalize") is False:
+        if settings.get("do_normalize") is False:
             return [0.0] * channels, [1.0] * channels
-        mean, std = given.get("image_mean"), given.get("image_std")
+        mean, std = settings.get("image_mean"), settings.get("image_std")
         if mean is None or std is None:
             return pixel_statistics(channels)
         try:

@@ -29,7 +29,7 @@ from radweave.nn.vision.weights import Shape, find_weights, load_named, read_wei
 Grid = tuple[int, int, int, int]
 """Scans, slabs, rows, columns."""
 _SHARPNESS: Final = 8.0
-"""What the cosines of queries and keys are multiplied by."""
+"""Factor of the cosines of queries and keys."""
 _LEAK: Final = 0.1
 
 
@@ -168,7 +168,7 @@ class CtVitEncoder(nn.Module):
         return cut.permute(0, 1, 3, 5, 2, 4, 6).reshape(count, slabs, rows * columns, depth * side * side)
 
     def _bias(self, rows: int, columns: int) -> Float[Tensor, "heads cells cells"]:
-        """What a small network makes of how far apart two patches of a slab lie, on a logarithmic scale."""
+        """Bias of a small network by the distance of two patches of a slab, on a logarithmic scale."""
         device = self.codebook.device
         places = torch.cartesian_prod(torch.arange(rows, device=device), torch.arange(columns, device=device))
         apart = (places[:, None] - places[None]).to(self.codebook.dtype)
@@ -220,12 +220,12 @@ class CtVitConfig(Config):
         if self.path is not None and saved is None:
             file = find_weights(Path(self.path))
             published = read_weights(file)
-            given = _renamed(published, codes=self.codes)
-            tensors = {ours: published[name] for name, ours in given.items()}
+            names = _renamed(published, codes=self.codes)
+            tensors = {own: published[name] for name, own in names.items()}
             if "codebook" in tensors:  # one of several books in general, here of one
                 tensors["codebook"] = tensors["codebook"].flatten(0, -2)
             load_named(encoder, tensors, file)
-            encoder.left_aside = tuple(sorted(published.keys() - given.keys()))
+            encoder.left_aside = tuple(sorted(published.keys() - names.keys()))
         adapt(encoder, self.lora)
         return encoder
 
@@ -265,6 +265,6 @@ def _renamed(published: Mapping[str, Tensor], *, codes: bool) -> dict[str, str]:
         rest = inner.removeprefix(start)
         if start.endswith("layers."):
             number, _, rest = rest.partition(".")
-            rest = next((f"{number}.{ours}{rest[len(old) :]}" for old, ours in _INSIDE if rest.startswith(old)), rest)
+            rest = next((f"{number}.{own}{rest[len(old) :]}" for old, own in _INSIDE if rest.startswith(old)), rest)
         names[name] = _NAMES[start] + rest
     return names

@@ -31,7 +31,7 @@ FIELD: Final = "vision_encoder.start"
 WEIGHTS: Final = Path(__file__).with_name("phantom_encoder.safetensors")
 SHA256: Final = "db50d84dbedcf6845b83e38ff81696547e036de12839369bb67de9588ba5aeaf"
 STATED: Final = "encoder starts from weights trained on synthetic phantoms (shipped with the package; no patient data)"
-"""What a run says of such a start, in its card and while it trains."""
+"""Statement of such a start in the card and the log of a run."""
 
 
 def load_start(network: nn.Module, path: Path = WEIGHTS, sha256: str = SHA256) -> None:
@@ -46,16 +46,16 @@ def load_start(network: nn.Module, path: Path = WEIGHTS, sha256: str = SHA256) -
         raise InputError(
             "the start weights are not those of this version", file=path, field=FIELD, got="phantom", expected="nothing"
         )
-    given, wanted = load_file(str(path)), network.state_dict()
-    if {name: value.shape for name, value in given.items()} != {name: value.shape for name, value in wanted.items()}:
+    saved, wanted = load_file(str(path)), network.state_dict()
+    if {name: value.shape for name, value in saved.items()} != {name: value.shape for name, value in wanted.items()}:
         raise InputError(
             "the start weights are of another shape", field=FIELD, got="phantom", expected="nothing, for other sizes"
         )
-    network.load_state_dict({name: value.to(wanted[name].dtype) for name, value in given.items()})
+    network.load_state_dict({name: value.to(wanted[name].dtype) for name, value in saved.items()})
 
 
 def is_empty(network: nn.Module) -> bool:
-    """Whether the network has no memory yet: it is only measured."""
+    """Tell if the network is on the meta device, for measurement."""
     return next(network.parameters()).device == torch.device("meta")
 
 

@@ -58,7 +58,7 @@ class Convolution3d(nn.Conv3d):
 
 
 def _is_cast(tensor: Tensor) -> bool:
-    """Whether autocast would compute with it in half precision, and not on CUDA."""
+    """Tell if autocast would compute with it in half precision, and not on CUDA."""
     kind = tensor.device.type
     return kind != "cuda" and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
@@ -280,8 +280,8 @@ def rename_published(name: str) -> str:
         return f"stem.{0 if part in ('conv1', 'stem.0') else 1}.{kind}"
     if block := re.fullmatch(r"layer(\d)\.(\d+)\.(conv|bn)(\d)(?:\.([01]))?\.(\w+)", name):
         stage, index, part, number, inner, kind = block.groups()
-        kept = "norms" if part == "bn" or inner == "1" else "convolutions"
-        return f"stages.{int(stage) - 1}.{index}.{kept}.{int(number) - 1}.{kind}"
+        group = "norms" if part == "bn" or inner == "1" else "convolutions"
+        return f"stages.{int(stage) - 1}.{index}.{group}.{int(number) - 1}.{kind}"
     if shortcut := re.fullmatch(r"layer(\d)\.(\d+)\.downsample\.([01])\.(\w+)", name):
         stage, index, part, kind = shortcut.groups()
         return f"stages.{int(stage) - 1}.{index}.shortcut.{part}.{kind}"

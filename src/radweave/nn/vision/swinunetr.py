@@ -39,7 +39,7 @@ _NEIGHBOURS: Final[dict[Merging, tuple[Space, ...]]] = {
     "repeated": ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 0), (0, 0, 1), (1, 1, 1)),
     "each": ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1), (1, 1, 1)),
 }
-"""Which of 2 x 2 x 2 neighbours merging takes, in order: as in MONAI before 1.5, and since (its issue 8284)."""
+"""Order in which merging takes the 2 x 2 x 2 neighbours: as in MONAI before 1.5, and since (its issue 8284)."""
 
 
 class WindowAttention(nn.Module):
@@ -230,21 +230,21 @@ class SwinUnetrConfig(Config):
             published = read_weights(file)
             names = _renamed(published, len(self.depths))
             self._refuse_other(published, names, file)
-            load_named(encoder, {ours: published[name] for name, ours in names.items()}, file)
+            load_named(encoder, {own: published[name] for name, own in names.items()}, file)
             encoder.left_aside = tuple(sorted(published.keys() - names.keys()))
         adapt(encoder, self.lora)
         return encoder
 
     def _refuse_other(self, published: Mapping[str, Tensor], names: Mapping[str, str], file: Path) -> None:
-        ours = {renamed: published[name] for name, renamed in names.items()}
-        if "patches.weight" not in ours:
+        own = {renamed: published[name] for name, renamed in names.items()}
+        if "patches.weight" not in own:
             raise InputError(
                 "no Swin transformer in MONAI's layout",
                 file=file,
                 field=FIELD,
                 expected="swinViT.patch_embed.proj.weight",
             )
-        width, residual = ours["patches.weight"].shape[0], any(".residual." in name for name in ours)
+        width, residual = own["patches.weight"].shape[0], any(".residual." in name for name in own)
         for name, got, wanted in (("width", width, self.width), ("residual", residual, self.residual)):
             if got != wanted:
                 raise InputError(
@@ -277,7 +277,7 @@ def _joined(x: Float[Tensor, "n windows voxels dim"], grid: Space, window: Space
 
 
 def _apart(grid: Space, window: Space, shift: Space, like: Tensor) -> Float[Tensor, "windows voxels voxels"]:
-    """What keeps voxels from seeing those that were rolled in from the other side."""
+    """The mask between voxels and those that were rolled in from the other side."""
     place = torch.zeros(1, *grid, 1, device=like.device)
     for axis, (edge, side, step) in enumerate(zip(grid, window, shift, strict=True)):
         if step:
@@ -320,7 +320,7 @@ def _renamed(published: Mapping[str, Tensor], stages: int) -> dict[str, str]:
             names[name] = f"patches.{inner.removeprefix('patch_embed.proj.')}"
         elif (stage := _STAGE.fullmatch(inner)) and int(stage[1]) <= stages:
             rest = stage[2]
-            for pattern, ours in _INSIDE:
-                rest = re.sub(pattern, ours, rest)
+            for pattern, own in _INSIDE:
+                rest = re.sub(pattern, own, rest)
             names[name] = f"stages.{int(stage[1]) - 1}.{rest}"
     return names

@@ -52,9 +52,9 @@ def find_weights(path: Path) -> Path:
 def _only_one(path: Path) -> Path:
     if not path.is_dir():
         raise InputError(f"cannot load {WHAT}: no such file or folder", file=path, field=FIELD)
-    found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
-    safe = [file for file in found if file.suffix == ".safetensors"]
-    choice = safe or found
+    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    safe = [file for file in files if file.suffix == ".safetensors"]
+    choice = safe or files
     if len(choice) != 1:
         raise InputError(
             "cannot tell which weights file to load", file=path, field=FIELD, got=f"{len(choice)} files", expected="one"
@@ -115,7 +115,7 @@ def load_published(
     return left_aside
 
 
-def load_named(network: nn.Module, given: dict[str, Tensor], file: Path) -> None:
+def load_named(network: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
     """Load tensors under the network's own names, which ``file`` held: every one has its place, and none is missing.
 
     Raises:
@@ -124,8 +124,8 @@ def load_named(network: nn.Module, given: dict[str, Tensor], file: Path) -> None
     wanted = network.state_dict()
     # Counts of batches seen are no weights, and older files lack them.
     counters = [name for name in wanted if name.endswith("num_batches_tracked")]
-    given = {**{name: wanted[name] for name in counters}, **given}
-    missing, unexpected = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    tensors = {**{name: wanted[name] for name in counters}, **tensors}
+    missing, unexpected = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or unexpected:
         raise InputError(
             "the weights do not belong to this network",
@@ -135,7 +135,7 @@ def load_named(network: nn.Module, given: dict[str, Tensor], file: Path) -> None
             expected=_some("also", missing) if unexpected and missing else None,
         )
     state = {}
-    for name, tensor in given.items():
+    for name, tensor in tensors.items():
         squeezed = tensor.flatten(1) if tensor.ndim == 4 and wanted[name].ndim == 2 else tensor
         if squeezed.shape != wanted[name].shape:
             raise InputError(

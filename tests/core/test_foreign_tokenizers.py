@@ -1,4 +1,4 @@
-"""Patterns of tokenizers from outside: the published ones work, those that take for ever are refused in one line."""
+"""Patterns by which foreign tokenizers split texts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("pattern", ENDLESS)
-def test_patterns_that_can_backtrack_are_told(pattern: str) -> None:
+def test_backtracking_patterns_are_detected(pattern: str) -> None:
     assert not cannot_backtrack(pattern)
 
 
 @pytest.mark.parametrize("pattern", [*PUBLISHED.values(), *PLAIN])
-def test_published_and_plain_patterns_split_texts_of_every_kind_whole(pattern: str) -> None:
+def test_published_and_plain_patterns_split_long_texts(pattern: str) -> None:
     assert cannot_backtrack(pattern)
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
     for text in ("a", "A", " ", "\n ", "'", "!", "aA1 !", "é"):
@@ -36,7 +36,7 @@ def test_published_and_plain_patterns_split_texts_of_every_kind_whole(pattern: s
         assert "".join(piece for piece, _ in split.pre_tokenize_str(long)) == long
 
 
-def test_a_line_end_may_stand_as_itself() -> None:
+def test_a_raw_line_end_equals_its_escape() -> None:
     """DeepSeek V3's tokenizer.json holds line ends where the other files hold their escapes."""
     assert cannot_backtrack(PUBLISHED["DeepSeek V3"].replace(r"\r", "\r").replace(r"\n", "\n"))
     assert not cannot_backtrack("(\n+)+$")
@@ -51,7 +51,7 @@ def tokenizer_with(pattern: str, folder: Path) -> Path:
     return folder
 
 
-def test_a_tokenizer_that_would_take_for_ever_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_tokenizer_with_a_backtracking_pattern_is_refused(tmp_path: Path) -> None:
     folder = tokenizer_with(r"(a+)+$", tmp_path)
     with pytest.raises(InputError, match=r"tokenizer\.json.*pre_tokenizer\.pattern.*may take for ever.*\(a\+\)\+") as e:
         load_tokenizer(folder)
@@ -59,7 +59,7 @@ def test_a_tokenizer_that_would_take_for_ever_is_refused_in_one_line(tmp_path: P
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_tokenizer_with_a_published_pattern_reads_a_report(name: str, tmp_path: Path) -> None:
+def test_a_published_pattern_tokenizes_a_report(name: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tokenizer_with(PUBLISHED[name], tmp_path))
     text = "No effusion. 12 mm nodule\nin the left lung's apex."
     assert tokenizer.decode(encode(tokenizer, text)) == text

@@ -1,4 +1,4 @@
-"""A checkpoint is read without talk: what the library says of it is checked by us, or no news."""
+"""Reading of checkpoints: silence, alignment and tied weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from checkpoints import write_encoder
 from radweave.core.foreign_models import read_model
 
 
-def test_a_checkpoint_with_weights_to_spare_is_read_without_a_word(
+def test_unused_weights_are_ignored_silently(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     write_encoder("vit", tmp_path / "vit")
@@ -32,7 +32,7 @@ def test_a_checkpoint_with_weights_to_spare_is_read_without_a_word(
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before, "others hear what they asked for"
 
 
-def test_weights_lie_where_torch_puts_its_own(tmp_path: Path) -> None:
+def test_weights_have_the_alignment_of_torch(tmp_path: Path) -> None:
     write_encoder("vit", tmp_path / "vit")
     model, _ = read_model(tmp_path / "vit", transformers.ViTModel, what="an encoder", add_pooling_layer=False)
     mapped = transformers.ViTModel.from_pretrained(tmp_path / "vit", add_pooling_layer=False)
@@ -42,7 +42,7 @@ def test_weights_lie_where_torch_puts_its_own(tmp_path: Path) -> None:
         assert torch.equal(model.get_parameter(name), weight)
 
 
-def test_words_that_are_tied_stay_tied(tmp_path: Path) -> None:
+def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
     shape = transformers.GPT2Config(vocab_size=50, n_embd=8, n_layer=1, n_head=1)
     transformers.GPT2LMHeadModel(shape).save_pretrained(tmp_path / "gpt2")
     model, _ = read_model(tmp_path / "gpt2", "causal_lm", what="a language model")

@@ -1,4 +1,4 @@
-"""Reports of two parts: put together and taken apart, whatever a model makes of the headings."""
+"""Sections of reports, and slices of batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radweave.core.batch import Slice
 from radweave.core.study import (
     Report,
     draft_sections,
@@ -20,7 +21,7 @@ BOTH = "FINDINGS: The lungs are clear. Heart: normal. IMPRESSION: No acute disea
 PARTS = {"findings": "The lungs are clear. Heart: normal.", "impression": "No acute disease."}
 
 
-def test_what_is_put_together_is_taken_apart_again() -> None:
+def test_split_sections_inverts_join_sections() -> None:
     assert join_sections(PARTS) == BOTH
     assert split_sections(BOTH) == PARTS
     assert join_sections({"": "Clear lungs."}) == "Clear lungs.", "a report without parts has no heading"
@@ -42,7 +43,7 @@ def test_what_is_put_together_is_taken_apart_again() -> None:
         ("", {}),
     ],
 )
-def test_no_word_of_a_draft_is_lost_but_headings(text: str, parts: dict[str, str]) -> None:
+def test_split_sections_loses_no_word(text: str, parts: dict[str, str]) -> None:
     assert split_sections(text) == parts
 
 
@@ -50,13 +51,13 @@ _WORDS = st.lists(st.sampled_from(["Clear.", "lungs", "Heart:", "finding", "impr
 
 
 @given(_WORDS, _WORDS)
-def test_words_come_back_in_their_part(findings: list[str], impression: list[str]) -> None:
+def test_words_stay_in_their_section(findings: list[str], impression: list[str]) -> None:
     parts = {"findings": " ".join(findings), "impression": " ".join(impression)}
     assert split_sections(join_sections(parts)) == parts
     assert has_both_sections(join_sections(parts))
 
 
-def test_only_what_has_both_headings_in_our_form_is_of_two_parts() -> None:
+def test_has_both_sections_needs_the_canonical_form() -> None:
     assert has_both_sections(BOTH)
     for other in (
         "FINDINGS: Clear.",
@@ -68,7 +69,7 @@ def test_only_what_has_both_headings_in_our_form_is_of_two_parts() -> None:
         assert not has_both_sections(other)
 
 
-def test_rows_about_sentences_have_their_section_and_no_heading() -> None:
+def test_rows_by_section() -> None:
     rows = [
         {"text": "FINDINGS: Clear.", "n": 1},
         {"text": "Thin IMPRESSION: Normal.", "n": 2},
@@ -90,3 +91,11 @@ def test_a_report_says_its_sections_by_what_its_run_writes() -> None:
     assert Report("Normal.", "s").sections == {"findings": "Normal."}
     assert Report("", "s", target="both").sections == {}
     assert draft_sections("No heading.", "both") == {"findings": "No heading."}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_weights_of_all_slices_sum_to_one(size: int) -> None:
+    for total in range(1, 12):
+        slices = [Slice.of(total, rank, size) for rank in range(size)]
+        assert sum(part.weight(size) for part in slices) == pytest.approx(1), total
+        assert all(part.is_cut == (size > 1 and total >= size) for part in slices)

@@ -1,0 +1,240 @@
+"""The metrics by key: titles, definitions, direction, and the statistic that each is read from.
+
+Ablation tables, significance tests, the benchmark, the demo and the choice of a checkpoint iterate over ``METRICS``. A
+new metric is one record here; a language score also needs its statistic in ``radweave.metrics.language``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from radweave.metrics.records import ClassGroup, ClinicalAverage, ClinicalKey, Measure
+
+if TYPE_CHECKING:
+    from radweave.metrics.result import Evaluation
+    from radweave.metrics.statistics import Statistic
+
+Implementation = Literal["coco", "hf", "radgraph"]
+_DF_SOURCE = "references of the evaluated set"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One score of a set of reports.
+
+    Attributes:
+        key: name in files, options and papers' tables.
+        title: name in plots.
+        definition: the program or paper that it follows.
+        hf_definition: the same under protocols of HF evaluate, where it is another.
+        computed_by: the implementations of a protocol that compute it.
+        label: name of its row in the language table; the key without one.
+        column: name of its column in the benchmark's clinical table.
+        scale: the largest value.
+        higher_is_better: direction.
+        clinical: average, measure and class group of a clinical score; None for a language score.
+        in_tables: a column of ablation tables.
+        in_benchmark: a column of the benchmark's tables.
+        is_main: tested by the benchmark; the language scores among them also warn of floors and are logged in training.
+        is_short: shown where few scores are: beside floors, in the demo.
+        need: what a reader looks for who chooses a method by it.
+    """
+
+    key: str
+    title: str = ""
+    definition: str = ""
+    hf_definition: str = ""
+    computed_by: tuple[Implementation, ...] = ("coco", "hf")
+    label: str = ""
+    column: str = ""
+    scale: int = 1
+    higher_is_better: bool = True
+    clinical: tuple[ClinicalAverage, Measure, ClassGroup] | None = None
+    in_tables: bool = False
+    in_benchmark: bool = False
+    is_main: bool = False
+    is_short: bool = False
+    need: str = ""
+
+    @property
+    def axis(self) -> str:
+        """Title with the range of values."""
+        return f"{self.title} (0 to {self.scale})"
+
+    def definition_for(self, implementation: Implementation) -> str:
+        return self.hf_definition or self.definition if implementation == "hf" else self.definition
+
+    def rank(self, value: float) -> float:
+        """The value, larger for a better score."""
+        return value if self.higher_is_better else -value
+
+    def statistic(self, evaluation: Evaluation) -> Statistic | None:
+        """The statistic of an evaluation that the score is computed from; None where it was not computed.
+
+        In a clinical score uncertain counts as negative, and No Finding is left out where the labels have it.
+        """
+        if self.clinical is None:
+            return evaluation.statistics.get(self.key)
+        average, measure, group = self.clinical
+        statistics = evaluation.clinical_statistics
+        key = ClinicalKey("negative", group, average, measure)
+        if group == "without_no_finding" and key not in statistics:
+            key = key._replace(group="all")
+        return statistics.get(key)
+
+
+def _bleu(order: int, *, is_main: bool = False, is_short: bool = False) -> Metric:
+    return Metric(
+        f"BLEU_{order}",
+        f"BLEU-{order}",
+        f"BLEU-{order} of coco's scorer; corpus value from summed counts",
+        f"BLEU-{order} of HF evaluate with smoothing, 13a tokens, mean over studies",
+        in_tables=True,
+        in_benchmark=True,
+        is_main=is_main,
+        is_short=is_short,
+    )
+
+
+def _clinical(
+    key: str,
+    average: ClinicalAverage,
+    measure: Measure,
+    group: ClassGroup = "without_no_finding",
+    *,
+    title: str = "",
+    column: str = "",
+    is_main: bool = False,
+    need: str = "",
+) -> Metric:
+    return Metric(
+        key,
+        title,
+        clinical=(average, measure, group),
+        column=column,
+        in_tables=True,
+        in_benchmark=bool(column),
+        is_main=is_main,
+        need=need,
+    )
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.key: metric
+    for metric in (
+        _bleu(1, is_short=True),
+        _bleu(2),
+        _bleu(3),
+        _bleu(4, is_main=True, is_short=True),
+        Metric(
+            "METEOR",
+            "METEOR",
+            "METEOR 1.5 (Java, -l en -norm), corpus value from summed statistics",
+            in_tables=True,
+            in_benchmark=True,
+        ),
+        Metric("METEOR_segment_mean", definition="METEOR 1.5 (Java, -l en -norm), mean over studies"),
+        *(
+            Metric(
+                f"ROUGE_{n}",
+                f"ROUGE-{n}",
+                f"ROUGE-{n} F1 of rouge-score without stemming, mean over studies",
+                in_tables=True,
+            )
+            for n in (1, 2)
+        ),
+        Metric(
+            "ROUGE_L",
+            "ROUGE-L",
+            "ROUGE-L of coco's scorer (beta 1.2), mean over studies",
+            "ROUGE-L F1 of rouge-score without stemming, mean over studies",
+            in_tables=True,
+            in_benchmark=True,
+            is_main=True,
+            is_short=True,
+            need="long common phrases (ROUGE-L)",
+        ),
+        Metric(
+            "ROUGE_L_F1",
+            definition="ROUGE-L F1 of rouge-score without stemming, mean over studies",
+            computed_by=("coco",),
+            label="ROUGE_L_F1 (rouge-score)",
+        ),
+        Metric(
+            "CIDEr",
+            "CIDEr",
+            f"CIDEr-D, which coco's scorer and the papers call CIDEr; document frequencies: {_DF_SOURCE}",
+            label="CIDEr (= CIDEr-D, as coco)",
+            scale=10,
+            in_tables=True,
+            in_benchmark=True,
+            is_main=True,
+            is_short=True,
+            need="wording near the references (CIDEr)",
+        ),
+        Metric(
+            "CIDEr_plain",
+            definition=f"CIDEr without clipping and length penalty; document frequencies: {_DF_SOURCE}",
+            scale=10,
+        ),
+        *(
+            Metric(
+                f"RadGraph_{level}",
+                definition=f"RadGraph-F1, reward level {level}, mean over studies; 0 where either graph is empty",
+                computed_by=("radgraph",),
+            )
+            for level in ("simple", "partial", "complete")
+        ),
+        *(
+            Metric(
+                f"BLEU_{n}_corpus",
+                definition=f"BLEU-{n} of HF evaluate with smoothing, 13a tokens, corpus",
+                computed_by=("hf",),
+            )
+            for n in range(1, 5)
+        ),
+        _clinical("CE_P", "micro", "precision", column="precision"),
+        _clinical("CE_R", "micro", "recall", column="recall"),
+        _clinical(
+            "CE_F1",
+            "micro",
+            "f1",
+            title="findings F1, micro",
+            column="micro F1",
+            is_main=True,
+            need="findings named right (micro F1)",
+        ),
+        _clinical(
+            "CE_F1_macro",
+            "macro",
+            "f1",
+            title="findings F1, macro",
+            column="macro F1",
+            is_main=True,
+            need="rare findings too (macro F1)",
+        ),
+        # Over the findings with five positives or more in the references.
+        _clinical("CE_F1_macro_5", "macro", "f1", "frequent", column="macro F1 (5+)"),
+        _clinical("CE_P_example", "example", "precision"),
+        _clinical("CE_R_example", "example", "recall"),
+        _clinical("CE_F1_example", "example", "f1", column="F1 by study"),
+    )
+}
+"""All metrics in the order of tables."""
+
+TABLE_METRICS = tuple(metric.key for metric in METRICS.values() if metric.in_tables)
+"""Keys that ablation tables and papers' numbers may have."""
+MAIN_METRICS = tuple(metric.key for metric in METRICS.values() if metric.is_main)
+MAIN_LANGUAGE_METRICS = tuple(key for key in MAIN_METRICS if METRICS[key].clinical is None)
+SHORT_METRICS = tuple(metric.key for metric in METRICS.values() if metric.is_short)
+
+
+def definitions(implementation: Implementation) -> dict[str, str]:
+    """Definition of each language metric that an implementation computes."""
+    return {
+        metric.key: metric.definition_for(implementation)
+        for metric in METRICS.values()
+        if metric.clinical is None and implementation in metric.computed_by
+    }
