@@ -39,7 +39,7 @@ def test_names_on_the_page_are_in_the_code(page: Path) -> None:
             assert code.issuperset(parts), quoted
 
 
-STAGE_TABLE = re.compile(r"^\| stage \| .*\| presets \|\n.*\n((?:\|.*\n)+)", re.MULTILINE)
+STAGE_TABLE = re.compile(r"^\| Stage \| .*\| Presets \|\n.*\n((?:\|.*\n)+)", re.MULTILINE)
 WITH_STAGES = [page for page in PAGES if STAGE_TABLE.search(page.read_text(encoding="utf-8"))]
 
 
